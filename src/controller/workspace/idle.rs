@@ -1,4 +1,4 @@
-//! Observations that determine whether a Workspace sleeps: its idle time, and the versions of its inputs.
+//! Observes the idle time of a Workspace and the versions of its inputs, which determine whether the Workspace sleeps.
 
 use std::sync::Arc;
 
@@ -16,26 +16,27 @@ use crate::api::pulumi::Stack;
 use crate::config::MIN_IDLE_AFTER;
 use crate::runtime::reads::ReadError;
 
-/// Minimum idle time of a Workspace whose Stack has not started a run in the pod. A controller with many new Stacks can need
-/// longer than the configured time to start the run, and would otherwise delete the pod before its first run.
+/// Minimum idle time of a Workspace before the first run of its Stack in the pod. A controller with many new Stacks can
+/// need longer than the configured idle time to start the run, and would otherwise delete the pod before its first run.
 const MIN_BEFORE_RUN: SignedDuration = SignedDuration::from_mins(10);
 
-/// Observations that determine whether a Workspace sleeps.
+/// Idle time and inputs of a Workspace.
 #[derive(Clone, Debug)]
 pub(super) struct Idle {
-    /// Time after which the idle Workspace falls asleep. `None` means never.
+    /// Idle time before the Workspace goes to sleep, or `None` if the Workspace never sleeps.
     pub after: Option<SignedDuration>,
     /// Time of the last activity: a run, a waiting Update, an interactive session, or the start of the pod.
     pub since: Timestamp,
     /// Name of an Update that has not ended. Such an Update requires the pod.
     pub pending_update: Option<String>,
-    /// Objects to which the Workspace refers. Read only if the Workspace is asleep or may fall asleep.
+    /// Objects that the Workspace references. `observe` reads them only if the Workspace is sleeping or can go to sleep
+    /// now.
     pub inputs: Inputs,
 }
 
 impl Idle {
-    /// Returns the remaining idle time, which is not positive if the Workspace can fall asleep. Returns `None` if the
-    /// Workspace never falls asleep, or an Update requires the pod.
+    /// Returns the remaining idle time before the Workspace goes to sleep, which can be negative. Returns `None` if the
+    /// Workspace never sleeps or an Update requires the pod.
     pub(super) fn time_left(&self, now: Timestamp) -> Option<SignedDuration> {
         let after = self.after.filter(|_| self.pending_update.is_none())?;
         Some(after.saturating_sub(now.duration_since(self.since)))
@@ -46,7 +47,8 @@ impl Idle {
     }
 }
 
-/// Reads the observations. `is_busy` is set if the agent reports a run, an interactive session or an installation.
+/// Observes the idle time and the inputs. `is_busy` is `true` if the agent reports a run, an interactive session or an
+/// installation.
 pub(super) async fn observe(
     workspace: &Workspace,
     updates: &[Arc<Update>],
@@ -68,7 +70,7 @@ pub(super) async fn observe(
     let idle = Idle { after, since, pending_update, inputs: Inputs::NotRead };
     let is_kept = workspace.metadata.deletion_timestamp.is_none();
     if workspace.is_asleep() && is_kept {
-        // The calls of the agent normally register these objects.
+        // Normally, a call of the agent registers these objects. A sleeping Workspace has no agent.
         let objects = environment::directories(&workspace.spec).into_keys().collect();
         context.inputs.set_mounts(&namespace, &name, objects);
     }
@@ -89,7 +91,7 @@ fn awaits_first_run(workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
     is_owned && ends.max() < ready
 }
 
-/// Returns the time after which an idle Workspace falls asleep. Returns `None` if it keeps its pod.
+/// Returns the idle time before the Workspace goes to sleep, or `None` if the Workspace never sleeps.
 pub(super) fn after(
     spec: &WorkspaceSpec,
     default: Option<SignedDuration>,
@@ -103,7 +105,7 @@ pub(super) fn after(
     }
 }
 
-/// Returns the time of the last activity. `known` is the last activity that this process has observed.
+/// Returns the time of the last activity. `known` is the time of the last activity that this process has observed.
 fn last_activity(workspace: &Workspace, updates: &[Arc<Update>], known: Timestamp) -> Timestamp {
     let ends = updates.iter().filter_map(|update| Some(update.status.as_ref()?.end_time.as_ref()?.0));
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();

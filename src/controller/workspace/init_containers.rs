@@ -1,6 +1,6 @@
-//! Init containers of a pod: the generated init containers, followed by the init containers of the user in their order.
-//! If an init container of the user runs to completion, a generated init container receives the source first, so that
-//! the init container of the user can read the source.
+//! Arranges the init containers of a pod: the generated init containers, followed by the init containers of the user in
+//! their order. If an init container of the user runs to completion, a generated init container receives the source
+//! first, so that the init container of the user can read the source.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -9,18 +9,18 @@ use super::environment::has_name;
 use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
-/// Name of the init container that copies the binary into the share volume. The main container can therefore use any
-/// Pulumi image.
+/// Name of the init container that copies the agent binary into the share volume. The `pulumi` container can therefore
+/// use any Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
 /// Name of the init container that receives the source before the init containers of the user run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
-/// Generated init containers, in the order in which they run.
+/// Generated init containers, in execution order.
 pub(super) const GENERATED_CONTAINERS: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
-/// Fields of the generated init containers that a user can change, because the policies of a namespace can require them
-/// in all containers.
+/// Fields of the generated init containers that a user can change, because a policy can require these fields in all
+/// containers of a namespace.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
-/// Lists of `fetch` to which a user can add items, and the key field of these items. Existing templates add such items,
-/// because this container fetches the source in the Pulumi Kubernetes Operator.
+/// Lists of `fetch` that a user can extend, with the merge key of their items. Templates for the Pulumi Kubernetes
+/// Operator extend these lists, because its container `fetch` downloads the source.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
 /// Maximum number of items that [`without_effect`] lists.
 const MAX_LISTED: usize = 10;
@@ -44,8 +44,8 @@ pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> 
     Ok(())
 }
 
-/// Returns the items that the template of the user adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. These items have no
-/// effect, because the controller fetches the source.
+/// Returns the items that the template of the user adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. The items have no
+/// effect, because the controller downloads the source.
 pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     let Some(fetch) = find(pod_template, FETCH_CONTAINER) else { return Vec::new() };
     let items = EXTENSIBLE.iter().flat_map(|(list, key)| {
@@ -55,9 +55,9 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     items.take(MAX_LISTED).collect()
 }
 
-/// Sorts the merged init containers: first the generated init containers, then those of the user. Removes `fetch`,
-/// unless `has_source` is set and an init container of the user runs to completion. Returns `true` if the template
-/// still contains `fetch`. The pod then receives the source before the init containers of the user run.
+/// Sorts the merged init containers: first the generated init containers, then the init containers of the user. Keeps
+/// `fetch` only if `has_source` is set and an init container of the user runs to completion. Returns whether the
+/// template still contains `fetch`. If `true`, the pod receives the source before the init containers of the user run.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);
     let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
@@ -89,8 +89,7 @@ fn is_own(container: &Value) -> bool {
     GENERATED_CONTAINERS.iter().any(|name| has_name(container, name))
 }
 
-/// Returns whether a container runs to completion. A sidecar starts before the other containers and keeps running, so
-/// no container waits for its end.
+/// Returns whether a container runs to completion. No container waits for the end of a sidecar, which keeps running.
 fn runs_to_completion(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
 }
@@ -109,8 +108,8 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     identity.map(|(field, value)| (field.clone(), value.clone())).collect()
 }
 
-/// Sets the user and the group of `fetch`, unless `fetch` already sets them. The agent changes the files of the source,
-/// so the user of the agent must own these files.
+/// Sets the user and the group of `fetch`, unless `fetch` already sets them. The user of the agent must own the files
+/// of the source, because the agent changes the files.
 fn set_identity(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));

@@ -1,6 +1,7 @@
-//! Versions of the Secrets and ConfigMaps to which a Workspace refers. While a Workspace is asleep, no agent reads the
-//! mounted objects. The controller therefore compares the versions of the objects with those at the start of the sleep,
-//! and wakes the Workspace if an object has changed. The agent then decides whether the content has changed.
+//! Reads the versions of the Secrets and ConfigMaps that a Workspace references. While a Workspace is sleeping, no
+//! agent reads the mounted objects. The controller therefore compares the versions of the objects with the versions at
+//! the start of the sleep, and wakes up the Workspace if an object has changed. The agent then determines whether the
+//! content has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -19,11 +20,11 @@ use super::environment;
 use crate::api::auto::Workspace;
 use crate::runtime::reads::ReadError;
 
-/// Time within which the kubelet mounts a change to an object. Before this time has passed, the agent may not have
-/// reported the change.
+/// Maximum delay until the kubelet mounts a change to an object. During the delay, the agent may not have reported the
+/// change.
 const MOUNT_TIME: SignedDuration = SignedDuration::from_mins(3);
 
-/// Objects to which a Workspace refers.
+/// Objects that a Workspace references.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Inputs {
     NotRead,
@@ -36,17 +37,17 @@ pub(super) enum Inputs {
 /// Version of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InputVersion {
-    /// Resource version. Empty if the object does not exist.
+    /// Resource version, or an empty string if the object does not exist.
     pub version: String,
     /// Time of the last change, according to the API server.
     pub changed: Option<Timestamp>,
-    /// Whether a change to the object can start a run.
+    /// Whether a change to the object can trigger a run.
     pub starts_run: bool,
 }
 
 impl Inputs {
-    /// Returns the first object that has changed since its version was recorded and whose change can start a run. A
-    /// deleted object counts as unchanged, because a run waits until the object exists again.
+    /// Returns the first object with a version that differs from its recorded version and whose change can trigger a
+    /// run. Ignores deleted objects, because a run waits until a deleted object exists again.
     pub(super) fn changed_since(&self, recorded: &BTreeMap<String, String>) -> Option<&str> {
         let Inputs::Read(versions) = self else { return None };
         let is_other = |object: &str, now: &InputVersion| {
@@ -56,7 +57,8 @@ impl Inputs {
         changed.map(|(object, _)| object.as_str())
     }
 
-    /// Returns the time until the kubelet has mounted the last change. Returns `None` if this time has passed.
+    /// Returns the remaining delay until the kubelet has mounted the last change, or `None` if the kubelet has mounted
+    /// it.
     pub(super) fn until_mounted(&self, now: Timestamp) -> Option<SignedDuration> {
         let Inputs::Read(versions) = self else { return None };
         let changed = versions.values().filter(|version| version.starts_run).filter_map(|version| version.changed);
@@ -64,7 +66,7 @@ impl Inputs {
         left.is_positive().then_some(left)
     }
 
-    /// Returns the versions to record in the status.
+    /// Returns the versions for the status.
     pub(super) fn versions(&self) -> BTreeMap<String, String> {
         match self {
             Inputs::Read(versions) => {
@@ -75,7 +77,7 @@ impl Inputs {
     }
 }
 
-/// Reads the metadata of all Secrets and ConfigMaps to which a Workspace refers.
+/// Reads the metadata of all Secrets and ConfigMaps that a Workspace references.
 pub(super) async fn read(workspace: &Workspace, context: &Context) -> Result<Inputs, ReadError> {
     let namespace = workspace.namespace().unwrap_or_default();
     let of_config: BTreeSet<String> = config::mounted(&workspace.spec).into_iter().map(Mounted::object).collect();
@@ -104,8 +106,8 @@ where
     Ok(context.reader.get_metadata_opt::<K>(namespace, name).await?.map(|object| object.metadata))
 }
 
-/// Returns the version of an object. A change to an object of the configuration always starts a run, and a change to
-/// another object only if it matches `watched`.
+/// Returns the version of an object. A change to an object of the configuration always triggers a run. A change to
+/// another object triggers a run only if the object matches `watched`.
 fn version(metadata: Option<&ObjectMeta>, is_of_config: bool, watched: Option<&Selector>) -> InputVersion {
     let Some(metadata) = metadata else {
         return InputVersion { starts_run: is_of_config, ..InputVersion::default() };

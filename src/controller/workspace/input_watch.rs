@@ -1,5 +1,5 @@
-//! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet
-//! updates mounts with a delay. After a change to an object, the controller therefore polls the agents of the
+//! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet mounts
+//! a changed value with a delay. After a change to an object, the controller therefore polls the agents of the
 //! Workspaces that mount the object at a short interval, until the agents report the change or a timeout expires. The
 //! watches receive only metadata. Without the permission to watch, the controller polls the agents at the normal
 //! interval.
@@ -26,11 +26,12 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
-/// Maximum time after a change for which agents are polled at the short interval. The kubelet syncs each pod about once
-/// a minute.
+/// Timeout of the polls at the short interval after a change. The kubelet syncs each pod about once a minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
-/// Bounds of the short poll interval, which is a quarter of the time since the change.
+/// Minimum poll interval after a change. Between the minimum and the maximum, the interval is a quarter of the time
+/// since the change.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum poll interval after a change.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Retry interval after the API server has forbidden a watch.
@@ -39,14 +40,14 @@ const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
 /// Namespace and name of an object.
 type Key = (String, String);
 
-/// Objects that Workspaces mount, and changes that have not reached the pods yet. Cheap to clone. All clones share the
-/// same state.
+/// Objects that Workspaces mount, and changes that the kubelet has not mounted yet. Cheap to clone. All clones share
+/// the same state.
 #[derive(Clone)]
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Objects that each Workspace mounts. The lock is held only for short critical sections and never across an
+    /// Objects that each Workspace mounts. The code holds the lock only for short critical sections and never across an
     /// `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
@@ -55,7 +56,7 @@ struct Shared {
 #[derive(Default)]
 struct Mounts {
     objects: BTreeSet<String>,
-    /// Objects whose change has not reached the pod yet, and the time of the change.
+    /// Objects with a change that the kubelet has not mounted yet, and the time of the change.
     pending: HashMap<String, Instant>,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Debug for InputWatch {
 }
 
 impl InputWatch {
-    /// Creates the watch. `requeue` receives the Workspaces whose agents must be polled.
+    /// Creates the watch. `requeue` receives the Workspaces whose agents the controller must poll.
     pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
         InputWatch(Arc::new(Shared { requeue, mounts: Mutex::default() }))
     }
@@ -142,7 +143,7 @@ impl InputWatch {
         known.objects = objects;
     }
 
-    /// Records that the changes to these objects have reached the pod.
+    /// Records that the kubelet has mounted the changes to the given objects.
     pub(super) fn mark_mounted<'a>(&self, namespace: &str, name: &str, objects: impl Iterator<Item = &'a String>) {
         if let Some(known) = self.lock().get_mut(&(namespace.to_owned(), name.to_owned())) {
             for object in objects {
@@ -151,8 +152,7 @@ impl InputWatch {
         }
     }
 
-    /// Returns the time until the next poll of the agent. Returns `None` if all changes have reached the pod of the
-    /// Workspace.
+    /// Returns the delay until the next poll of the agent, or `None` if the kubelet has mounted all changes.
     pub(super) fn next_poll(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
@@ -170,20 +170,19 @@ impl InputWatch {
     }
 }
 
-/// Last observed resource version of each labeled object of a kind. A restarted watch lists all objects again. The
-/// versions show which of these objects have changed.
+/// Last observed resource version of each labeled object of a kind. A restarted watch lists all objects again, and the
+/// versions show which objects have changed.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,
-    /// Versions in the list that is currently being received.
+    /// Versions in the current, incomplete list.
     listed: HashMap<Key, String>,
     is_complete: bool,
     is_refused: bool,
 }
 
 impl Seen {
-    /// Returns the object that an event reports as changed. Deleted objects and objects in the first list count as
-    /// unchanged.
+    /// Returns the object that an event reports as changed. Ignores deleted objects and the objects in the first list.
     fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
         match event {
             Event::Init => self.listed.clear(),
@@ -209,8 +208,9 @@ impl Seen {
         None
     }
 
-    /// Waits until the API server allows a list of the objects. The permission can be missing on purpose, so only the
-    /// first rejection is logged. A watch would log each rejection, so it is started after this wait.
+    /// Waits until the API server permits a list of the objects. The watch starts after this wait, because a watch
+    /// would log each rejection. This function logs only the first rejection, because the permission can be missing on
+    /// purpose.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,
@@ -221,7 +221,7 @@ impl Seen {
         {
             if !self.is_refused {
                 let kind = K::kind(&());
-                tracing::info!(%kind, error = status.message, "watch forbidden; changes are detected by the normal polls of the agents");
+                tracing::info!(%kind, error = status.message, "API server forbids the watch; only the regular polls of the agents detect changes");
             }
             self.is_refused = true;
             tokio::time::sleep(REFUSED_RETRY).await;

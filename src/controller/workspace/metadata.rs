@@ -1,4 +1,4 @@
-//! Metadata that identifies the objects of a Workspace, and hashes of their content.
+//! Defines the metadata that identifies the objects of a Workspace, and the hashes of their content.
 
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
@@ -9,8 +9,8 @@ use crate::api::auto::{ArtifactReference, IdleKeep, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
 use crate::api::pulumi::PulumiCloudOidc;
 
-/// Annotation with the hash of a rendered StatefulSet or Service. If the hash of the existing object differs, the
-/// object must be applied.
+/// Annotation with the hash of a rendered StatefulSet or Service. The controller applies the object if the existing
+/// object has a different hash.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
 /// Length of the hash in bytes.
 const HASH_BYTES: usize = 16;
@@ -25,7 +25,7 @@ pub(super) fn metadata(name: &str, namespace: &str) -> Value {
     json!({"name": workspace_object(name), "namespace": namespace, "labels": labels(name)})
 }
 
-/// Returns whether an object has the label of the Workspace with this name.
+/// Returns whether the labels of an object contain the given name of a Workspace.
 pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     workspace_name(object) == Some(name)
 }
@@ -35,23 +35,24 @@ pub(super) fn workspace_name<K: Resource>(object: &K) -> Option<&str> {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str)
 }
 
-/// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is outdated. `bound` is the
-/// source if the pod depends on its source. The hash then also contains the source.
+/// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is outdated. `bound`
+/// contains the source if the pod depends on the source, and the hash then covers the source.
 ///
-/// The hash does not contain the agent image and the defaults of the controller. Otherwise, an upgrade of the
-/// controller would replace all pods. The Secret with the default access token, in `default_token`, is an exception: a
-/// pod without its volume would have no credentials. The hash does not contain the `serviceTemplate`, because the
-/// Service does not affect the pod. It also does not contain the Pulumi stacks and their configuration values, which the
-/// agent receives by RPC. Of `pulumiCloudOIDC`, it contains only the audience of the mounted token.
+/// The hash does not cover the agent image and the defaults of the controller. Otherwise, an upgrade of the controller
+/// would replace all pods. The Secret with the default access token (`default_token`) is an exception, because a pod
+/// without the volume of this Secret would have no credentials. The hash does not cover the `serviceTemplate`, because
+/// the Service does not affect the pod. The hash also does not cover the Pulumi stacks and their configuration values,
+/// because the agent receives them by RPC. The only field of `pulumiCloudOIDC` in the hash is the audience of the
+/// mounted token.
 pub(super) fn revision_hash(
     spec: &WorkspaceSpec,
     bound: Option<&ArtifactReference>,
     default_token: Option<&str>,
 ) -> String {
-    // A default of the controller applies to the next pod of a Workspace.
+    // A changed default of the controller takes effect in the next pod of a Workspace.
     let kept = spec.idle.as_ref().filter(|idle| idle.keep != Some(IdleKeep::Nothing));
     let mut inputs = json!({
-        // The revision is not included, because another revision with the same content does not change the pod.
+        // The hash does not cover the revision, because another revision with the same content does not change the pod.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
         "claim": kept.and_then(|idle| idle.claim.as_ref()),
         "defaultAccessTokenSecret": default_token,
@@ -67,8 +68,8 @@ pub(super) fn revision_hash(
         "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
-    // Absent inputs are removed. A new field in a later version of the controller therefore changes the hash of a
-    // Workspace only if the Workspace sets the field.
+    // Only inputs with a value are part of the hash. A new field in a later version of the controller therefore changes
+    // the hash only if the Workspace sets the field.
     if let Some(inputs) = inputs.as_object_mut() {
         inputs.retain(|_, input| !input.is_null() && input != &json!([]));
     }

@@ -1,4 +1,4 @@
-//! Reads the state for a Workspace reconciliation from the cluster and from the agent in the pod.
+//! Reads the state for a step of a Workspace reconciliation from the API server and from the agent in the pod.
 
 use std::sync::Arc;
 
@@ -30,34 +30,35 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// Maximum number of minor versions by which an agent can be older than the controller.
+/// Maximum age of an agent, in minor versions before the version of the controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
 /// State at the start of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub workspace: Workspace,
-    /// Objects and source that the spec requests, or the reason why they are not available.
+    /// Objects and source that the spec requests, or the reason why the source is not available.
     pub desired: Result<DesiredState, Unavailable>,
     pub service: PartState,
     pub tls: PartState,
-    /// State of the Secret of the pod that the Workspace has taken from a pool.
+    /// State of the Secret with the certificate of the pod that the Workspace has taken from a pool.
     pub pooled_tls: PartState,
     /// State of the PodDisruptionBudget.
     pub budget: PartState,
     pub stateful_set: PartState,
-    /// Outdated objects whose next apply is delayed, because another client changes them after each apply.
+    /// Outdated objects that another client changes after each apply, so that the controller delays the next apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
-    /// State of the pod that the status records.
+    /// State of the pod from a pool that the status records.
     pub pooled: Pooled,
-    /// Template of the pool whose pods the Workspace can take. Set only if the Workspace is asleep or has taken a pod.
+    /// Template of the pool from which the Workspace can take a pod. Set only if the Workspace is sleeping or has taken
+    /// a pod.
     pub pool_template: Option<PoolTemplate>,
     /// Event that explains why the pod is missing or starts slowly.
     pub start_event: Option<StartEvent>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Whether the agent is older than the supported versions, or too old for a pending run.
+    /// Whether the version of the agent is not supported anymore, or too old for a pending run.
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
@@ -74,7 +75,7 @@ pub(super) struct DesiredState {
     pub policy_packs: Vec<DesiredPack>,
 }
 
-/// Update with a run that is bound to a pod and whose end is not recorded.
+/// Update with a bound run whose end is not recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
     pub name: String,
@@ -84,7 +85,7 @@ pub(super) struct OpenRun {
 /// Response of the agent.
 #[derive(Clone, Debug)]
 pub(super) enum Agent {
-    /// The agent was not called, for example because its pod is starting.
+    /// The controller has not called the agent, for example because the pod is starting.
     NotCalled,
     Unreachable(String),
     Responded(Box<StatusReply>),
@@ -99,7 +100,7 @@ impl Agent {
 }
 
 impl Observed {
-    /// Returns the first object that has the name of an object of the Workspace and is not part of the Workspace.
+    /// Returns the first object that has the name of an object of the Workspace, but is not part of the Workspace.
     pub(super) fn foreign(&self) -> Option<String> {
         let name = self.workspace.name_any();
         let object = names::workspace_object(&name);
@@ -114,7 +115,7 @@ impl Observed {
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }
 
-    /// Returns an open run: the name of its Update or, if the Update is unknown, its UID.
+    /// Returns the name of the Update of an open run or, if the Update is unknown, the UID of the Update.
     pub(super) fn open_run(&self) -> Option<String> {
         let operation = match &self.agent {
             Agent::Responded(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
@@ -135,7 +136,7 @@ impl Observed {
         }
     }
 
-    /// Returns the source that is installed, according to the agent.
+    /// Returns the installed source that the agent reports.
     pub(super) fn in_place(&self) -> Option<ArtifactReference> {
         let Agent::Responded(reply) = &self.agent else {
             return None;
@@ -152,7 +153,7 @@ impl Observed {
         reply.policy_packs.iter().find(|state| state.artifact == artifact)
     }
 
-    /// Returns the source that the agent is installing, and the state of its installation.
+    /// Returns the source that the agent is installing, and the state of the installation.
     pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
         let Agent::Responded(reply) = &self.agent else {
             return None;
@@ -168,9 +169,9 @@ fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of an agent of the Pulumi Kubernetes Operator. An agent that may still be executing a run counts
-/// as unreachable, which delays the deletion of its pod. The run can end during this delay, because this agent ends
-/// its run when the operator stops.
+/// Returns the state of an agent of the Pulumi Kubernetes Operator. Returns `Unreachable` if the agent may still be
+/// executing a run, which delays the deletion of the pod. The run can end during the delay, because the agent ends its
+/// run when the operator stops.
 fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
@@ -267,8 +268,7 @@ async fn workspace_and_pod(
     Ok(Some((workspace, pod)))
 }
 
-/// Returns the template of the pool whose pods the Workspace can take. An awake Workspace without a pod of a pool takes no
-/// pod.
+/// Returns the template of the pool from which the Workspace can take a pod. An awake Workspace takes no further pod.
 fn pool_template(workspace: &Workspace, desired: Option<&DesiredState>, context: &Context) -> Option<PoolTemplate> {
     let may_take = workspace.is_asleep() && context.pool.is_enabled();
     let desired = desired.filter(|_| may_take || workspace.pooled_pod().is_some())?;
@@ -276,8 +276,8 @@ fn pool_template(workspace: &Workspace, desired: Option<&DesiredState>, context:
     PoolTemplate::of(&desired.rendered, desired.source.is_in_pod(), authority.bundle_pem())
 }
 
-/// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes if the origin is
-/// already known.
+/// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes, if the caller has
+/// already resolved it.
 fn desired(
     name: &str,
     namespace: &str,
@@ -298,7 +298,7 @@ fn is_agent_too_old(agent: &Agent) -> bool {
     matches!(agent, Agent::Responded(reply) if is_too_old(&reply.agent_version, failpoint::version()))
 }
 
-/// Returns whether the agent cannot install the policy packs of the Workspace.
+/// Returns whether the agent is too old to install the policy packs of the Workspace.
 fn lacks_policy_packs(agent: &Agent, workspace: &Workspace) -> bool {
     matches!(agent, Agent::Responded(reply) if policy_packs::exceed(&workspace.spec, reply.protocol_version))
 }
@@ -314,14 +314,14 @@ fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<
     updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
-/// Returns whether the source requires no bytes, or the store contains bytes that the namespace can use.
+/// Returns whether the source requires no bytes, or the store contains the bytes and the namespace can use them.
 fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool {
     desired.source.is_in_pod() || context.artifacts.is_granted(&desired.source.artifact.digest, namespace)
 }
 
 /// Returns the open runs of a Workspace whose pod has the finalizer of a run. If the cache contains no open run, reads
-/// the Update that last marked the pod from the API server, because the cache may be stale. Otherwise, the pod could be
-/// released during the run.
+/// the Update that last marked the pod from the API server. A stale cache could otherwise cause the release of the pod
+/// during the run.
 async fn open_runs_in(
     pod: &PodState,
     updates: &[Arc<Update>],
@@ -348,9 +348,9 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// Returns whether the agent must be called. While a pod starts, its agent can be called only in the init container
-/// `fetch`, or after it has opened its port. The agent of an outdated pod is called even if the pod is not ready,
-/// because a run may be open in the pod.
+/// Returns whether the controller must call the agent. In a starting pod, the agent is reachable only in the init
+/// container `fetch`, or after the agent has opened its port. The controller calls the agent of an outdated pod even if
+/// the pod is not ready, because a run may be open in the pod.
 fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let outdated = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
@@ -367,8 +367,7 @@ fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// Returns the request for the status of the agent. The request contains the mounted files and directories that the
-/// agent checks for changes.
+/// Returns the status request for the agent, with the mounted files and directories that the agent checks for changes.
 fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
@@ -393,7 +392,7 @@ async fn call_agent(
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace: namespace.to_owned() };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
-        // The pod is not ready, so the agent may not have started.
+        // An agent in a pod that is not ready may not have started yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }
@@ -408,8 +407,8 @@ async fn status(
     Ok((client.status_with_inputs(request).await?, client))
 }
 
-/// Returns whether an agent is older than the supported versions. Newer agents and agents with an unknown version are
-/// kept, so that a rollback of the controller does not replace all pods.
+/// Returns whether the version of an agent is not supported anymore. The controller keeps newer agents and agents with
+/// an unknown version, so that a rollback of the controller does not replace all pods.
 fn is_too_old(agent: &str, own: &str) -> bool {
     match (major_and_minor(agent), major_and_minor(own)) {
         (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,

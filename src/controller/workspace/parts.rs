@@ -1,4 +1,5 @@
-//! State of the objects of a Workspace, except its pod: whether each object exists and matches the rendered object.
+//! Determines for each object of a Workspace, except the pod, whether the object exists and matches the rendered
+//! object.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::runtime::reconcile::ReconcileError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     Missing,
-    /// An object with this name exists, but is not part of the Workspace.
+    /// An object with the same name exists, but is not part of the Workspace.
     Foreign,
     Outdated,
     /// The Pulumi Kubernetes Operator manages fields of the object.
@@ -42,21 +43,21 @@ impl PartState {
     }
 }
 
-/// States of the objects of a Workspace, except its pod.
+/// States of the objects of a Workspace, except the pod.
 pub(super) struct Parts {
     pub(super) service: PartState,
     pub(super) tls: PartState,
-    /// State of the Secret of the pod that the Workspace has taken from a pool.
+    /// State of the Secret with the certificate of the pod that the Workspace has taken from a pool.
     pub(super) pooled_tls: PartState,
     pub(super) budget: PartState,
     pub(super) stateful_set: PartState,
-    /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or was not read.
+    /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or the controller has not read it.
     pub(super) stateful_set_uid: Option<String>,
     pub(super) contested: Option<Contested>,
 }
 
 /// Returns the states of the objects. If a pod exists and `VerifiedParts` contains the Workspace, returns
-/// [`PartState::Current`] for all objects without reading them.
+/// [`PartState::Current`] for all objects without a read.
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -158,7 +159,7 @@ async fn pooled_tls(
     })
 }
 
-/// Describes the outdated objects. Their next apply is delayed by `pause`. Returns `None` if no object is outdated.
+/// Describes the outdated objects. `pause` is the delay of their next apply. Returns `None` if no object is outdated.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
@@ -190,8 +191,8 @@ fn is_as_desired<K: Serialize>(found: &K, desired: Option<&Value>) -> bool {
     desired.is_some_and(|desired| covers(&found, desired))
 }
 
-/// Returns whether a StatefulSet has the hash and the replicas of the rendered StatefulSet, and is unchanged since its
-/// last apply. A comparison of all fields would report differences, because the API server normalizes quantities.
+/// Returns whether a StatefulSet has the hash and the replicas of the rendered StatefulSet, and is unchanged since the
+/// last apply. A comparison of all fields would report false differences, because the API server normalizes quantities.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);

@@ -1,5 +1,5 @@
-//! Generates the pod template, into which the `podTemplate` of the user is merged later, and defines the security
-//! profiles. All functions are pure.
+//! Generates the pod template and defines the security profiles. A later step merges the `podTemplate` of the user into
+//! the generated template. All functions are pure.
 
 use std::collections::BTreeSet;
 
@@ -20,22 +20,24 @@ use crate::api::names::{
 };
 
 const TLS_VOLUME: &str = "tls";
-/// Paths of the binary in the agent image and in the pod.
+/// Path of the agent binary in the agent image.
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
+/// Path of the agent binary in the pod.
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
-/// Path of the project: a symbolic link that the init container `bootstrap` creates, or a directory that the init
-/// containers of the user create.
+/// Path of the project. The init container `bootstrap` creates the path as a symbolic link, or the init containers of
+/// the user create a directory.
 const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// Default termination grace period of Kubernetes, in seconds.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// Number of probes in one hour, at one probe per second. A pod that does not start within one hour has a broken image.
+/// Maximum number of failed startup probes: one hour at one probe per second. A pod that does not start within one hour
+/// has a broken image.
 const MAX_STARTUP_PROBES: u32 = 3600;
-/// Memory request of a workspace pod. In a measurement, a pod without a run used 7 MiB. The request does not include
-/// the memory of a run, because only a limited number of pods on a node execute a run at the same time.
+/// Default memory request of a workspace pod. A pod without a run used 7 MiB in a measurement. The request does not
+/// include the memory of a run, because only a limited number of pods on a node execute a run at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Environment variable that passes the termination grace period to the agent, in seconds.
+/// Environment variable with the termination grace period for the agent, in seconds.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
-/// Suffix of the tag of an image that runs as a non-root user. The tag without the suffix is the tag of an image that
+/// Suffix of the tag of an image that runs as a non-root user. The image with the same tag, but without the suffix,
 /// runs as root.
 const NONROOT: &str = "-nonroot";
 
@@ -72,20 +74,20 @@ pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
     containers.iter_mut().find(|container| has_name(container, PULUMI_CONTAINER))
 }
 
-/// Passes the grace period of the merged template to the agent, so that the agent ends a run before the kubelet kills
-/// it.
+/// Passes the grace period of the merged template to the agent, so that the agent can end a run before the kubelet
+/// kills the agent.
 pub(super) fn set_grace_period(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
     let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
-    // The variable is not set for an invalid grace period, because the API server rejects such a pod.
+    // An invalid grace period sets no variable, because the API server rejects the pod anyway.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Sets the variable with the path of the environment file for the CLI in all containers. Replaces a user-defined
-/// value, because the agent reads only this file.
+/// Sets the variable with the path of the environment file of the CLI in all containers. Replaces the value of the
+/// user, because the agent reads only the file at this path.
 pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
@@ -115,9 +117,9 @@ pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-/// Returns the init container that copies the binary and creates the working directory. The container runtime would
-/// create a missing working directory as root. If the init containers of the user provide the project, they create the
-/// directory instead.
+/// Returns the init container that copies the agent binary and creates the working directory. Otherwise, the container
+/// runtime would create the working directory as root. If the init containers of the user provide the project, they
+/// create the working directory instead.
 fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
     if !source.is_from_init_containers() {
@@ -163,21 +165,21 @@ fn pulumi(
     mounted: &BTreeSet<Mounted<'_>>,
 ) -> Value {
     let own = own_environment();
-    // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. User-defined variables
-    // with the same names are omitted, because the API server rejects duplicate names.
+    // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. The container omits
+    // variables of the user with the same names, because the API server rejects duplicate names.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
     let mut container = json!({
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // Working directory of commands in `kubectl exec`. The agent uses another directory.
+        // The working directory is for commands in `kubectl exec`. The agent uses another directory.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
-        // There is no liveness probe, because a throttled pod must not lose its run. The startup probe runs every
-        // second, so that a started agent is detected early. The readiness probe runs after the success of the startup
-        // probe, at a longer interval.
+        // The container has no liveness probe, because a throttled pod must not lose its run. The startup probe runs
+        // every second for an early detection of a started agent. After its success, the readiness probe runs at a
+        // longer interval.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -203,9 +205,9 @@ fn pulumi(
     container
 }
 
-/// Returns the generated variables. The `POD_…` variables identify the pod to the agent. `PWD` contains the path of the
-/// project for the CLI in `kubectl exec`. Without `PWD`, the CLI would use the target of the symbolic link as its
-/// working directory.
+/// Returns the generated variables. The `POD_…` variables identify the pod for the agent. `PWD` contains the path of
+/// the project for the CLI in `kubectl exec`, because the CLI would otherwise use the target of the symbolic link as
+/// its working directory.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
         field_variable("POD_NAME", "metadata.name"),
@@ -223,11 +225,11 @@ fn field_variable(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// Returns the resources that the user sets. Adds a memory request if the user sets neither a request nor a limit for
+/// Returns the resources from the spec. Adds a memory request if the spec contains neither a request nor a limit for
 /// memory.
 fn resources(desired: Option<&Value>) -> Value {
     let mut resources = desired.filter(|desired| desired.is_object()).cloned().unwrap_or_else(|| json!({}));
-    // If only a limit is set, Kubernetes uses the limit as the request.
+    // Kubernetes uses the limit as the request if only a limit is set.
     if ["requests", "limits"].iter().any(|kind| is_set(resources.get(kind), "memory")) {
         return resources;
     }
@@ -251,7 +253,7 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
 
 fn mounts(mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut mounts = vec![share_mount(), tls_mount()];
-    // Complete directories are mounted, because the kubelet does not update a single mounted file (`subPath`).
+    // The container mounts complete directories, because the kubelet does not update a single mounted file (`subPath`).
     mounts.extend(
         mounted
             .iter()
@@ -276,8 +278,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume, which contains a hash of the name of the object. A volume name is at most 63 characters
-/// long and contains no dots. The name of a Secret or ConfigMap can be 253 characters long and contain dots.
+/// Returns the name of a volume with a hash of the name of the object. The name of the object itself is no valid volume
+/// name: it can be 253 characters long and contain dots, but a volume name is limited to 63 characters without dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),
@@ -299,7 +301,7 @@ pub(super) enum SecurityProfile {
     /// Pod Security Standard `restricted`.
     #[default]
     Restricted,
-    /// Pod Security Standard `baseline`, with the user of the image.
+    /// Pod Security Standard `baseline`. The container runs as the user of the image.
     Baseline,
 }
 
@@ -326,7 +328,7 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the security context of the `pulumi` container, if the profile requires one.
+    /// Returns the security context of the `pulumi` container, or `None` if the profile requires no security context.
     pub(super) fn of_pulumi(self) -> Option<Value> {
         match self {
             Self::Restricted => Some(restricted()),
@@ -334,8 +336,7 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the image of a Workspace that does not set an image. `default` is the value of
-    /// `--default-workspace-image`.
+    /// Returns the default image of a Workspace. `default` is the value of `--default-workspace-image`.
     pub(super) fn image(self, default: &str) -> &str {
         match self {
             Self::Restricted => default,

@@ -1,10 +1,11 @@
-//! Checks a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions are
-//! pure.
+//! Validates a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions
+//! are pure.
 //!
-//! A namespace can enforce the standard with a label, and `--restrict-workspace-pods` enforces it in all namespaces.
-//! Without enforcement, a user with the permission to edit Workspaces could make the controller create any pod. Two
-//! exemptions of the standard depend on the node and are not applied: the exemption for Windows, because the agent
-//! supports only Linux, and the exemption for user namespaces, because a node can ignore `hostUsers`.
+//! A label of a namespace enforces the standard in the namespace, and `--restrict-workspace-pods` enforces the standard
+//! in all namespaces. Without enforcement, a user with the permission to edit Workspaces could make the controller
+//! create any pod. The module ignores two exemptions of the standard that depend on the node: the exemption for
+//! Windows, because the agent supports only Linux, and the exemption for user namespaces, because a node can ignore
+//! `hostUsers`.
 
 use serde_json::Value;
 
@@ -68,14 +69,14 @@ pub fn check(template: &Value) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Pod spec or container, and its path.
+/// Pod spec or container, with its path.
 struct Part<'a> {
     path: String,
     value: &'a Value,
 }
 
 impl<'a> Part<'a> {
-    /// Returns the field at `pointer` in this part. A null counts as absent.
+    /// Returns the field at `pointer` in the part, or `None` if the field is missing or null.
     fn get(&self, pointer: &str) -> Option<&'a Value> {
         self.value.pointer(pointer).filter(|value| !value.is_null())
     }
@@ -89,7 +90,7 @@ impl<'a> Part<'a> {
         Err(Violation { control, field, rule: rule.into() })
     }
 
-    /// Returns a violation unless the field is absent or has one of these values.
+    /// Returns a violation unless the field is missing or has one of the allowed values.
     fn one_of(&self, control: &'static str, pointer: &str, allowed: &[&str]) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if !found.as_str().is_some_and(|found| allowed.contains(&found)) => {
@@ -100,7 +101,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns a violation unless the field is absent or false.
+    /// Returns a violation unless the field is missing or false.
     fn forbid_true(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found != &Value::Bool(false) => self.violation(control, pointer, "must be unset or false"),
@@ -108,7 +109,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns a violation unless the field is absent or empty.
+    /// Returns a violation unless the field is missing or empty.
     fn empty(&self, control: &'static str, pointer: &str) -> Result<(), Violation> {
         match self.get(pointer) {
             Some(found) if found.as_str() != Some("") => self.violation(control, pointer, "must be unset"),
@@ -185,7 +186,7 @@ fn check_capabilities(container: &Part<'_>) -> Result<(), Violation> {
     }
 }
 
-/// Checks the hosts in probes and lifecycle handlers. The kubelet connects to these hosts from the node.
+/// Checks the hosts in probes and lifecycle handlers, because the kubelet connects to these hosts from the node.
 fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     let actions = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
     for action in actions {
@@ -196,7 +197,7 @@ fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the fields that a container must set, unless its pod sets them.
+/// Checks the fields that a container must set unless the pod sets them.
 fn check_inherited(pod: &Part<'_>, container: &Part<'_>) -> Result<(), Violation> {
     let is_set = |pointer: &str| pod.get(pointer).is_some() || container.get(pointer).is_some();
     let (seccomp, non_root) = ("/securityContext/seccompProfile/type", "/securityContext/runAsNonRoot");

@@ -1,5 +1,5 @@
 //! Settings and restrictions of the controller for workspace pods. The restrictions apply in addition to the admission
-//! control of the namespace. All functions are pure.
+//! control of the cluster. All functions are pure.
 
 use serde_json::Value;
 
@@ -7,13 +7,14 @@ use super::pod_security;
 use super::spec_error::SpecError;
 use crate::config::StorageConfig;
 
-/// ServiceAccount of a pod that does not set a ServiceAccount.
+/// Default ServiceAccount of a pod.
 const DEFAULT_SERVICE_ACCOUNT: &str = "default";
-/// Labels with which network policies and Services usually select pods, and the prefix of further such labels.
+/// Labels that network policies and Services usually use to select pods.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
+/// Prefix of further labels that network policies and Services usually use to select pods.
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
-/// Names of controllers. The network policies of Flux and of this controller select pods with these names in labels
-/// such as `app` or `app.kubernetes.io/component`.
+/// Names of controllers in labels such as `app` or `app.kubernetes.io/component`. The network policies of Flux and of
+/// this controller select pods by these labels.
 const CONTROLLERS: [&str; 9] = [
     "helm-controller",
     "image-automation-controller",
@@ -25,7 +26,8 @@ const CONTROLLERS: [&str; 9] = [
     "source-watcher",
     "controller",
 ];
-/// Names of installations. The same policies select pods with these names in the label `app.kubernetes.io/part-of`.
+/// Names of installations in the label `app.kubernetes.io/part-of`. The network policies of Flux and of this controller
+/// also select pods by this label.
 const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 
 /// Settings of the controller for workspace pods.
@@ -35,20 +37,20 @@ pub struct PodSettings {
     pub agent_image: String,
     /// Pull policy of the agent image, or `None` for the default of Kubernetes.
     pub agent_image_pull_policy: Option<String>,
-    /// Image of the `pulumi` container of a Workspace that does not set an image.
+    /// Default image of the `pulumi` container.
     pub default_image: String,
-    /// Secret with the access token for Pulumi Cloud of a Workspace that does not set an access token.
+    /// Secret with the default access token for Pulumi Cloud.
     pub default_access_token_secret: Option<String>,
     pub restrictions: PodRestrictions,
-    /// What an idle Workspace keeps by default.
+    /// Default storage that an idle Workspace keeps.
     pub storage: StorageConfig,
 }
 
 /// Restrictions for the workspace pods of all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRestrictions {
-    /// Whether pods must meet the Pod Security Standard `restricted`, and must not set labels with which network
-    /// policies usually select pods.
+    /// Whether pods must meet the Pod Security Standard `restricted`, and must not set labels that network policies
+    /// usually use to select pods.
     pub is_restricted: bool,
     /// ServiceAccounts that pods can use: `name` in all namespaces, or `namespace/name` in one namespace. An empty list
     /// allows all ServiceAccounts.
@@ -84,7 +86,7 @@ impl PodRestrictions {
     }
 }
 
-/// Returns whether network policies would select a pod with this label as the pod of a controller.
+/// Returns whether a network policy would treat a pod with the given label as a pod of a controller.
 fn is_of_controller(label: &str, value: &Value) -> bool {
     let value = value.as_str().unwrap_or_default();
     match label {

@@ -1,4 +1,4 @@
-//! State of a workspace pod on which decisions depend, and the reason why a pod does not start.
+//! Reads the state of a workspace pod, and the reason why a pod does not start.
 
 use std::time::Duration;
 
@@ -16,26 +16,26 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons for which containers wait during a normal start of a pod.
+/// Reasons of waiting containers during a normal start of a pod.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent of the Pulumi Kubernetes Operator in its pods.
 const PKO_AGENT: &str = "/share/agent";
-/// Word in the message of the scheduler about a resource request that no node can satisfy.
+/// Word in the message of the scheduler if no node can satisfy a resource request.
 const DOES_NOT_FIT: &str = "Insufficient";
-/// Reason of the event for the pull of an image.
+/// Reason of the event about the pull of an image.
 const PULLING: &str = "Pulling";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
-/// Time without a pod, in seconds, after which events are read.
+/// Delay before the controller reads events about a missing pod, in seconds.
 const NO_POD_SECONDS: i64 = 4;
-/// Age of a pod, in seconds, after which events are read if the pod has not started.
+/// Minimum age of a pod that has not started before the controller reads its events, in seconds.
 const SLOW_START_SECONDS: i64 = 40;
-/// Age, in seconds, after which an event is ignored. The StatefulSet controller retries after at most 1000 seconds, and
-/// then reports a persistent problem again.
+/// Maximum age of an event, in seconds. Older events are irrelevant, because the StatefulSet controller retries after
+/// at most 1000 seconds and then reports a persistent problem again.
 const OLD_SECONDS: i64 = 1200;
-/// Maximum number of events of an object that are read. Clients limit the rate of events of an object, so more events
-/// are unlikely.
+/// Maximum number of events that the controller reads for an object. Kubernetes clients limit the rate of events per
+/// object, so more events are unlikely.
 const MAX_EVENTS: u32 = 200;
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,9 +45,9 @@ pub(super) struct PodState {
     pub name: String,
     pub uid: String,
     pub ip: Option<String>,
-    /// Hash of the inputs of the user from which the pod was created.
+    /// Hash of the user inputs at the creation of the pod.
     pub revision_hash: Option<String>,
-    /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which has another protocol.
+    /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which uses a different protocol.
     pub has_pko_agent: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
@@ -55,17 +55,17 @@ pub(super) struct PodState {
     pub held: bool,
     /// UID of the Update that last marked the pod for its run.
     pub run: Option<String>,
-    /// Whether all init containers have completed. The `pulumi` container then starts or has started.
+    /// Whether all init containers have completed, so that the `pulumi` container is starting or has started.
     pub initialized: bool,
     /// Whether the `pulumi` container is running.
     pub running: bool,
     /// Whether the `pulumi` container is ready.
     pub ready: bool,
-    /// Start time of the init container `fetch`. Set only while this container runs and waits for the source.
+    /// Start time of the init container `fetch`, or `None` if the container is not running.
     pub fetching: Option<Timestamp>,
     /// Name of the running init container of the user.
     pub initializing: Option<String>,
-    /// Reason why the pod does not start, as Kubernetes reports it. `None` during a normal start.
+    /// Reason from Kubernetes why the pod does not start, or `None` during a normal start.
     pub problem: Option<String>,
     /// Whether the pod does not start because no node meets its requirements.
     pub unschedulable: bool,
@@ -77,7 +77,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
     let container = status
         .and_then(|status| status.container_statuses.as_ref())
         .and_then(|containers| containers.iter().find(|container| container.name == PULUMI_CONTAINER));
-    // After a loss of the node, the states of the containers are outdated.
+    // After the loss of a node, the states of its containers are outdated.
     let over = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")));
     let runs = |container: &&ContainerStatus| !over && state(container).is_some_and(|state| state.running.is_some());
     let mut running_init =
@@ -142,7 +142,7 @@ fn problem(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Returns the condition `PodScheduled` of a pod for which the scheduler found no node.
+/// Returns the condition `PodScheduled` of a pod if the scheduler has found no node.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
@@ -171,7 +171,7 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
         return Some(failure(container, terminated));
     };
     let reason = waiting.reason.as_deref().filter(|reason| !ORDINARY_WAITING.contains(reason))?;
-    // The message of a crash loop contains only the backoff. The last termination contains the cause.
+    // The message about a crash loop contains only the backoff. The last termination contains the cause.
     let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     Some(match last.filter(|_| reason == CRASH_LOOP) {
         Some(last) => failure(container, last),
@@ -179,15 +179,15 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     })
 }
 
-/// Returns the last failure of an init container that is running again. The failure is reported until a retry succeeds.
-/// Otherwise, the message would alternate with each retry.
+/// Returns the last failure of an init container that is running again. The status reports the failure until a retry
+/// succeeds. Otherwise, the message would change with each retry.
 fn last_failure(container: &ContainerStatus) -> Option<String> {
     state(container)?.running.as_ref()?;
     let last = container.last_state.as_ref()?.terminated.as_ref()?;
     (last.exit_code != 0).then(|| failure(container, last))
 }
 
-/// Describes a failure. The text does not change during the next retry.
+/// Describes a failure with a text that stays the same during the next retry.
 fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
     let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
     if is_repeated { with_message(CRASH_LOOP, Some(&describe_end(last))) } else { describe_end(last) }
@@ -210,7 +210,7 @@ fn describe_end(terminated: &ContainerStateTerminated) -> String {
     with_message(&ended, terminated.message.as_deref())
 }
 
-/// Removes a last sentence that repeats the end of the sentence before it. The scheduler writes such messages, for
+/// Removes a last sentence that repeats the end of the previous sentence. The scheduler writes such messages, for
 /// example `persistentvolumeclaim "cache" not found. not found`.
 fn without_repetition(message: &str) -> &str {
     match message.rsplit_once(". ") {
@@ -233,13 +233,13 @@ fn with_message(reason: &str, message: Option<&str>) -> String {
 pub(super) enum StartEvent {
     /// Problem that Kubernetes reports, such as an exceeded quota.
     Warning(String),
-    /// Step of a normal start that takes a long time, such as the pull of an image.
+    /// Slow step of a normal start, such as the pull of an image.
     Step(String),
 }
 
-/// Returns the newest event of the StatefulSet if the pod is missing, or of the pod if it has not started. Returns
-/// `None` if this event explains nothing, and before `NO_POD_SECONDS` or `SLOW_START_SECONDS` have passed. Only events
-/// report exceeded quotas, Pod Security violations, volumes that cannot be mounted, and the pull of an image.
+/// Returns the newest event of the StatefulSet if the pod is missing, or the newest event of a pod that has not
+/// started. Returns `None` if the event is irrelevant, or before `NO_POD_SECONDS` or `SLOW_START_SECONDS` have passed.
+/// Only events report exceeded quotas, Pod Security violations, failed mounts of volumes, and the pull of an image.
 pub(super) async fn find_start_event(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,
@@ -248,7 +248,7 @@ pub(super) async fn find_start_event(
     now: Timestamp,
 ) -> Result<Option<StartEvent>, ReconcileError> {
     let uid = match (stateful_set_uid, pod) {
-        // While a Workspace is being deleted, no status reports why its pod does not start.
+        // The status of a Workspace that is being deleted does not report why its pod does not start.
         _ if workspace.metadata.deletion_timestamp.is_some() => None,
         (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
         (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
@@ -270,8 +270,8 @@ pub(super) async fn find_start_event(
     Ok(newest_event(&events, now))
 }
 
-/// Returns the newest event if it is a warning or reports the pull of an image. A newer normal event means that the
-/// problem of a warning is resolved.
+/// Returns the newest event if the event is a warning or reports the pull of an image. A normal event after a warning
+/// shows that the problem is resolved.
 fn newest_event(events: &[Event], now: Timestamp) -> Option<StartEvent> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);

@@ -1,4 +1,4 @@
-//! Policy packs of a Workspace. All functions are pure.
+//! Converts the policy packs of a Workspace. All functions are pure.
 
 use std::str::FromStr;
 
@@ -49,7 +49,7 @@ pub(super) fn of_run(spec: &WorkspaceSpec) -> Result<Vec<proto::PolicyPack>, Spe
     packs.collect()
 }
 
-/// Returns whether an agent with this protocol version cannot install the policy packs of a Workspace.
+/// Returns whether an agent with the given protocol version is too old to install the policy packs of a Workspace.
 pub(super) fn exceed(spec: &WorkspaceSpec, protocol_version: u32) -> bool {
     !spec.policy_packs.is_empty() && protocol_version < POLICY_PACK_VERSION
 }

@@ -1,4 +1,4 @@
-//! Credentials of a workspace pod for Pulumi Cloud: a ServiceAccount token, with which each run logs in, or the access
+//! Credentials of a workspace pod for Pulumi Cloud: a ServiceAccount token for the login of each run, or the access
 //! token in the default Secret of the controller. All functions are pure.
 
 use serde_json::{Value, json};
@@ -13,18 +13,18 @@ use crate::rpc::proto;
 
 const OIDC_VOLUME: &str = "pulumi-cloud-oidc";
 const ACCESS_TOKEN_VOLUME: &str = "pulumi-cloud-access-token";
-/// Validity of the ServiceAccount token, in seconds. The kubelet replaces the token after 80 % of this time, so that a
-/// login never uses an expired token.
+/// Validity of the ServiceAccount token, in seconds. A login never uses an expired token, because the kubelet replaces
+/// the token after 80 % of its validity.
 const TOKEN_SECONDS: u32 = 3600;
 
 /// Credentials that the controller adds to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Credentials {
-    /// None: the environment can contain an access token, or the backend is not Pulumi Cloud.
+    /// No credentials, because the environment can contain an access token or the backend is not Pulumi Cloud.
     Environment,
-    /// A ServiceAccount token for this audience.
+    /// A ServiceAccount token for the given audience.
     ServiceAccountToken { audience: String },
-    /// The access token in this Secret, which can be missing.
+    /// The access token in the given Secret, which can be missing.
     Secret(String),
 }
 
@@ -53,7 +53,7 @@ impl Credentials {
         }
     }
 
-    /// Returns the name of the default Secret, if the pod uses it.
+    /// Returns the name of the default Secret, or `None` if the pod does not use it.
     pub(super) fn default_secret(&self) -> Option<&str> {
         match self {
             Credentials::Secret(name) => Some(name),
@@ -61,8 +61,8 @@ impl Credentials {
         }
     }
 
-    /// Mounts the credentials in the `pulumi` container of a pod template. The files have the default mode 0644, because
-    /// the user of the container depends on the security profile and on the image.
+    /// Mounts the credentials in the `pulumi` container of a pod template. The files are readable by all users (mode
+    /// 0644), because the user of the container depends on the security profile and on the image.
     pub(super) fn mount(&self, template: &mut Value) {
         let (name, directory, source) = match self {
             Credentials::Environment => return,
@@ -92,12 +92,13 @@ impl Credentials {
     }
 }
 
-/// Returns the backend URL in the environment. Returns `None` if the environment does not contain a literal URL.
+/// Returns the backend URL in the environment, or `None` if the environment does not contain a literal URL.
 fn backend_url(environment: &Desired) -> Option<&str> {
     environment.variable(URL_VARIABLE)?.get("value")?.as_str()
 }
 
-/// Returns the login of a run, if the Workspace defines one. A timeout of 0 means that the run has no timeout.
+/// Returns the login of a run, or `None` if the Workspace defines no login. A timeout of 0 means that the run has no
+/// timeout.
 pub fn oidc_login(spec: &WorkspaceSpec, timeout_seconds: u64) -> Option<proto::OidcLogin> {
     let oidc = spec.pulumi_cloud_oidc.as_ref()?;
     Some(proto::OidcLogin {

@@ -1,9 +1,9 @@
 //! Renders the objects of a Workspace: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. All
-//! functions are pure. The objects stay JSON until they are applied, because the `podTemplate` of the user can contain
-//! fields that `k8s-openapi` does not define.
+//! functions are pure. The objects stay JSON until the apply, because the `podTemplate` of the user can contain fields
+//! that `k8s-openapi` does not define.
 //!
-//! The objects have no owner references, because a foreground deletion of the Workspace would then delete the pod
-//! during a run. The controller deletes the objects before it removes the finalizer of the Workspace.
+//! The objects have no owner references. Otherwise, a foreground deletion of the Workspace would delete the pod during
+//! a run. Instead, the controller deletes the objects before it removes the finalizer of the Workspace.
 
 use serde_json::{Map, Value, json};
 
@@ -20,21 +20,22 @@ use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
-/// Metadata fields that the `serviceTemplate` can set. It can set no other fields of the Service.
+/// Metadata fields that the `serviceTemplate` can set. The `serviceTemplate` can set no other fields of the Service.
 const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
-    /// PodDisruptionBudget that blocks the drain of the node while a run is open.
+    /// PodDisruptionBudget that blocks a drain of the node while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the inputs of the user. An annotation of the pod contains it.
+    /// Hash of the user inputs, which an annotation of the pod contains.
     pub revision_hash: String,
-    /// Number of replicas of the StatefulSet: zero if the Workspace is asleep or has taken a pod from a pool, otherwise one.
+    /// Number of replicas of the StatefulSet: zero if the Workspace is sleeping or has taken a pod from a pool,
+    /// otherwise one.
     pub replicas: i32,
-    /// Hash of the StatefulSet. An annotation of the StatefulSet contains it.
+    /// Hash of the StatefulSet, which an annotation of the StatefulSet contains.
     pub rendered_hash: String,
     /// Hash of all rendered objects, and of the pod that the Workspace has taken from a pool.
     pub parts_hash: String,
@@ -55,8 +56,8 @@ pub fn render(
     let credentials = Credentials::of(&workspace.spec, settings.default_access_token_secret.as_deref())?;
     let mut template = pod_template(name, workspace, settings, &credentials, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
-    // The result of the init containers of the user can depend on the source, so another source requires another pod.
-    // The same applies to a source in the image or from init containers.
+    // Another source requires another pod if the init containers of the user can read the source, or if the image or
+    // the init containers provide the source.
     let is_bound = is_fetched_first || source.is_in_pod();
     let bound = is_bound.then_some(&source.artifact);
     if is_bound {
@@ -72,9 +73,10 @@ pub fn render(
         "spec": {
             "replicas": replicas,
             "serviceName": workspace_object(name),
-            // With the policy `OrderedReady`, a pod that does not become ready would block its replacement.
+            // With the policy `OrderedReady`, a pod that never becomes ready would block its replacement.
             "podManagementPolicy": "Parallel",
-            // Only the controller replaces a pod, and only if no run is open in the pod.
+            // The strategy `OnDelete` lets the controller replace the pod, which it does only if no run is open in the
+            // pod.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": labels(name)},
             "template": template,
@@ -127,7 +129,7 @@ fn pod_template(
     Ok(merged)
 }
 
-/// Returns a PodDisruptionBudget that selects the pod only while a run is open. An idle pod can be evicted.
+/// Returns a PodDisruptionBudget that selects the pod only while a run is open, so that an idle pod can be evicted.
 fn budget(name: &str, namespace: &str) -> Value {
     json!({
         "metadata": metadata(name, namespace),
@@ -142,8 +144,7 @@ fn budget(name: &str, namespace: &str) -> Value {
 /// take precedence.
 fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // The field is added even without a template, so that an empty template and an absent template have the same
-    // result.
+    // Adds the field even without a template, so that an empty template has the same result as a missing template.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check_service_template(template)?;
@@ -164,8 +165,8 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // The hash detects fields that were removed from the template. A comparison of the remaining fields with the
-    // existing Service would find no difference.
+    // The hash detects the removal of fields from the template. A comparison of the remaining fields with the existing
+    // Service would find no difference.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());
@@ -187,7 +188,7 @@ fn check_service_template(template: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Adds the entries whose keys do not exist.
+/// Adds the entries with keys that do not exist yet.
 fn add(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
     let Some(fields) = entry(metadata, field) else { return };
     for (key, value) in more.into_iter().flatten() {

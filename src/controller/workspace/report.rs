@@ -1,4 +1,4 @@
-//! State of a Workspace as a reason, a message and a requeue interval.
+//! Describes the state of a Workspace with a reason, a message and a requeue interval.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,22 +15,23 @@ use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession, PolicyPackState};
 use crate::source::Unavailable;
 
-/// Requeue interval of states that normally end with a watch event. The requeue is needed only if the event is lost.
+/// Requeue interval of states that normally end with a watch event. The requeue is necessary only if a watch event is
+/// lost.
 const FALLBACK_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval while the API server rejects an object, or while another client prevents the replacement of the
-/// pod. No watch reports that the cause, such as an admission policy, has changed.
+/// pod. No watch reports a change to the cause, such as an admission policy.
 pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 60);
-/// Requeue interval for states that change without a watch event, such as an unreachable agent.
+/// Requeue interval of states that change without a watch event, such as an unreachable agent.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Bounds of the poll interval while the pod does not exist. The watch of pods reports a new pod, so a poll only finds the
-/// reason why the pod is missing. Many Workspaces can wait at the same time.
+/// Minimum and maximum poll interval while the pod does not exist. The watch of pods reports a new pod, so a poll only
+/// finds the reason why the pod is missing. The intervals are long, because many Workspaces can wait at the same time.
 const NO_POD_POLL_INTERVALS: (Duration, Duration) = (POLL_INTERVAL, Duration::from_secs(60));
-/// Divisor of the poll interval while the pod does not exist: the interval is the waiting time divided by this number.
+/// Divisor of the poll interval while the pod does not exist. The interval is the waiting time divided by this number.
 const NO_POD_POLL_DIVISOR: u32 = 2;
-/// Bounds of the poll interval while an agent is installing a source.
+/// Minimum and maximum poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// Divisor of the poll interval: the interval is the time since the start of the installation divided by this number,
-/// so that polling delays a run only slightly.
+/// Divisor of the poll interval. The interval is the time since the start of the installation divided by this number,
+/// so that polling delays a run by at most one eighth of the installation time.
 const INSTALL_POLL_DIVISOR: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
@@ -56,7 +57,7 @@ pub enum State {
     Stalled,
 }
 
-/// State that is written to the status, and the requeue interval.
+/// State for the status, and the requeue interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub state: State,
@@ -72,7 +73,8 @@ impl Report {
         Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that the Workspace is asleep. It is ready, because the next run needs no action by a user.
+    /// Reports that the Workspace is sleeping. A sleeping Workspace is ready, because the next run requires no action
+    /// by a user.
     pub(super) fn sleeping(since: Timestamp) -> Self {
         let message = format!("sleeping since {}; the next run creates the pod", conditions::time(since));
         Self { state: State::Ready, reason: reason::SLEEPING, message, again: Some(SLEEP_CHECK_INTERVAL) }
@@ -86,7 +88,7 @@ impl Report {
         Self::working(reason::WAKING, format!("taking pod {pod} from the pool: {why}"), POLL_INTERVAL)
     }
 
-    /// Reports that the kubelet has not mounted the inputs key of the Workspace in a pod of a pool yet.
+    /// Reports that the kubelet has not mounted the inputs key of the Workspace in a pod from a pool yet.
     pub(super) fn mounting() -> Self {
         let message = "waiting for the kubelet to update the mounted Secrets and ConfigMaps".to_owned();
         Self::working(reason::INSTALLING, message, MOUNT_POLL_INTERVAL)
@@ -108,8 +110,8 @@ impl Report {
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that an object with a required name exists but is not part of the Workspace. Watches do not report the
-    /// deletion of this object, so the controller polls it.
+    /// Reports that an object with a required name exists but is not part of the Workspace. The controller polls the
+    /// object, because no watch reports its deletion.
     pub(super) fn foreign(object: &str) -> Self {
         let message = format!("{object} exists and is not part of this Workspace: delete it or rename the Workspace");
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
@@ -141,7 +143,7 @@ impl Report {
         }
     }
 
-    /// Reports that the source is delivered and the init containers of the user are running.
+    /// Reports that the init containers of the user are running after the delivery of the source.
     pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
         let what = container.map_or_else(
             || "waiting for its init containers".to_owned(),
@@ -150,8 +152,8 @@ impl Report {
         Self::working(reason::INITIALIZING, format!("pod {pod} is starting: {what}"), FALLBACK_INTERVAL)
     }
 
-    /// Reports that the init container `fetch` is starting. No watch reports when this container accepts connections,
-    /// so the controller polls it.
+    /// Reports that the init container `fetch` is starting. The controller polls the container, because no watch
+    /// reports when it accepts connections.
     pub(super) fn fetch_starting(pod: &str) -> Self {
         Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_REQUEUE_INTERVAL)
     }
@@ -160,8 +162,8 @@ impl Report {
         Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {problem}"), FALLBACK_INTERVAL)
     }
 
-    /// Reports that no node meets the requirements of the pod. This can change at any time, for example when an
-    /// autoscaler adds a node.
+    /// Reports that no node meets the requirements of the pod. The problem can disappear at any time, for example when
+    /// an autoscaler adds a node.
     pub(super) fn unschedulable(pod: &str, problem: &str) -> Self {
         Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {problem}"), FALLBACK_INTERVAL)
     }
@@ -174,8 +176,8 @@ impl Report {
         Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), FALLBACK_INTERVAL)
     }
 
-    /// Reports that an interactive session delays the deletion of the pod. No watch reports the end of the session, so
-    /// the controller polls the agent.
+    /// Reports that an interactive session delays the deletion of the pod. The controller polls the agent, because no
+    /// watch reports the end of the session.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
         Self::working(why, format!("waiting for {} to end before deleting pod {pod}", describe(session)), POLL_INTERVAL)
     }
@@ -185,7 +187,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, POLL_INTERVAL)
     }
 
-    /// Adds to the message that runs wait for the end of this interactive session.
+    /// Adds to the message that runs wait for the end of the interactive session.
     pub(super) fn with_session(self, session: &InteractiveSession) -> Self {
         let message = format!("{}; runs wait for {} to end", self.message, describe(session));
         Self { message, again: Some(POLL_INTERVAL), ..self }
@@ -226,7 +228,7 @@ impl Report {
         }
     }
 
-    /// Reports missing objects. The installation of the source requires all objects to which the environment refers.
+    /// Reports missing objects. The installation of the source requires all objects that the environment references.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
         let message = format!("{waits}; required to install source {}", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, FALLBACK_INTERVAL)
@@ -236,8 +238,8 @@ impl Report {
         Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), FALLBACK_INTERVAL)
     }
 
-    /// Reports the progress of the installation of a source after `elapsed`. The agent sends no events, so the
-    /// controller polls it.
+    /// Reports the progress of the installation of a source after `elapsed`. The controller polls the agent, because
+    /// the agent sends no events about the installation.
     pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate, elapsed: Duration) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
@@ -250,7 +252,8 @@ impl Report {
         Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL)
     }
 
-    /// Reports that the bytes of a policy pack are missing. The Stack that requests the pack fetches them.
+    /// Reports that the store does not contain a policy pack yet. The controller downloads the pack for the Stack that
+    /// requests it.
     pub(super) fn pack_missing(pack: &str) -> Self {
         let message = format!("waiting for policy pack {pack} to be fetched");
         Self::failing(reason::ARTIFACT_UNAVAILABLE, message, FALLBACK_INTERVAL)
@@ -289,7 +292,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)
     }
 
-    /// Reports a source that cannot be fetched. If its URL is not allowed, only a change to the spec resolves the
+    /// Reports a failed download of a source. If the URL is not allowed, only a change to the spec resolves the
     /// problem.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("failed to fetch source {}: {error}", name(artifact));
@@ -314,19 +317,21 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy whose
-    /// message is not recognized.
+    /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy with an
+    /// unknown message.
     pub(super) fn rejected(message: String) -> Self {
         Self { again: Some(REJECTED_REQUEUE_INTERVAL), ..Self::stalled(message) }
     }
 
-    /// Reports that the pod is not replaced, because the StatefulSet would create a pod that does not match the spec.
+    /// Reports that the controller does not replace the pod, because the StatefulSet would create a pod that does not
+    /// match the spec.
     pub(super) fn contested_pod() -> Self {
         let message = "cannot replace the pod: another client changes the StatefulSet after each apply".to_owned();
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Adds to the message the objects whose next apply is delayed. Limits the requeue interval to this delay.
+    /// Adds to the message the objects whose next apply the controller delays. Limits the requeue interval to the
+    /// delay.
     pub(super) fn with_contested(self, contested: &Contested) -> Self {
         let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }
@@ -341,7 +346,7 @@ impl Report {
     }
 }
 
-/// Describes an interactive session on one line and with limited length, because the agent is not trusted.
+/// Describes an interactive session on one line and with a limited length, because the agent is not trusted.
 fn describe(session: &InteractiveSession) -> String {
     let typed: String =
         session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();

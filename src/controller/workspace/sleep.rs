@@ -1,7 +1,8 @@
-//! Decides when an idle Workspace falls asleep and when it wakes. All functions are pure.
+//! Decides when an idle Workspace goes to sleep and when it wakes up. All functions are pure.
 //!
-//! A Workspace that is asleep has a StatefulSet without replicas, and no pod from a pool. The status records the sleep before the pod is removed,
-//! and the end of the sleep before the pod is created. The decisions therefore survive a restart of the controller.
+//! A sleeping Workspace has a StatefulSet without replicas, and no pod from a pool. The controller records the sleep in
+//! the status before it removes the pod, and records the end of the sleep before it creates a pod. The decisions
+//! therefore survive a restart of the controller.
 
 use std::time::Duration;
 
@@ -15,24 +16,24 @@ use super::pod_state::PodState;
 use super::pool::Pooled;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
 
-/// Minimum time until the next reconciliation of a Workspace that is about to fall asleep.
+/// Minimum requeue interval of a Workspace that is about to go to sleep.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 
-/// Decision about a Workspace that is awake, whose pod is ready and has the requested source.
+/// Decision about an awake Workspace with a ready pod that contains the requested source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SleepDecision {
     /// Keep the pod until a watch event or the next poll.
     Stay,
-    /// Keep the pod, and decide again after this time.
+    /// Keep the pod, and decide again after the given time.
     After(SignedDuration),
-    /// Fall asleep.
+    /// Go to sleep.
     Now,
 }
 
-/// Decides whether a ready Workspace falls asleep.
+/// Decides whether a ready Workspace goes to sleep.
 pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
     let is_in_use = observed.open_run().is_some() || observed.interactive_session().is_some();
-    // While another client changes the StatefulSet after each apply, its number of replicas cannot be changed.
+    // The controller cannot set the number of replicas while another client changes the StatefulSet after each apply.
     if observed.workspace.is_asleep() || is_in_use || observed.contested.is_some() {
         return SleepDecision::Stay;
     }
@@ -41,14 +42,15 @@ pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
         return SleepDecision::After(left);
     }
     match &observed.idle.inputs {
-        // Without the versions, a change during the sleep would not be detected.
+        // Without the versions, the controller could not detect a change during the sleep.
         Inputs::NotRead | Inputs::Unreadable(_) => SleepDecision::Stay,
-        // The agent has not necessarily reported a recent change, and the change would not be detected.
+        // The agent may not have reported a recent change yet. The controller would not detect this change during the
+        // sleep.
         Inputs::Read(_) => observed.idle.inputs.until_mounted(now).map_or(SleepDecision::Now, SleepDecision::After),
     }
 }
 
-/// Returns the time after which a ready Workspace must be reconciled, so that it falls asleep in time.
+/// Returns the requeue interval at which a ready Workspace goes to sleep in time.
 pub(super) fn time_left(observed: &Observed, now: Timestamp) -> Option<Duration> {
     match decision(observed, now) {
         SleepDecision::After(left) => Some(left.unsigned_abs().max(MIN_WAIT)),
@@ -56,7 +58,7 @@ pub(super) fn time_left(observed: &Observed, now: Timestamp) -> Option<Duration>
     }
 }
 
-/// Returns the reason to wake a Workspace. Returns `None` if it is awake or stays asleep.
+/// Returns the reason to wake up a sleeping Workspace, or `None` if the Workspace is awake or stays asleep.
 pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     let workspace = &observed.workspace;
     let status = workspace.status.as_ref().filter(|_| workspace.is_asleep())?;
@@ -82,8 +84,8 @@ pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     }
     match (&observed.idle.inputs, &observed.agent) {
         (Inputs::Unreadable(why), _) => Some(format!("changes cannot be detected: {why}")),
-        // A run may be open in the pod. If the StatefulSet already has no replicas, the drained agent is terminating,
-        // unless the pod is from a pool.
+        // A run may be open in the pod of an unreachable agent. If the StatefulSet has no replicas and the pod is not
+        // from a pool, no run is open, because the drained agent is already terminating.
         (_, Agent::Unreachable(why))
             if observed.stateful_set != PartState::Current || pod_from_pool(observed).is_some() =>
         {
@@ -93,14 +95,14 @@ pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     }
 }
 
-/// Returns the pod of a pool that a Workspace has taken, unless the pod is being deleted.
+/// Returns the pod that a Workspace has taken from a pool, unless the pod is being deleted.
 pub(super) fn pod_from_pool(observed: &Observed) -> Option<&PodState> {
     let is_pooled = matches!(observed.pooled, Pooled::Taken | Pooled::Ended);
     observed.pod.as_ref().filter(|pod| is_pooled && !pod.terminating)
 }
 
-/// Returns whether the agent must be drained before the pod of a Workspace that falls asleep is removed. A drained agent
-/// starts no run.
+/// Returns whether the controller must drain the agent before it removes the pod of a Workspace that goes to sleep. A
+/// drained agent starts no run.
 pub(super) fn needs_drain(observed: &Observed) -> bool {
     let has_pod = observed.pod.as_ref().is_some_and(|pod| !pod.terminating);
     has_pod && observed.workspace.is_asleep() && matches!(&observed.agent, Agent::Responded(reply) if !reply.draining)

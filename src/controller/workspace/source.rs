@@ -1,5 +1,5 @@
-//! Source that a Workspace requests, and the origin of its bytes. The current revision of a Git repository becomes the
-//! artifact of the Workspace, in the same way as if a Stack had set the artifact.
+//! Determines the source that a Workspace requests, and the origin of its bytes. The current revision of a Git
+//! repository becomes the artifact of the Workspace, as if a Stack had set the artifact.
 
 use std::str::FromStr;
 
@@ -18,7 +18,7 @@ use crate::source::{Origin, Unavailable};
 pub(super) struct DesiredSource {
     /// Artifact with a normalized digest and directory.
     pub artifact: ArtifactReference,
-    /// Origin of the bytes, or `None` if the controller that set `artifact` provides the bytes.
+    /// Origin of the bytes, or `None` if the controller that has set `artifact` also provides the bytes.
     pub origin: Option<Origin>,
 }
 
@@ -33,8 +33,8 @@ impl DesiredSource {
     }
 }
 
-/// Returns the source of a Workspace. At most one field can specify the source. Without such a field, the init
-/// containers provide the source.
+/// Returns the source of a Workspace. At most one field of the spec can define the source. If no field defines the
+/// source, the init containers provide it.
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> {
     let written = InlineSource::of(spec);
     let resolved = match (&spec.artifact, written.first()) {
@@ -57,8 +57,8 @@ fn from_artifact_reference(artifact: &ArtifactReference) -> Result<DesiredSource
     Ok(DesiredSource { artifact: ArtifactReference { dir, ..artifact.clone() }, origin })
 }
 
-/// Replaces `spec.git` in `workspace` with an artifact: the current revision of the Git repository. Returns the origin
-/// of the bytes, or `None` if the Workspace has no Git repository or the current revision is not known yet.
+/// Replaces `spec.git` in `workspace` with an artifact for the current revision of the Git repository. Returns the
+/// origin of the bytes, or `None` if the Workspace has no Git repository or keeps the artifact of an earlier revision.
 pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavailable> {
     let follower = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let desired = match repository(workspace) {
@@ -80,7 +80,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
             put(workspace, artifact);
             Ok(Some(resolved.origin))
         }
-        // A ready Workspace keeps its artifact and stays ready while the revision is looked up.
+        // A ready Workspace keeps its artifact and stays ready until the controller has resolved the revision.
         Err(error @ Unavailable::Resolving(_)) => match ready(workspace) {
             Some(artifact) => {
                 put(workspace, artifact);
@@ -92,8 +92,8 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
     }
 }
 
-/// Returns the Git repository of a Workspace. Returns `None` if the spec contains no repository or contains an
-/// artifact, or if the Workspace is being deleted.
+/// Returns the Git repository of a Workspace. Returns `None` if the spec contains no repository or an artifact, or if
+/// the Workspace is being deleted.
 fn repository(workspace: &Workspace) -> Result<Option<RepositorySpec>, Unavailable> {
     if workspace.spec.artifact.is_some() || workspace.metadata.deletion_timestamp.is_some() {
         return Ok(None);

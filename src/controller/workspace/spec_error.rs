@@ -4,14 +4,15 @@ use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
-/// Maximum length of the name of a Workspace, in characters. The labels of Pods and ControllerRevisions contain the
-/// name. A longer name would make these labels invalid.
+/// Maximum length of the name of a Workspace, in characters. A longer name would be too long for the labels of pods and
+/// ControllerRevisions that contain the name.
 pub(super) const MAX_NAME: usize = 42;
 
-/// Maximum termination grace period of a workspace pod, in seconds. A run can keep its run slot for this time after its timeout.
+/// Maximum termination grace period of a workspace pod, in seconds. After its timeout, a run can keep its run slot for
+/// the grace period.
 pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 
-/// Reason why no pod can be created from the spec of a Workspace. Only a change to the spec resolves the error.
+/// Error in the spec of a Workspace. Only a change to the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("invalid metadata.name: must be at most {MAX_NAME} characters long")]

@@ -1,4 +1,5 @@
-//! Builds the conditions of a Workspace and the events about changes in the conditions. No other module builds them.
+//! Builds the status of a Workspace, and the events about changes to the conditions. No other module builds the
+//! conditions.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -24,10 +25,10 @@ use crate::runtime::writes::WriteError;
 
 /// Maximum length of a project name in the CLI, in characters.
 const MAX_PROJECT_NAME: usize = 100;
-/// Event reason: a template sets fields that have no effect.
+/// Reason of the event about template fields that have no effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
-/// Event reason: another client changes objects after each apply.
+/// Reason of the event about objects that another client changes after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
 
 /// Writes the reported state if it has changed. Returns the Workspace after the write, or `None` if the status was
@@ -41,7 +42,7 @@ pub(super) async fn write(
     write_status(observed, report, status(observed, report, now), context).await
 }
 
-/// Writes that the Workspace is awake. `pod` is the pod that it takes from a pool.
+/// Records in the status that the Workspace is awake. `pod` is the pod that the Workspace takes from a pool.
 pub(super) async fn write_waking(
     observed: &Observed,
     report: &Report,
@@ -75,8 +76,8 @@ async fn write_status(
     Ok(written)
 }
 
-/// Returns an event about objects that another client changes after each apply, unless the status already reports the
-/// same differences.
+/// Returns an event about objects that another client changes after each apply, or `None` if the status already reports
+/// the same differences.
 fn contested_event(observed: &Observed) -> Option<Event> {
     let contested = observed.contested.as_ref()?;
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
@@ -86,7 +87,7 @@ fn contested_event(observed: &Observed) -> Option<Event> {
         .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
-/// Ends the polls for mounted objects whose changes have reached the pod.
+/// Ends the polls for objects whose changes the kubelet has mounted.
 fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
@@ -102,7 +103,7 @@ pub(super) fn status(observed: &Observed, report: &Report, now: Timestamp) -> Wo
     status.observed_generation = Some(generation);
     let namespace = workspace.namespace().unwrap_or_default();
     status.address = Some(format!("{}.{namespace}:{AGENT_PORT}", workspace_object(&workspace.name_any())));
-    // The fields of the status describe the pod that the Workspace had before it fell asleep.
+    // The status of a sleeping Workspace describes the pod before the sleep, so it must not change.
     let was_asleep = status.is_asleep();
     if !was_asleep {
         status.sleep = None;
@@ -121,8 +122,8 @@ pub(super) fn status(observed: &Observed, report: &Report, now: Timestamp) -> Wo
     status
 }
 
-/// Sets the fields that the agent reports. If the agent does not respond, the last reported values are kept while the
-/// same pod exists.
+/// Sets the fields that the agent reports. If the agent does not respond, keeps the last values as long as the same pod
+/// exists.
 fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     match &observed.agent {
         Agent::Responded(reply) => {
@@ -148,15 +149,15 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     }
 }
 
-/// Records the start of the sleep. Without the UID of the pod, no run can be bound to the pod that is being removed. All
-/// other fields that the agent has reported are kept, so that the Stack starts no run because of the sleep.
+/// Records the start of the sleep. Removes the UID of the pod, so that no run can be bound to the pod, which the
+/// controller removes. Keeps all other fields from the agent, so that the sleep triggers no run of the Stack.
 fn fall_asleep(status: &mut WorkspaceStatus, observed: &Observed, now: Timestamp) {
     status.pod_uid = None;
     status.agent_start_id = None;
     status.sleep = Some(WorkspaceSleep { since: Some(Time(now)), input_versions: observed.idle.inputs.versions() });
 }
 
-/// Records the end of the sleep. The new pod contains no source yet.
+/// Records the end of the sleep. Removes the source, because the new pod contains no source yet.
 fn wake(status: &mut WorkspaceStatus) {
     status.sleep = None;
     status.artifact = None;
@@ -165,17 +166,17 @@ fn wake(status: &mut WorkspaceStatus) {
     status.agent_protocol_version = None;
 }
 
-/// Returns the hash of the configuration inputs that the agent reports. If the agent cannot compute the hash, returns
-/// the previous hash. All pods of a Workspace compute the same hash for the same content, so a change is detected even
-/// if no pod exists when the content changes.
+/// Returns the hash of the configuration inputs that the agent reports, or the previous hash if the agent cannot
+/// compute the hash. All pods of a Workspace compute the same hash for the same content. The controller therefore
+/// detects a change even if no pod exists at the time of the change.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
     let has_inputs = !config::config_files(spec).is_empty();
     let reported = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
     reported.or(before).filter(|_| has_inputs)
 }
 
-/// Returns the hash that the agent reports for each mounted Secret and ConfigMap. If the agent reports no hash, returns
-/// the previous hash.
+/// Returns the hash of each mounted Secret and ConfigMap that the agent reports, or the previous hash if the agent
+/// reports no hash.
 fn mounted_inputs(
     before: &BTreeMap<String, String>,
     reply: &StatusReply,
@@ -190,13 +191,13 @@ fn mounted_inputs(
     environment::directories(spec).into_iter().filter_map(word).take(max_inputs).collect()
 }
 
-/// Returns the project name that the agent reports, with limited length, because the agent is not trusted.
+/// Removes control characters from the project name that the agent reports, and limits its length, because the agent is
+/// not trusted.
 fn project_name(reported: &str) -> String {
     reported.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
 
-/// Adds the revision from the spec or from the previous status, because the agent reports only the digest and the
-/// directory.
+/// Adds the revision from the spec or from the previous status. The agent reports only the digest and the directory.
 fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactReference {
     let normal = observed.desired.as_ref().ok().map(|desired| &desired.source.artifact);
     let is_desired = normal.is_some_and(|desired| desired.digest == found.digest && desired.dir == found.dir);
@@ -248,7 +249,7 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     })
 }
 
-/// Returns an event about fields of the template that have no effect. The event is published once for each generation.
+/// Returns an event about template fields that have no effect, once per generation of the Workspace.
 fn without_effect(workspace: &Workspace) -> Option<Event> {
     let observed = workspace.status.as_ref().and_then(|status| status.observed_generation);
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;

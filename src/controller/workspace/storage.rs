@@ -1,4 +1,4 @@
-//! Storage that a Workspace keeps while it has no pod: a cache of dependencies, or the share volume. All functions are
+//! Storage that a Workspace keeps while it has no pod: a cache of dependencies or the share volume. All functions are
 //! pure.
 
 use serde_json::{Value, json};
@@ -20,23 +20,23 @@ const OWNER_ARGUMENT: &str = "--owner";
 /// Argument of `bootstrap` that discards the source of the previous pod.
 const DISCARD_ARGUMENT: &str = "--discard-source";
 
-/// Storage of a Workspace that outlives its pod.
+/// Storage of a Workspace that outlives the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storage<'a> {
     Nothing,
-    /// A PersistentVolumeClaim with a cache of dependencies, and the maximum size of the cache in bytes.
+    /// A PersistentVolumeClaim for a cache of dependencies, and the maximum size of the cache in bytes.
     Cache {
         claim: &'a str,
         size: u64,
     },
-    /// A PersistentVolumeClaim that is the share volume.
+    /// A PersistentVolumeClaim for the share volume.
     Volume {
         claim: &'a str,
     },
 }
 
 impl<'a> Storage<'a> {
-    /// Returns the storage that the spec or, by default, the controller selects.
+    /// Returns the storage that the spec selects, or the default storage of the controller.
     pub(super) fn of(spec: &'a WorkspaceSpec, defaults: &'a StorageConfig) -> Result<Self, SpecError> {
         let idle = spec.idle.as_ref();
         let claim = idle.and_then(|idle| idle.claim.as_deref()).filter(|claim| !claim.is_empty());
@@ -64,8 +64,8 @@ impl<'a> Storage<'a> {
     }
 }
 
-/// Makes `bootstrap` discard the source that the previous pod has left on a persistent share volume. The init containers
-/// of the user would otherwise find their own results.
+/// Makes `bootstrap` discard the source that the previous pod has left on a persistent share volume. Otherwise, the
+/// init containers of the user would find the results of their previous execution.
 pub(super) fn discard_source(template: &mut Value) {
     let Some(command) = bootstrap_command(template) else { return };
     if command.iter().any(|argument| argument == OWNER_ARGUMENT) {
@@ -105,7 +105,7 @@ fn bootstrap_command(template: &mut Value) -> Option<&mut Vec<Value>> {
 }
 
 /// Makes a persistent volume writable for all containers. The root directory of a new volume usually belongs to root,
-/// and `bootstrap` does not run as root, even if the image of the user does.
+/// but `bootstrap` never runs as root.
 fn set_file_system_group(template: &mut Value) {
     let context = template.pointer_mut("/spec/securityContext").and_then(Value::as_object_mut);
     let Some(context) = context else { return };

@@ -1,5 +1,5 @@
-//! Secrets with the server certificates of agents: one Secret for each Workspace, and one for each pod of a pool. The
-//! content of the Secrets is not cached.
+//! Builds and checks the Secrets with the server certificates of agents: one Secret for each Workspace, and one Secret
+//! for each pod of a pool. The controller does not cache the content of these Secrets.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -21,13 +21,13 @@ use crate::rpc::server_tls::{
 /// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
-/// Returns whether the Secret of a Workspace is current: it has a current certificate and an inputs key.
+/// Returns whether the Secret of a Workspace contains a current certificate and an inputs key.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     inputs_key(secret).is_some() && has_certificate(secret, server_name, authority, now)
 }
 
-/// Returns whether the Secret of the pooled pod of a Workspace is current: it has a current certificate and the inputs
-/// key of the Workspace. `own` is the Secret of the Workspace.
+/// Returns whether the Secret of the pod that a Workspace has taken from a pool contains a current certificate and the
+/// inputs key of the Workspace. `own` is the Secret of the Workspace.
 pub(super) fn is_current_in_pod(
     secret: &Secret,
     own: &Secret,
@@ -48,7 +48,7 @@ pub(super) fn has_certificate(secret: &Secret, server_name: &str, authority: &Ge
     let (Some(certificate), Some(key), Some(authorities)) = (text(CERTIFICATE), text(KEY), text(AUTHORITIES)) else {
         return false;
     };
-    // A certificate that cannot be parsed counts as missing.
+    // An invalid certificate is treated as missing.
     !key.is_empty()
         && authorities == authority.bundle_pem()
         && identity::names(certificate).is_ok_and(|names| names.dns.iter().any(|name| name == server_name))
@@ -56,13 +56,13 @@ pub(super) fn has_certificate(secret: &Secret, server_name: &str, authority: &Ge
         && !identity::renewal_due(certificate, now).unwrap_or(true)
 }
 
-/// Returns the key with which the agent hashes the configuration inputs.
+/// Returns the key of the agent for the hashes of the configuration inputs.
 fn inputs_key(secret: &Secret) -> Option<&str> {
     let ByteString(bytes) = secret.data.as_ref()?.get(INPUTS_KEY)?;
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// Returns a Secret with a new certificate. Keeps the inputs key of the Secret `before`. With another key, all inputs
+/// Returns a Secret with a new certificate and the inputs key of the Secret `before`. With a new inputs key, all inputs
 /// would appear to have changed.
 pub(super) fn issue(
     name: &str,
@@ -76,9 +76,10 @@ pub(super) fn issue(
     secret(&metadata, &workspace_server_name(name, namespace), Some(&inputs_key), authority, now)
 }
 
-/// Returns a Secret with a new certificate for a pod of a pool. `own` is the Secret of the Workspace that has taken the pod.
-/// Without it, the Secret contains no inputs key, so the agent computes no hashes. All pods of a Workspace have the same
-/// inputs key. The pod owns its Secret, which is therefore deleted after the pod.
+/// Returns a Secret with a new certificate for a pod of a pool. `own` is the Secret of the Workspace that has taken the
+/// pod, and provides the inputs key, which is the same in all pods of a Workspace. Without `own`, the new Secret
+/// contains no inputs key, so the agent computes no hashes. The garbage collector deletes the new Secret after the pod,
+/// because the pod owns the Secret.
 pub(super) fn issue_for_pod(
     pod: &PooledPod,
     namespace: &str,
@@ -95,7 +96,7 @@ pub(super) fn issue_for_pod(
     secret(&metadata, &pool_pod_server_name(&pod.name, namespace), own.and_then(inputs_key), authority, now)
 }
 
-/// Returns a Secret with a new certificate for this server name.
+/// Returns a Secret with a new certificate for the given server name.
 fn secret(
     metadata: &Value,
     server_name: &str,
