@@ -103,7 +103,7 @@ pub(super) fn status(observed: &Observed, report: &Report, now: Timestamp) -> Wo
     status.observed_generation = Some(generation);
     let namespace = workspace.namespace().unwrap_or_default();
     status.address = Some(format!("{}.{namespace}:{AGENT_PORT}", workspace_object(&workspace.name_any())));
-    // The status of a sleeping Workspace describes the pod before the sleep, so it must not change.
+    // While the Workspace is sleeping, the status keeps the fields that describe the last pod.
     let was_asleep = status.is_asleep();
     if !was_asleep {
         status.sleep = None;

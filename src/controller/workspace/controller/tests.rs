@@ -1,4 +1,5 @@
-//! Tests that the finalizer of a pod with an open run is not removed while the cache of Updates is incomplete or stale.
+//! Tests that the controller keeps the finalizer of a pod with an open run while the cache of Updates is incomplete or
+//! stale.
 
 mod apply_conflicts;
 
@@ -23,11 +24,11 @@ use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
-/// Duration that exceeds the duration of all operations, except the wait for a cache.
+/// Delay that is longer than all operations except the wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
 
 /// Returns the object at a path: a Workspace that is being deleted, or its terminating pod. The pod has the finalizer
-/// of the run of the Update `uid`.
+/// of the run of the Update with the UID `uid`.
 fn object_at(path: &str) -> Option<Value> {
     let deleted = "2026-01-01T00:00:00Z";
     match path {
@@ -53,7 +54,7 @@ fn object_at(path: &str) -> Option<Value> {
     }
 }
 
-/// Returns the Update `uid`. If `is_bound` is set, its run is bound to the pod.
+/// Returns the Update with the UID `uid`. If `is_bound` is `true`, the run is bound to the pod.
 fn update(is_bound: bool) -> Value {
     let run = is_bound.then(|| json!({"podUID": "pod", "agentStartID": "start", "settingsDigest": "s"}));
     json!({
@@ -68,7 +69,7 @@ fn list(items: &[Value]) -> FakeResponse {
     FakeResponse::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
-/// Responds in the same way as the API server, with separate Updates for the cache and for direct reads.
+/// Responds to a request like the API server, with separate Updates for the cache and for direct reads.
 fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match request.path.as_str() {

@@ -50,7 +50,7 @@ fn workspace(metadata: Value, ready_reason: &str) -> Workspace {
     serde_json::from_value(value).expect("valid Workspace")
 }
 
-/// Returns the observed state of a Workspace that needs no action.
+/// Returns the observed state of a ready Workspace that needs no action.
 fn at_rest() -> Observed {
     let settings = PodSettings {
         agent_image: "controller:1".to_owned(),

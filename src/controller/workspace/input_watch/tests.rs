@@ -1,4 +1,4 @@
-//! Tests of changes to mounted objects, and of the watches that report them.
+//! Tests of the watches that report changes to mounted objects.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ fn only_changes_after_the_initial_list_are_reported() {
         (Event::InitDone, None),
         (Event::Apply(secret("a", 3)), changed("a")),
         (Event::Apply(secret("a", 3)), None),
-        // The object is created, or gets the label for the first time.
+        // A client has created the object, or has added the label to the object.
         (Event::Apply(secret("c", 4)), changed("c")),
         (Event::Delete(secret("c", 5)), None),
         // The watch is interrupted.

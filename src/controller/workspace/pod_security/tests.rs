@@ -1,10 +1,10 @@
-//! Tests with the pods of the Kubernetes tests, and tests that the error about each control contains the field.
+//! Tests with the pods of the Kubernetes tests, and tests of the fields in the error about each control.
 
 use serde_json::json;
 
 use super::*;
 
-/// Pods that the Kubernetes tests use for `restricted` at version 1.35, and whether they are allowed
+/// Pods from the Kubernetes tests of `restricted` at version 1.35, with the expected results
 /// (k8s.io/pod-security-admission v0.35.4, `test/testdata/restricted/v1.35`, Apache License 2.0).
 const KUBERNETES: &str = include_str!("kubernetes-restricted.json");
 
@@ -14,7 +14,7 @@ fn pod_security_results_match_the_kubernetes_test_cases() {
     assert!(cases.len() > 90, "found only {} test cases", cases.len());
     for case in cases {
         let (name, expected) = (case["name"].as_str().expect("name is set"), case["allowed"] == true);
-        // The standard exempts Windows pods. The agent supports only Linux.
+        // The standard exempts Windows pods, but this check does not, because the agent supports only Linux.
         let expected = expected && name != "base_windows";
         let found = check(&case["pod"]);
         assert_eq!(found.is_ok(), expected, "{name}: {found:?}");

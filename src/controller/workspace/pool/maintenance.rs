@@ -1,4 +1,4 @@
-//! Watches the pods of pools, and creates and deletes them.
+//! Watches, creates and deletes the pods of pools.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,17 +30,18 @@ use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::{WriteError, Writer};
 
-/// Maximum time between two rounds. A change to the annotation of a namespace takes effect in the next round.
+/// Maximum interval between two rounds. A change to the annotation of a namespace takes effect in the next round.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum time between two rounds.
+/// Minimum interval between two rounds.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of changes in a round.
+/// Maximum number of changes per round.
 const MAX_CHANGES: usize = 16;
-/// Time after a failed change for which the pools of the namespace are not changed.
+/// Backoff of all pools of a namespace after a failed change.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Time after its creation for which a pod counts although the cache does not contain it.
+/// Period after the creation of a pod in which the plan includes the pod, even if the cache does not contain it yet.
 const UNCACHED: Duration = Duration::from_secs(60);
-/// Time after the start for which pods of unused pools are kept. Workspaces that are asleep are not all known before.
+/// Period after the start of the controller in which the pods of unused pools are kept. In this period, the pools may
+/// not contain all sleeping Workspaces yet.
 const START_PHASE: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug, Error)]
@@ -53,7 +54,7 @@ enum PoolError {
     Identity(#[from] IdentityError),
 }
 
-/// Components of the maintenance.
+/// Dependencies of [`Maintenance`].
 #[derive(Clone)]
 pub struct MaintenanceParts {
     pub client: Client,
@@ -72,10 +73,11 @@ pub struct Maintenance {
     is_listed: AtomicBool,
 }
 
-/// State between two rounds. Its loss only causes additional reads.
+/// State between two rounds. After a restart, the state is empty, and the controller reads the certificates again.
 struct Memory {
     started: Instant,
-    /// UIDs of the pods whose certificates are known to be current. A change of the authority changes the key of the pool.
+    /// UIDs of the pods with current certificates. A change of the CA needs no check, because it changes the key of the
+    /// pool.
     certified: HashSet<String>,
     /// Pods that the cache may not contain yet, and the times of their creation.
     created: Vec<(FreePod, Instant)>,
@@ -94,7 +96,7 @@ impl Maintenance {
         Maintenance { pool, parts, is_listed: AtomicBool::new(false) }
     }
 
-    /// Maintains the pools until `end` is canceled. `cache` is the writer of the cache of their pods.
+    /// Maintains the pools until `end` is canceled. `cache` is the writer of the pod cache of the pools.
     pub async fn run(self, cache: StoreWriter<Pod>, end: CancellationToken) {
         tokio::select! {
             () = end.cancelled() => {}
@@ -126,9 +128,9 @@ impl Maintenance {
         let mut memory =
             Memory { started: Instant::now(), certified: HashSet::new(), created: Vec::new(), failed: HashMap::new() };
         loop {
-            // After the timeout, the settings of the namespaces are read again.
+            // After the timeout, the next round reads the settings of the namespaces again.
             let _ = tokio::time::timeout(MAX_INTERVAL, self.pool.changed()).await;
-            // If the list were incomplete, the plan would create too many pods.
+            // With an incomplete list of pods, the plan would create too many pods.
             if self.is_listed.load(Ordering::Relaxed) {
                 Box::pin(self.round(&mut memory)).await;
             }
@@ -164,8 +166,8 @@ impl Maintenance {
         }
     }
 
-    /// Returns the number of idle pods of each pool, by namespace. Omits namespaces whose number is unknown or whose pools
-    /// must not be changed yet.
+    /// Returns the number of idle pods per pool, by namespace. Omits namespaces with an unknown number, and namespaces
+    /// in backoff.
     async fn sizes(&self, waiting: &[Waiting], pods: &[FreePod], memory: &mut Memory) -> HashMap<String, usize> {
         let namespaces = waiting.iter().map(|waiting| &waiting.namespace).chain(pods.iter().map(|pod| &pod.namespace));
         let namespaces: HashSet<String> =
@@ -196,13 +198,14 @@ impl Maintenance {
             Change::Create { namespace, key, workspace } => {
                 let Some(pod) = self.create(namespace, key, workspace).await? else { return Ok(()) };
                 memory.created.push((pod.clone(), Instant::now()));
-                // The pod does not start without its certificate. After a failure, the next round issues the certificate.
+                // The pod does not start without its certificate. If the certificate cannot be issued, the next round
+                // retries.
                 self.certify(&pod, memory).await
             }
         }
     }
 
-    /// Deletes a pod. The API server rejects the deletion if a Workspace has taken the pod meanwhile.
+    /// Deletes a pod. The API server rejects the deletion if a Workspace has taken the pod in the meantime.
     async fn delete(&self, pod: &FreePod) -> Result<(), PoolError> {
         let Some(cached) = self.pool.pod(&pod.namespace, &pod.name) else { return Ok(()) };
         match self.parts.writer.delete_if_unchanged::<Pod>(&cached).await {
@@ -229,7 +232,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Creates a pod. Returns `None` if the Workspace that would own the pod no longer waits for a pod.
+    /// Creates a pod that the Service of a Workspace owns. Returns `None` if the template or the Service no longer
+    /// exists.
     async fn create(&self, namespace: &str, key: &str, workspace: &str) -> Result<Option<FreePod>, PoolError> {
         let Some(template) = self.pool.template(key) else { return Ok(None) };
         let service = self.parts.reader.get_opt::<Service>(namespace, &workspace_object(workspace)).await?;
@@ -241,7 +245,7 @@ impl Maintenance {
     }
 }
 
-/// Removes the fields that [`Pool`] does not use.
+/// Removes the fields of a pod that [`Pool`] does not use.
 fn strip_unused_fields(pod: &mut Pod) {
     pod.spec = None;
     pod.metadata.managed_fields = None;

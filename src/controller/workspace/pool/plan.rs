@@ -1,14 +1,15 @@
-//! Decides which pods of pools are created and deleted. All functions are pure.
+//! Selects the pods of pools to create and to delete. All functions are pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
-/// Maximum number of pools of a namespace. Without a limit, each Workspace with another template would have its own pods.
+/// Maximum number of pools of a namespace. Without a limit, Workspaces with different templates would each have a pool
+/// with idle pods.
 const MAX_POOLS: usize = 4;
 
-/// Workspace that can take a pod, or could take a pod recently.
+/// Workspace that can take a pod, or could take a pod until recently.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub namespace: String,
@@ -16,7 +17,7 @@ pub struct Waiting {
     /// Key of the pool.
     pub key: String,
     pub is_asleep: bool,
-    /// Time at which the Workspace fell asleep or woke.
+    /// Time of the last change between asleep and awake.
     pub since: Instant,
 }
 
@@ -29,7 +30,7 @@ pub struct FreePod {
     /// Key of the pool.
     pub key: String,
     pub is_ready: bool,
-    /// Whether the containers of the pod have ended and do not start again.
+    /// Whether the containers of the pod have ended and will not restart.
     pub has_ended: bool,
 }
 
@@ -37,9 +38,9 @@ pub struct FreePod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Delete(FreePod),
-    /// Check the certificate of the pod, and issue it if it is missing.
+    /// Check the certificate of the pod, and issue a certificate if none exists or it is not current.
     Certify(FreePod),
-    /// Create a pod in the pool with this key. The Service of the Workspace owns the pod.
+    /// Create a pod in the pool with the given key. The Service of the given Workspace owns the pod.
     Create {
         namespace: String,
         key: String,
@@ -64,9 +65,9 @@ struct Demand<'a> {
     last_use: Option<Instant>,
 }
 
-/// Returns the changes. `sizes` contains the number of idle pods of each pool, by namespace. A namespace whose number is
-/// unknown is not changed. `certified` contains the UIDs of the pods whose certificates are known to be current. If
-/// `keeps_unused` is set, pods of pools without Workspaces are kept.
+/// Returns the changes to the pools. `sizes` contains the number of idle pods per pool, by namespace. The plan contains
+/// no changes to a namespace that `sizes` does not contain. `certified` contains the UIDs of the pods with current
+/// certificates. If `keeps_unused` is `true`, the plan keeps the pods of pools without Workspaces.
 pub fn plan(
     waiting: &[Waiting],
     pods: &[FreePod],
@@ -121,7 +122,7 @@ fn demands<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<&'a str, 
     demands
 }
 
-/// Returns the keys of the pools that were used most recently.
+/// Returns the keys of the most recently used pools, limited to [`MAX_POOLS`].
 fn most_recent<'a>(demands: &BTreeMap<&'a str, Demand<'_>>) -> HashSet<&'a str> {
     let mut keys: Vec<(&str, Option<Instant>)> = demands.iter().map(|(key, demand)| (*key, demand.last_use)).collect();
     keys.sort_by_key(|(key, last_use)| (Reverse(*last_use), *key));
@@ -134,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a Workspace. `second` is the time at which it fell asleep or woke.
+    /// Returns a Workspace. `second` is the time of its last change between asleep and awake.
     fn workspace(name: &str, key: &str, is_asleep: bool, second: u64) -> Waiting {
         let (namespace, since) = ("team".to_owned(), start() + Duration::from_secs(second));
         Waiting { namespace, workspace: name.to_owned(), key: key.to_owned(), is_asleep, since }
@@ -154,7 +155,7 @@ mod tests {
         FreePod { namespace, name: name.to_owned(), uid, key: key.to_owned(), is_ready, has_ended: false }
     }
 
-    /// Returns the changes to the pools of a namespace with this number of idle pods, as text.
+    /// Returns the changes to the pools of a namespace as text. `size` is the number of idle pods per pool.
     fn changes(waiting: &[Waiting], pods: &[FreePod], size: usize, keeps_unused: bool) -> Vec<String> {
         let certified = pods.iter().map(|pod| pod.uid.clone()).filter(|uid| uid != "new").collect();
         let planned = plan(waiting, pods, &[("team".to_owned(), size)].into(), &certified, keeps_unused);

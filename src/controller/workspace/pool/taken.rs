@@ -1,7 +1,7 @@
-//! State of the pod that a Workspace has taken from a pool. All functions are pure.
+//! Determines the state of the pod that a Workspace takes from a pool. All functions are pure.
 //!
-//! The status of the Workspace records the pod before the pod receives the labels of the Workspace. A restarted controller
-//! therefore continues with the same pod, and two Workspaces never use the same pod.
+//! The controller records the pod in the status of the Workspace before it adds the labels of the Workspace to the pod.
+//! A restarted controller therefore continues with the same pod, and two Workspaces never use the same pod.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -12,24 +12,24 @@ use crate::api::auto::{PooledPod, Workspace};
 use crate::api::names::{ANNOTATION_REVISION_HASH, LABEL_POOL};
 use crate::controller::workspace::metadata::{is_ours, labels, workspace_name};
 
-/// State of the pod that the status of a Workspace records.
+/// State of the pod in the status of a Workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pooled {
-    /// The status records no pod.
+    /// The status contains no pod.
     None,
     /// The pod belongs to no Workspace yet. Contains its resource version.
     Free { version: String },
     /// The pod belongs to the Workspace.
     Taken,
-    /// The pod belongs to the Workspace, and its containers have ended, for example because the kubelet has evicted the pod.
-    /// The StatefulSet controller would replace such a pod.
+    /// The pod belongs to the Workspace, and its containers have ended, for example after an eviction. The controller
+    /// must replace the pod, because no StatefulSet does so.
     Ended,
     /// The pod no longer exists, is being deleted, or belongs to another Workspace or pool.
     Lost,
 }
 
-/// Returns the state of the pod that the status records. `pod` is the pod with the recorded name. `key` is the key of the
-/// pool whose pods have the current template of the Workspace.
+/// Returns the state of the pod in the status. `pod` is the pod with the name in the status. `key` is the key of the
+/// pool with the current template of the Workspace.
 pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>) -> Pooled {
     let Some(recorded) = workspace.pooled_pod() else { return Pooled::None };
     let Some(pod) = pod.filter(|pod| pod.metadata.uid.as_ref() == Some(&recorded.uid)) else { return Pooled::Lost };
@@ -44,13 +44,13 @@ pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>) -> Po
     }
 }
 
-/// Returns whether the containers of a pod have ended and do not start again.
+/// Returns whether the containers of a pod have ended and will not restart.
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Failed" | "Succeeded"))
 }
 
-/// Returns the JSON merge patch that makes a pod the pod of a Workspace. The API server rejects the patch if the pod has
+/// Returns the JSON merge patch that assigns a pod to a Workspace. The API server rejects the patch if the pod has
 /// changed. The patch also makes the kubelet update the mounted Secrets.
 pub fn take_patch(workspace: &str, pod: &PooledPod, version: &str, revision_hash: &str, owner: &Service) -> Value {
     json!({"metadata": {
@@ -62,8 +62,9 @@ pub fn take_patch(workspace: &str, pod: &PooledPod, version: &str, revision_hash
     }})
 }
 
-/// Returns a reference to the Service of a Workspace as the controller of a pod. The Service outlives the pod: a foreground
-/// deletion of the Workspace does not affect the Service, and the controller deletes the Service last.
+/// Returns an owner reference to the Service of a Workspace for a pod. The Service is a suitable owner, because it
+/// outlives the pod: a foreground deletion of the Workspace does not affect the Service, and the controller deletes the
+/// Service last.
 pub fn owner(service: &Service) -> Option<OwnerReference> {
     let reference = service.controller_owner_ref(&())?;
     Some(OwnerReference { block_owner_deletion: Some(false), ..reference })

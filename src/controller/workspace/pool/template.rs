@@ -1,4 +1,4 @@
-//! Template of the pods of a pool. All functions are pure.
+//! Derives the template of the pods of a pool. All functions are pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
@@ -14,27 +14,27 @@ use crate::controller::workspace::pod::set_tls_secret;
 use crate::controller::workspace::render::Rendered;
 use crate::controller::workspace::storage::CACHE_VOLUME;
 
-/// Number of digits of the key, and number of random letters, in the name of a pod.
+/// Number of digits of the pool key in the name of a pod.
 const KEY_DIGITS: usize = 10;
+/// Number of random letters in the name of a pod.
 const RANDOM_LETTERS: usize = 6;
-/// Metadata of a pod that can contain the name of the Workspace. A container that reads them before a Workspace takes the
-/// pod reads other values than in a pod of the StatefulSet.
+/// Metadata of a pod that changes when a Workspace takes the pod. A container that reads this metadata earlier would
+/// read other values than in a pod of the StatefulSet.
 const CHANGED_METADATA: [&str; 2] = ["metadata.labels", "metadata.annotations"];
 
-/// Template of the pods of a pool: the pod template of a Workspace without its name.
+/// Template of the pods of a pool: the pod template of a Workspace without the name of the Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolTemplate {
-    /// Key of the pool: a hash of the template and of the CA bundle in the pods. Workspaces with the same key can take the
-    /// same pods. The template contains the image, the ServiceAccount and all mounted objects, so a Workspace takes only a
-    /// pod that has the permissions of its own pod.
+    /// Key of the pool: a hash of the template and of the CA bundle in the pods. Workspaces with the same key can take
+    /// the same pods. A Workspace can only take a pod with the same permissions as its own pod, because the template
+    /// contains the image, the ServiceAccount and all mounted objects.
     pub key: String,
     template: Value,
 }
 
 impl PoolTemplate {
-    /// Returns the template for the pod of a Workspace. Returns `None` if a pod cannot exist before its Workspace wakes,
-    /// because the source is part of the pod, or because the pods of a pool would share more than the cache of
-    /// dependencies.
+    /// Returns the pool template for the pod of a Workspace. Returns `None` if a pool cannot provide the pod, because
+    /// the pod contains the source, or because the pods of the pool would share more than the cache of dependencies.
     pub fn of(rendered: &Rendered, is_source_in_pod: bool, authorities_pem: &str) -> Option<Self> {
         let mut template = rendered.stateful_set.pointer("/spec/template")?.clone();
         remove(&mut template, "/metadata/labels", LABEL_WORKSPACE_NAME);
@@ -44,15 +44,16 @@ impl PoolTemplate {
         (!is_source_in_pod && is_poolable(&template)).then_some(PoolTemplate { key, template })
     }
 
-    /// Returns a new name for a pod. It ends with letters, because a StatefulSet adopts pods whose names end with a number.
+    /// Returns a new name for a pod. The name ends with letters, because a StatefulSet adopts pods with names that end
+    /// with a number.
     pub fn pod_name(&self) -> String {
         let key: String = self.key.chars().take(KEY_DIGITS).collect();
         let random: String = std::iter::repeat_with(fastrand::lowercase).take(RANDOM_LETTERS).collect();
         format!("{POOL_POD_PREFIX}{key}-{random}")
     }
 
-    /// Returns a pod of the pool. With an owner that is its controller, `kubectl drain` evicts the pod. The annotation
-    /// permits the cluster autoscaler to evict it.
+    /// Returns a pod of the pool. `kubectl drain` evicts the pod only if a controller owns the pod. The annotation
+    /// permits the cluster autoscaler to evict the pod.
     pub fn pod(&self, namespace: &str, name: &str, owner: &OwnerReference) -> Value {
         let mut pod = self.template.clone();
         set_tls_secret(&mut pod, &pool_pod_tls_secret(name));
@@ -65,7 +66,7 @@ impl PoolTemplate {
     }
 }
 
-/// Returns whether several pods with this template can exist, and can start before the source is known.
+/// Returns whether several pods with the template can exist, and can start before the source is known.
 fn is_poolable(template: &Value) -> bool {
     let items = |list: &str| template.pointer(list).and_then(Value::as_array).into_iter().flatten();
     let is_persistent = |volume: &Value| {

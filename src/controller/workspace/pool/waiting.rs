@@ -1,4 +1,4 @@
-//! Workspaces that can take a pod of a pool, and the free pods.
+//! Tracks the Workspaces that can take a pod from a pool, and the free pods.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,28 +19,29 @@ use crate::api::auto::PooledPod;
 use crate::api::names::LABEL_POOL;
 use crate::controller::workspace::metadata::workspace_name;
 
-/// Time for which a pod is reserved for the Workspace that takes it. After this time, the cache contains the labels of the
-/// Workspace, or the Workspace has not taken the pod.
+/// Duration of the reservation of a pod for a Workspace. At the end of the reservation, the cached pod has the labels
+/// of the Workspace, unless the Workspace has not taken the pod.
 const RESERVED: Duration = Duration::from_secs(60);
-/// Time after the end of the sleep of a Workspace for which its pool keeps its pods. A Workspace often wakes only shortly.
+/// Retention period of the pods of a pool after a Workspace has woken up. The pool keeps the pods, because a Workspace
+/// often goes back to sleep soon.
 const KEPT: Duration = Duration::from_secs(5 * 60);
 
 /// Namespace and name of a Workspace.
 type Key = (String, String);
 
-/// The pools of all namespaces. Cheap to clone. All clones share the same state.
+/// Pools of all namespaces. Cheap to clone. All clones share the same state.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
 struct Shared {
-    /// Maximum number of idle pods of a pool. With zero, there are no pools.
+    /// Maximum number of idle pods of a pool. Zero disables the pools.
     maximum: usize,
     /// Pods of pools, including the pods that Workspaces have taken. The pods contain only the fields that
     /// [`Maintenance`](super::Maintenance) keeps.
     pods: Store<Pod>,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// The code holds the lock only for short critical sections and never across an `.await`.
     state: Mutex<State>,
-    /// Notified when the state or the pods have changed.
+    /// Notification about changes to the state or the pods.
     changed: Notify,
 }
 
@@ -53,11 +54,11 @@ struct State {
     reserved: HashMap<String, Instant>,
 }
 
-/// Workspace that is asleep, or was asleep recently.
+/// Workspace that is sleeping, or was sleeping until recently.
 struct Sleeper {
     template: Arc<PoolTemplate>,
     since: Instant,
-    /// Time at which the sleep ended.
+    /// End of the sleep, or `None` if the Workspace is sleeping.
     awake: Option<Instant>,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Creates the pools, and the writer of the cache of their pods.
+    /// Creates the pools, and the writer of the pod cache of the pools.
     pub fn new(maximum: usize) -> (Self, Writer<Pod>) {
         let (pods, writer) = reflector::store();
         let shared = Shared { maximum, pods, state: Mutex::default(), changed: Notify::new() };
@@ -84,7 +85,7 @@ impl Pool {
         self.0.maximum > 0
     }
 
-    /// Records that a Workspace is asleep and can take a pod with this template.
+    /// Records that a Workspace is sleeping and can take a pod with the given template.
     pub fn offer(&self, namespace: &str, name: &str, template: PoolTemplate) {
         let mut state = self.lock();
         let key = (namespace.to_owned(), name.to_owned());
@@ -107,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Reserves a free pod that is ready. Returns `None` if the pool has no such pod.
+    /// Reserves a ready, free pod, or returns `None` if the pool has no such pod.
     pub fn reserve(&self, namespace: &str, key: &str) -> Option<PooledPod> {
         let ready = self.free_pods().into_iter().filter(|pod| pod.is_ready);
         let mut pods = ready.filter(|pod| pod.namespace == namespace && pod.key == key);
@@ -117,7 +118,7 @@ impl Pool {
         Some(PooledPod { name: pod.name, uid: pod.uid })
     }
 
-    /// Returns the Workspaces that can take a pod, or could take a pod recently.
+    /// Returns the Workspaces that can take a pod, or could take a pod until recently.
     pub(super) fn waiting(&self) -> Vec<Waiting> {
         let mut state = self.lock();
         state.waiting.retain(|_, sleeper| sleeper.awake.is_none_or(|awake| awake.elapsed() < KEPT));
@@ -132,7 +133,7 @@ impl Pool {
         waiting.collect()
     }
 
-    /// Returns the pods that no Workspace has taken.
+    /// Returns the pods that no Workspace has taken or reserved.
     pub(super) fn free_pods(&self) -> Vec<FreePod> {
         let pods = self.0.pods.state();
         let mut state = self.lock();
@@ -141,7 +142,7 @@ impl Pool {
         free.filter(|pod| !state.reserved.contains_key(&pod.uid)).collect()
     }
 
-    /// Returns a pod in the cache.
+    /// Returns a pod from the cache.
     pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.0.pods.get(&ObjectRef::new(name).within(namespace))
     }
@@ -165,7 +166,7 @@ impl Pool {
 }
 
 impl FreePod {
-    /// Returns the pod, unless a Workspace has taken it or it is being deleted.
+    /// Returns the pod, or `None` if a Workspace has taken the pod or the pod is being deleted.
     pub(super) fn of(pod: &Pod) -> Option<Self> {
         let key = pod.labels().get(LABEL_POOL)?.clone();
         if workspace_name(pod).is_some() || pod.metadata.deletion_timestamp.is_some() {

@@ -1,4 +1,5 @@
-//! Tests that objects that another client changes after each apply are applied a few times and then reported.
+//! Tests of objects that another client changes after each apply: the controller applies them a few times and then
+//! reports them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use crate::runtime::index::StoreWriter as _;
 
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
-/// Fake API server that stores applied objects. Its webhook changes a label of each Service.
+/// Fake API server that stores applied objects and, like a mutating webhook, changes a label of each Service.
 fn respond(objects: &Mutex<HashMap<String, Value>>, request: &RecordedRequest) -> FakeResponse {
     let mut objects = objects.lock().unwrap();
     let path = request.path.trim_end_matches("/status");
@@ -82,7 +83,7 @@ async fn a_service_rewritten_by_a_webhook_is_reported_and_applied_again() {
         request.method == "PATCH" && request.path.contains("/services/") && !request.query.contains("dryRun")
     };
     let applies = log.all().iter().filter(|request| is_apply(request)).count();
-    // The first apply creates the object.
+    // The count includes the first apply, which creates the object.
     assert_eq!(applies, 6, "{:?}", log.verbs());
     let status = objects.lock().unwrap()[WORKSPACE]["status"].clone();
     let ready = status["conditions"].as_array().unwrap().iter().find(|condition| condition["type"] == "Ready").unwrap();

@@ -45,7 +45,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
 fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
     check(vec![
         (
-            "the StatefulSet first, because it would recreate the pod",
+            "the StatefulSet is deleted first, because it would recreate the pod",
             |o| {
                 deleted(o);
                 o.agent = draining("new");
@@ -92,7 +92,7 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
             Is::Action(Action::DeleteParts { service: false, tls: true, budget: false }),
         ),
         (
-            "then the finalizer; objects of other owners are kept",
+            "the finalizer is removed last; objects of other owners are kept",
             |o| {
                 without_pod(o);
                 o.service = PartState::Foreign;

@@ -13,7 +13,7 @@ fn state(name: &str, installed: bool, failure: &str) -> PolicyPackState {
     PolicyPackState { artifact, installed, doing: "installing".to_owned(), failure: failure.to_owned() }
 }
 
-/// Returns the action for a Workspace with these packs, whose agent reports these states.
+/// Returns the action for a Workspace with the given packs if its agent reports the given states.
 fn action(packs: &[DesiredPack], states: &[PolicyPackState], open_operation: &str) -> Action {
     let mut observed = at_rest();
     if let Ok(desired) = &mut observed.desired {
@@ -26,7 +26,7 @@ fn action(packs: &[DesiredPack], states: &[PolicyPackState], open_operation: &st
 }
 
 #[test]
-fn packs_are_delivered_one_after_another_and_the_workspace_becomes_ready_when_all_are_installed() {
+fn packs_are_delivered_one_after_another_before_the_workspace_is_ready() {
     let packs = [pack("one", true), pack("two", true)];
     assert_eq!(action(&packs, &[], ""), Action::PutPolicyPack { pack: pack("one", true) });
     let first = [state("one", false, "")];

@@ -43,7 +43,7 @@ fn a_run_waits_until_the_pod_of_a_pool_has_the_inputs_key() {
     assert!(!is_waiting(&observed), "no inputs");
 }
 
-/// Returns the observed state of an awake Workspace whose status records a free pod of a pool.
+/// Returns the observed state of an awake Workspace with a free pod of a pool in its status.
 fn recorded() -> Observed {
     let pooled = Pooled::Free { version: "7".to_owned() };
     Observed { pod: None, agent: Agent::NotCalled, pooled, ..at_rest() }

@@ -12,7 +12,7 @@ use crate::controller::workspace::policy_packs::DesiredPack;
 use crate::controller::workspace::sleep::{self, SleepDecision, decision};
 use crate::controller::workspace::status::status;
 
-/// Returns the observed state of a Workspace whose idle time of 30 minutes has passed.
+/// Returns the observed state of a Workspace after its idle time of 30 minutes.
 fn idle() -> Observed {
     let since = now() - SignedDuration::from_mins(30);
     let after = Some(SignedDuration::from_mins(30));
@@ -30,7 +30,7 @@ fn secret(version: &str, changed: Option<&str>) -> Inputs {
     Inputs::Read([("Secret/aws".to_owned(), version)].into())
 }
 
-/// Returns the observed state of a Workspace that is asleep and has no pod.
+/// Returns the observed state of a sleeping Workspace without a pod.
 pub(super) fn asleep() -> Observed {
     let mut observed = Observed { pod: None, agent: Agent::NotCalled, ..idle() };
     observed.workspace = serde_json::from_value(json!({
@@ -55,7 +55,7 @@ pub(super) fn asleep() -> Observed {
     observed
 }
 
-/// Adds the pod of the Workspace, which falls asleep.
+/// Adds the pod of a Workspace that is going to sleep.
 pub(super) fn with_pod(observed: &mut Observed) {
     observed.pod = Some(pod());
     observed.agent = responded(reply("new"));
@@ -63,7 +63,7 @@ pub(super) fn with_pod(observed: &mut Observed) {
 }
 
 #[test]
-fn an_idle_workspace_falls_asleep_only_if_nothing_requires_its_pod() {
+fn an_idle_workspace_goes_to_sleep_only_if_nothing_requires_its_pod() {
     let after = |seconds: i64| SleepDecision::After(SignedDuration::from_secs(seconds));
     let cases: Vec<(&str, Change, SleepDecision)> = vec![
         ("idle", |_| {}, SleepDecision::Now),
@@ -117,7 +117,7 @@ fn an_idle_workspace_falls_asleep_only_if_nothing_requires_its_pod() {
 }
 
 #[test]
-fn only_a_ready_workspace_falls_asleep() {
+fn only_a_ready_workspace_goes_to_sleep() {
     check(vec![
         ("idle", |o| *o = idle(), Is::Action(Action::Sleep)),
         (
@@ -240,7 +240,7 @@ fn a_workspace_without_replicas_is_asleep_until_its_pod_has_ended() {
 }
 
 #[test]
-fn a_workspace_wakes_for_runs_requests_and_changes() {
+fn a_workspace_wakes_up_for_runs_requests_and_changes() {
     let cases: Vec<(&str, Change, Option<&str>)> = vec![
         ("nothing has changed", |_| {}, None),
         ("the spec", |o| o.workspace.metadata.generation = Some(4), Some("the spec has changed")),
@@ -296,14 +296,14 @@ fn a_workspace_wakes_for_runs_requests_and_changes() {
 }
 
 #[test]
-fn a_deleted_workspace_that_is_asleep_is_cleaned_up() {
+fn a_deleted_sleeping_workspace_is_cleaned_up() {
     let mut observed = asleep();
     observed.workspace.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
     assert_eq!(decide(&observed, now()), Action::DeleteStatefulSet);
 }
 
 #[test]
-fn the_status_of_a_workspace_that_is_asleep_keeps_the_inputs_of_runs() {
+fn the_status_of_a_sleeping_workspace_keeps_the_inputs_of_runs() {
     let mut observed = idle();
     observed.idle.inputs = secret("7", None);
     observed.workspace.metadata.annotations =
@@ -320,7 +320,7 @@ fn the_status_of_a_workspace_that_is_asleep_keeps_the_inputs_of_runs() {
     let ready = fallen.conditions.iter().find(|condition| condition.type_ == "Ready").expect("a condition");
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", reason::SLEEPING));
 
-    // While the pod terminates, its agent can still respond, for example after a restart without a source.
+    // The agent of a terminating pod can still respond, for example after a restart without a source.
     observed.workspace.status = Some(fallen.clone());
     observed.agent = responded(StatusReply { artifact: None, ..reply("new") });
     observed.idle.inputs = secret("8", None);

@@ -1,4 +1,4 @@
-//! Tests of the decisions about the source of a running pod, and about a pod whose init containers wait for the source.
+//! Tests of the actions for the source of a running pod, and for a pod with init containers that wait for the source.
 
 use super::{Change, Is, at_rest, check, deleted, now, outdated, pod, reference, reply, responded, run, workspace};
 use crate::api::conditions::workspace_reason as reason;
@@ -110,9 +110,9 @@ fn a_candidate_source_is_replaced_only_if_it_is_not_desired() {
             Is::Report(State::Failing, reason::INSTALLATION_FAILED, "no such package"),
         ),
         ("another source", |o| o.agent = with_candidate("newer", "", "old"), put()),
-        ("another source over the expected one", |o| o.agent = with_candidate("newer", "", "new"), put()),
+        ("another source instead of the expected source", |o| o.agent = with_candidate("newer", "", "new"), put()),
         (
-            "another source over the expected one during a run",
+            "another source instead of the expected source during a run",
             |o| {
                 o.agent = with_candidate("newer", "no such package", "new");
                 o.open_runs = run();
@@ -144,7 +144,7 @@ fn the_poll_interval_grows_with_the_duration_of_the_installation() {
     }
 }
 
-/// Sets an init container `fetch` that has been running for `seconds`.
+/// Sets the state of a pod whose init container `fetch` has been running for `seconds`.
 fn fetching(observed: &mut Observed, seconds: i64) {
     let since = now() - k8s_openapi::jiff::SignedDuration::from_secs(seconds);
     observed.pod = Some(PodState { running: false, ready: false, fetching: Some(since), ..pod() });
@@ -156,7 +156,7 @@ fn silent(observed: &mut Observed, seconds: i64) {
     observed.agent = Agent::Unreachable("refused".to_owned());
 }
 
-/// Sets a status according to which the source was delivered to the pod with this UID.
+/// Sets a status that reports the delivery of the source to the pod with the UID `pod`.
 fn delivered_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);
@@ -199,12 +199,12 @@ fn the_source_is_sent_to_the_waiting_fetch_container() {
         ),
         ("not responding", |o| silent(o, 60), Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused")),
         (
-            "ended, but not reported by the kubelet yet",
+            "the kubelet has not reported the end yet",
             |o| delivered_to(o, "pod"),
             Is::Report(State::Working, reason::INITIALIZING, "init containers"),
         ),
         (
-            "the source was sent to the previous pod",
+            "the source was delivered to the previous pod",
             |o| delivered_to(o, "before"),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
