@@ -75,7 +75,7 @@ pub struct CaRotator {
 
 impl CaRotator {
     /// Reads the CA from the Secret, or creates the CA. If two processes create a CA concurrently, both processes use
-    /// the CA that one of them stored first.
+    /// the CA of the first process.
     pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match store.settle(None, now).await? {

@@ -19,7 +19,7 @@ pub use strategic::{MergeError, merge};
 /// Metadata fields that a template can set.
 const METADATA_FIELDS: &[&str] = &["annotations", "labels"];
 
-/// Error of the check or of the merge of a template.
+/// Error in a template of a Stack.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     #[error("{field} is not supported")]
@@ -51,8 +51,8 @@ impl Template {
     fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // The schema of the Pulumi Kubernetes Operator permits a complete object in a template. Its fields
-        // `apiVersion`, `kind` and `status` have no effect.
+        // The schema of the Pulumi Kubernetes Operator permits a complete object in a template. The fields
+        // `apiVersion`, `kind` and `status` of this object have no effect.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
@@ -153,9 +153,9 @@ const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
 /// Merges the `workspaceTemplate` of a Stack (`metadata` and `spec`) into the generated Workspace.
 ///
-/// If the generated Workspace has no `podTemplate`, the `podTemplate` of the template is copied without a merge. The
-/// nulls and directives of a copied `podTemplate` take effect when the controller renders the pod. A generated
-/// Workspace has no `serviceTemplate`, so the `serviceTemplate` of the template is always copied.
+/// If the generated Workspace has no `podTemplate`, this function copies the `podTemplate` of the template without a
+/// merge. The nulls and directives of a copied `podTemplate` take effect when the controller renders the pod. A
+/// generated Workspace has no `serviceTemplate`, so this function always copies the `serviceTemplate` of the template.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = WORKSPACE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;

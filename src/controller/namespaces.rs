@@ -37,7 +37,7 @@ const ANNOTATIONS: [&str; 6] = [
 /// Metadata of a namespace, without the fields that the controller does not use.
 type Metadata = PartialObjectMeta<Namespace>;
 
-/// Settings outside the spec of a run that affect its start.
+/// Settings of the controller and of the namespace that affect the start of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSettings {
     /// Message of a pause. If the message is set, the controller or the namespace is paused and no run starts.

@@ -97,7 +97,7 @@ fn publish_event(receiver: &StackReceiver, status: &StackReceiverStatus, events:
 
 /// Requeue interval while the token is missing. The controller does not watch Secrets.
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
-/// Minimum requeue interval in seconds. It limits the number of reads of the Secret.
+/// Minimum requeue interval in seconds, which limits the number of reads of the Secret.
 const MIN_INTERVAL: u64 = 10;
 /// Requeue interval in seconds if `spec.interval` is invalid. The CRD schema normally rejects such a value.
 const DEFAULT_INTERVAL: u64 = 600;
@@ -109,7 +109,7 @@ pub enum Action {
     Leave,
     /// Reports that this controller does not serve webhooks.
     NotServed,
-    /// Reports the reason `why` the token is not available, and requeues the StackReceiver after `requeue`.
+    /// Reports that the token is not available, with the reason `why`, and requeues the StackReceiver after `requeue`.
     Await { why: String, requeue: Duration },
     /// Publishes the webhook path, and requeues the StackReceiver after `requeue`.
     Publish { path: String, requeue: Duration },

@@ -119,8 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// The object has keys, or the controller is not allowed to read it. In the latter case, the agent rejects the run
-    /// if the mounted directory of the object is empty.
+    /// The object has keys, or the controller has no permission to read the object. Without the permission, the agent
+    /// checks the object: it rejects the run if the mounted directory of the object is empty.
     HasKeys,
 }
 
@@ -156,7 +156,7 @@ where
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
-                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps, or the agent rejects \
+                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps; without this permission, the agent rejects \
                  a run if the mounted directory of the object is empty"
             );
             Ok(Observation { presence: Presence::HasKeys, is_recent: false })

@@ -10,8 +10,7 @@ use crate::rpc::identity::LEAF_VALIDITY;
 /// Delay before the promotion of the next CA. During the delay, all Workspaces and pods receive the next CA and trust
 /// it. Workspaces receive the CA within minutes, and pods a few minutes later.
 pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
-/// Period of trust in a replaced CA: the validity of the certificates that the CA has issued, plus one day for clock
-/// skew.
+/// Trust period of a replaced CA: the validity of the certificates that the CA has issued, plus one day for clock skew.
 pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
 
 /// Content of the Secret.
@@ -78,8 +77,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Returns whether a user or another process has replaced the known CA, so that the generations in the Secret do not
-/// trust it. The removal of a previous CA is not a replacement, because a previous CA no longer signs certificates.
+/// Returns whether a user or another process has replaced the known CA: the generations in the Secret do not trust the
+/// known CA. The removal of a previous CA is not a replacement, because a previous CA no longer signs certificates.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }

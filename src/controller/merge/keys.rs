@@ -25,7 +25,7 @@ impl KeyTable {
     }
 }
 
-/// Rules of an object in which maps are merged and lists are replaced.
+/// Rules of an object without merge keys: maps are merged, and lists are replaced.
 pub static PLAIN: KeyTable = KeyTable(&[]);
 
 static METADATA: KeyTable =

@@ -300,8 +300,9 @@ fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
 }
 
 /// Sorts a merged list in the same way as Kubernetes. Items of the patch keep the order of the patch, and all other
-/// items keep the order of the base. An item that is missing from the patch precedes an item of the patch only if it
-/// also precedes that item in the base. Items that exist only in the patch are therefore inserted as early as possible.
+/// items keep the order of the base. An item that is missing from the patch precedes an item of the patch only if both
+/// items have the same order in the base. Items that exist only in the patch are therefore inserted as early as
+/// possible.
 fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();

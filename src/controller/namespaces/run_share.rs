@@ -1,6 +1,6 @@
-//! Parses the annotations of a namespace with its maximum number of concurrent runs, its weight, its shared concurrency
-//! groups and its number of idle pods. Only an administrator can set these annotations: the ClusterRole `edit` does not
-//! permit changes to a namespace.
+//! Parses the annotations of a namespace that set the maximum number of concurrent runs, the weight, the shared
+//! concurrency groups and the number of idle pods. Only an administrator can set these annotations: the ClusterRole
+//! `edit` does not permit changes to a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -22,7 +22,7 @@ const MAX_GROUPS: usize = 100;
 /// Maximum length of a value in a message, in bytes.
 const MAX_SHOWN: usize = 64;
 
-/// Share of a namespace of the run slots, its shared concurrency groups, and its number of idle pods.
+/// Share of the run slots, shared concurrency groups and number of idle pods of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunShare {
     pub share: Share,
@@ -30,7 +30,7 @@ pub struct RunShare {
     pub shared_groups: BTreeSet<String>,
     /// Number of idle pods that each pool of the namespace keeps.
     pub idle_pods: usize,
-    /// Messages about annotations with invalid values, which have no effect.
+    /// Messages about annotations that have no effect because of invalid values.
     pub ignored: Vec<String>,
 }
 

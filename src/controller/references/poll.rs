@@ -1,5 +1,6 @@
-//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. A missing
-//! object is polled once for all its waiters. The poll alternates between namespaces and limits the rate of requests.
+//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters of
+//! an object share the polls of the object. The order of the polls alternates between namespaces, and the rate of
+//! requests is limited.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -88,7 +89,7 @@ pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // A thread holds the lock only for short critical sections and never across an `.await`.
+    // The code holds the lock only for short critical sections and never across an `.await`.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }

@@ -349,8 +349,8 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
-/// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The history
-/// contains the result, so it comes after the Secrets: a preview fails if the controller cannot store its plan.
+/// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The history comes
+/// after the Secrets, because it contains the result, and a preview fails if the controller cannot store its plan.
 async fn store_and_record(
     observed: &Observed,
     outcome: RunOutcome,
@@ -394,7 +394,7 @@ async fn record(
     let (update, progress) = (&observed.update, observed.progress.as_ref());
     let mut status = status::recorded(update, outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
-        // Without this fallback, a run would stay open forever if the API server rejects its result.
+        // Without this fallback, a run would stay open forever after the API server has rejected its result.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "recording a rejected result without details");
             status = status::recorded_without_details(update, outcome, &error.to_string(), now);
@@ -422,8 +422,8 @@ fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
             Event::new(update, EventKind::Trace, "UpdateCanceled", outcome.message.as_str())
         }
         Some(reason) => {
-            // While the lock exists, the Stack controller retries with new Updates. It publishes one event about the
-            // lock instead of one event for each Update.
+            // While the lock exists, the Stack controller retries with new Updates. The Stack controller publishes one
+            // event about the lock instead of one event for each Update.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))

@@ -24,7 +24,7 @@ use crate::runtime::run_limiter::Permit;
 /// Timeout of the call that acknowledges a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State of a run, as its attached task observes it.
+/// State of a run that the attached task observes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunState {
     /// The agent has not responded yet.
@@ -77,7 +77,7 @@ pub struct Attachments {
     records_steps: bool,
 }
 
-/// Slot of an open run, and the Update of this run.
+/// Slot and Update of an open run.
 struct HeldSlot {
     update: ObjectRef<Update>,
     _permit: Permit<ObjectRef<Update>>,
@@ -177,7 +177,7 @@ impl Attachments {
         });
     }
 
-    /// Holds the slot of a run until [`Attachments::detach`].
+    /// Holds the slot of a run until the call of [`Attachments::detach`].
     pub fn hold_slot(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
         self.slots().insert(uid.to_owned(), HeldSlot { update, _permit: permit });
     }

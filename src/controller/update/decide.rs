@@ -22,11 +22,11 @@ use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
-/// Timeout, from the end of a run, of the wait for the termination reason of the pod in the Kubernetes API. The agent
-/// exits at most 30 seconds after the end of the run.
+/// Timeout of the wait for the termination reason of the pod. The timeout starts at the end of the run. The agent exits
+/// at most 30 seconds after the end of the run.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval between two checks of whether the Stack of a deleted Update still exists. A Stack that exists must record
-/// the result of the Update.
+/// Interval between two checks that the Stack of a deleted Update still exists. An existing Stack must record the
+/// result of the Update before the deletion.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.
@@ -210,7 +210,8 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// Adds to the outcome of an interrupted run that ended after its deadline that the controller deleted the pod.
+/// If an interrupted run ended after its deadline, adds to the message of the outcome that the controller deleted the
+/// pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {

@@ -28,7 +28,7 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fair_slots::{FairSlots, Limits};
 use crate::telemetry::metrics::{HistoryResult, Metrics};
 
-/// Limits of the number of runs that are stored concurrently. The files of a run use at most 7 MiB of memory.
+/// Limits of concurrently stored runs, in total and for each namespace. The files of a run use at most 7 MiB of memory.
 const SLOTS: Limits = Limits { total: 6, per_key: 3, waiting_per_key: 64 };
 /// Duration of an outage after a failed write. During an outage, the controller makes only one short attempt per run.
 const OUTAGE: Duration = Duration::from_secs(60);
@@ -111,7 +111,7 @@ impl HistoryWriter {
             return state.clone();
         }
         if runs.len() >= MAX_RUNS {
-            // A run whose state is removed is stored again, which has no other effect.
+            // The controller stores a run again if its state is removed. The repetition is harmless.
             runs.clear();
         }
         runs.insert(uid.clone(), Stored::NotYet);

@@ -37,7 +37,7 @@ pub struct RunOutcome {
     pub last_output: Option<String>,
     /// URNs of the pending creates.
     pub pending_creates: Vec<String>,
-    /// Whether the run was interrupted. If so, the state can contain pending operations.
+    /// Whether the run was interrupted. If `true`, the Pulumi state can contain pending operations.
     pub interrupted: bool,
     /// Whether the outputs were lost, or the controller could not store the outputs.
     pub outputs_unavailable: bool,
@@ -53,7 +53,7 @@ pub struct RunOutcome {
     pub plan: Option<UpdatePlan>,
     /// Violations of policies, or `None` if the run violates no policy.
     pub policy_violations: Option<PolicyViolations>,
-    /// Compressed plan file of a preview. Empty if the run saved no plan.
+    /// Compressed plan file of a preview, or an empty vector if the run saved no plan.
     pub plan_file: Vec<u8>,
     /// Reference to the run in the history, or `None` if the history does not contain the run.
     pub history: Option<RunHistory>,
@@ -129,7 +129,7 @@ impl RunOutcome {
     }
 
     /// Sets a message with the name and the backend of the Pulumi stack if the agent did not find the stack. The agent
-    /// cannot provide this message, because it redacts values from Secrets.
+    /// cannot provide this message, because the agent redacts values from Secrets.
     pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());

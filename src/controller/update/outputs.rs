@@ -15,8 +15,8 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Timeout, from the end of a run, of retries to create the Secret while the API server forbids the creation, for
-/// example because of a quota or policy.
+/// Timeout of the retries while the API server forbids the creation of the Secret, for example because of a quota or
+/// policy. The timeout starts at the end of the run.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of the attempt to store the outputs.

@@ -1,5 +1,5 @@
-//! Determines from the pod and the node of a run whether the run has ended, if the agent does not report the end. All
-//! functions are pure.
+//! Determines whether a run has ended if the agent does not report the end. The evidence is the state of the pod and of
+//! the node of the run. All functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};

@@ -11,7 +11,7 @@ use crate::api::auto::RunProgress;
 use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Maximum number of operations in progress. Ignores further operations, even after their completion.
+/// Maximum number of operations in progress. Further operations are ignored, even after their completion.
 const MAX_IN_PROGRESS: usize = 64;
 /// Maximum number of resources that the progress counts.
 const MAX_RESOURCES: usize = 10_000;

@@ -28,7 +28,7 @@ const MAX_NAME: usize = 63;
 /// recent runs.
 const MAX_INTERRUPTED_RUNS: usize = 5;
 
-/// Error of the request for a run.
+/// Error in an Update or Workspace that prevents the request for a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error(transparent)]

@@ -24,7 +24,7 @@ pub fn of(update: &Update, cluster: &str) -> HashMap<String, String> {
     tags.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Removes control characters from a text, and the beginning of a text that is too long. The end of a revision is more
+/// Removes control characters from a text, and truncates the beginning of a long text. The end of a revision is more
 /// important, because it contains the checksum.
 fn value(text: &str) -> String {
     let text: String = text.chars().filter(|character| !character.is_control()).collect();

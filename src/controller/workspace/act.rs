@@ -149,7 +149,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Applies the selected objects of the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
+    /// Applies the selected objects among the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
     /// `certificate` is the existing Secret with the certificate.
     async fn apply_parts(
         &self,
@@ -212,8 +212,8 @@ impl Act<'_> {
         }
     }
 
-    /// Records in the status that the Workspace is asleep. The following steps, which can also run after a restart of
-    /// the controller, drain the agent and remove the pod.
+    /// Records in the status that the Workspace is sleeping. The following steps drain the agent and remove the pod,
+    /// even after a restart of the controller.
     async fn sleep(&self) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
@@ -224,8 +224,8 @@ impl Act<'_> {
         Ok(Step::Again)
     }
 
-    /// Records in the status that the Workspace is awake, and the pod that it takes from a pool. The following steps,
-    /// which can also run after a restart of the controller, take or create the pod.
+    /// Records in the status that the Workspace is awake, and the pod that it takes from a pool. The following steps
+    /// take or create the pod, even after a restart of the controller.
     async fn wake(&self, why: &str) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
         let pod = self.reserve_pod();
@@ -284,7 +284,7 @@ impl Act<'_> {
         }
     }
 
-    /// Deletes the selected objects of the Service, the certificate and the PodDisruptionBudget in one step, because
+    /// Deletes the selected objects among the Service, the certificate and the PodDisruptionBudget in one step, because
     /// each additional step would read the complete state of the Workspace again.
     async fn delete_parts(&self, [service, tls, budget]: [bool; 3]) -> Result<(), WriteError> {
         let writer = &self.context.writer;

@@ -18,8 +18,8 @@ const MAX_APPLIES: u32 = 5;
 /// Initial backoff. Each further apply doubles the backoff, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Minimum time without an apply before the count of applies is reset. If twice the backoff is longer, the count is
-/// reset after twice the backoff.
+/// Minimum interval between the last apply and the reset of the count of applies. If twice the backoff is longer, the
+/// interval is twice the backoff.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of fields in the description of one object.
 const MAX_FIELDS: usize = 5;
@@ -130,7 +130,7 @@ fn changed_by(managers: &BTreeSet<&str>) -> String {
 /// Collects the paths of fields that differ from `desired`. Treats a list as one field, and ignores fields that are not
 /// in `desired`.
 fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
-    // The API server normalizes quantities, so a different value is no conflict.
+    // The API server normalizes quantities, so a difference is not a conflict.
     if path.last().is_some_and(|field| field == "resources") {
         return;
     }

@@ -92,8 +92,8 @@ pub struct Context {
     pub memory: Memory,
 }
 
-/// State that the controller keeps in memory between reconciliations. After a restart, the state is empty, and the
-/// controller repeats reads and writes that are not necessary.
+/// State that the controller keeps in memory between reconciliations. After a restart, the state is empty, so the
+/// controller performs some unnecessary reads and writes.
 pub struct Memory {
     /// Version of each StatefulSet after the last apply, by namespace and name. The code holds the lock only for short
     /// critical sections and never across an `.await`.

@@ -190,7 +190,7 @@ fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
     (listed.metadata.resource_version == workspace.metadata.resource_version).then_some(listed)
 }
 
-/// Records in the pool whether the Workspace is asleep and can take a pod.
+/// Records in the pool whether the Workspace is sleeping and can take a pod.
 fn offer(observed: &Observed, pool: &Pool) {
     let workspace = &observed.workspace;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

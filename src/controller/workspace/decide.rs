@@ -28,7 +28,7 @@ const SILENT_SECONDS: i64 = 120;
 /// container is unreachable.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Timeout, in seconds from the wake-up of a Workspace, of the wait for the hashes of its inputs. The kubelet normally
+/// Timeout of the wait for the hashes of the inputs, in seconds after the Workspace has woken up. The kubelet normally
 /// needs less than a second to mount the inputs key in a pod from a pool.
 const INPUTS_KEY_SECONDS: i64 = 30;
 
@@ -68,15 +68,14 @@ pub(super) enum Action {
     PutPolicyPack {
         pack: DesiredPack,
     },
-    /// Delete the pod without a grace period.
+    /// Delete the pod without a grace period, because its namespace is being deleted.
     DeleteIdlePod {
         pod: String,
         uid: String,
     },
-    /// Record that the Workspace is asleep. The next steps remove its pod.
+    /// Record that the Workspace is sleeping. The next steps remove the pod of the Workspace.
     Sleep,
-    /// Record that the Workspace is awake. The next steps take its pod from a pool or create the pod. Contains the
-    /// reason.
+    /// Record that the Workspace is awake. The next steps take a pod from a pool or create a pod. Contains the reason.
     Wake(String),
     /// Assign the pod in the status to the Workspace.
     TakePod {
@@ -270,8 +269,8 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     }
     let run = observed.open_run();
     // If the agent is installing another source (the candidate), the candidate would replace the desired source, so the
-    // controller must send the desired source again. This is not necessary during a run, because the agent does not
-    // replace the source during a run.
+    // controller must send the desired source again. During a run, the controller does not send the source again,
+    // because the agent does not replace the source.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
         if awaits_inputs_key(observed, now) {
             return Action::Report(Report::mounting());
@@ -332,7 +331,7 @@ fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
-        // The Stack controller downloads the source and then requeues the Workspace.
+        // The controller that has set the artifact downloads the source and then requeues the Workspace.
         None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
 }
@@ -390,8 +389,8 @@ fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
         .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
 }
 
-/// Selects the action for a pod that is being deleted. Removes the finalizer of a completed run, which would block the
-/// deletion.
+/// Selects the action for a pod that is being deleted. The finalizer of a completed run would block the deletion, so
+/// the action removes the finalizer.
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),

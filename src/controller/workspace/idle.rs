@@ -35,8 +35,8 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Returns the remaining idle time before the Workspace goes to sleep, which can be negative. Returns `None` if the
-    /// Workspace never sleeps or an Update requires the pod.
+    /// Returns the remaining idle time before the Workspace goes to sleep. The time can be negative. Returns `None` if
+    /// the Workspace never sleeps or an Update requires the pod.
     pub(super) fn time_left(&self, now: Timestamp) -> Option<SignedDuration> {
         let after = self.after.filter(|_| self.pending_update.is_none())?;
         Some(after.saturating_sub(now.duration_since(self.since)))

@@ -56,7 +56,7 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
 }
 
 /// Sorts the merged init containers: first the generated init containers, then the init containers of the user. Keeps
-/// `fetch` only if `has_source` is set and an init container of the user runs to completion. Returns whether the
+/// `fetch` only if `has_source` is `true` and an init container of the user runs to completion. Returns whether the
 /// template still contains `fetch`. If `true`, the pod receives the source before the init containers of the user run.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);

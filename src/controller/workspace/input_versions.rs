@@ -46,8 +46,8 @@ pub(super) struct InputVersion {
 }
 
 impl Inputs {
-    /// Returns the first object with a version that differs from its recorded version and whose change can trigger a
-    /// run. Ignores deleted objects, because a run waits until a deleted object exists again.
+    /// Returns the first object that has changed since the recorded version, if its change can trigger a run. Ignores
+    /// deleted objects, because a run waits until a deleted object exists again.
     pub(super) fn changed_since(&self, recorded: &BTreeMap<String, String>) -> Option<&str> {
         let Inputs::Read(versions) = self else { return None };
         let is_other = |object: &str, now: &InputVersion| {

@@ -1,8 +1,8 @@
 //! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet mounts
-//! a changed value with a delay. After a change to an object, the controller therefore polls the agents of the
-//! Workspaces that mount the object at a short interval, until the agents report the change or a timeout expires. The
-//! watches receive only metadata. Without the permission to watch, the controller polls the agents at the normal
-//! interval.
+//! a changed value with a delay. After a change to an object, the controller therefore polls, at a short interval, the
+//! agents of the Workspaces that mount the object. The polls end when the agents report the change or a timeout
+//! expires. The watches receive only metadata. Without the permission to watch, the controller polls the agents at the
+//! normal interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -30,7 +30,7 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// Maximum age of an agent, in minor versions before the version of the controller.
+/// Maximum number of minor versions between an agent and a newer controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
 /// State at the start of a step.
@@ -58,7 +58,7 @@ pub(super) struct Observed {
     pub start_event: Option<StartEvent>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Whether the version of the agent is not supported anymore, or too old for a pending run.
+    /// Whether the version of the agent is no longer supported, or is too old for a pending run.
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
@@ -407,8 +407,8 @@ async fn status(
     Ok((client.status_with_inputs(request).await?, client))
 }
 
-/// Returns whether the version of an agent is not supported anymore. The controller keeps newer agents and agents with
-/// an unknown version, so that a rollback of the controller does not replace all pods.
+/// Returns whether the version of an agent is no longer supported. The controller keeps newer agents and agents with an
+/// unknown version, so that a rollback of the controller does not replace all pods.
 fn is_too_old(agent: &str, own: &str) -> bool {
     match (major_and_minor(agent), major_and_minor(own)) {
         (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,

@@ -82,7 +82,7 @@ pub(super) fn set_grace_period(template: &mut Value) {
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
     let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
-    // An invalid grace period sets no variable, because the API server rejects the pod anyway.
+    // The pod gets no variable for an invalid grace period, because the API server rejects the pod anyway.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
@@ -178,8 +178,8 @@ fn pulumi(
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
         // The container has no liveness probe, because a throttled pod must not lose its run. The startup probe runs
-        // every second for an early detection of a started agent. After its success, the readiness probe runs at a
-        // longer interval.
+        // every second, so that the kubelet detects a started agent early. After its success, the readiness probe runs
+        // at a longer interval.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -278,8 +278,9 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume with a hash of the name of the object. The name of the object itself is no valid volume
-/// name: it can be 253 characters long and contain dots, but a volume name is limited to 63 characters without dots.
+/// Returns the name of a volume with a hash of the name of the object. The name of the object is not always a valid
+/// volume name, because it can be 253 characters long and contain dots. A volume name is limited to 63 characters
+/// without dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),

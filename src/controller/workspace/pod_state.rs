@@ -20,7 +20,7 @@ use crate::runtime::reconcile::ReconcileError;
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent of the Pulumi Kubernetes Operator in its pods.
 const PKO_AGENT: &str = "/share/agent";
-/// Word in the message of the scheduler if no node can satisfy a resource request.
+/// Word in the message of the scheduler about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
 /// Reason of the event about the pull of an image.
 const PULLING: &str = "Pulling";
@@ -238,8 +238,9 @@ pub(super) enum StartEvent {
 }
 
 /// Returns the newest event of the StatefulSet if the pod is missing, or the newest event of a pod that has not
-/// started. Returns `None` if the event is irrelevant, or before `NO_POD_SECONDS` or `SLOW_START_SECONDS` have passed.
-/// Only events report exceeded quotas, Pod Security violations, failed mounts of volumes, and the pull of an image.
+/// started. Returns `None` if the event is irrelevant, or if `NO_POD_SECONDS` or `SLOW_START_SECONDS` have not passed
+/// yet. Only events report exceeded quotas, Pod Security violations, failed mounts of volumes, and the pull of an
+/// image.
 pub(super) async fn find_start_event(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,

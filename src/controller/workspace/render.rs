@@ -30,12 +30,12 @@ pub struct Rendered {
     /// PodDisruptionBudget that blocks a drain of the node while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the user inputs, which an annotation of the pod contains.
+    /// Hash of the user inputs. An annotation of the pod contains the hash.
     pub revision_hash: String,
     /// Number of replicas of the StatefulSet: zero if the Workspace is sleeping or has taken a pod from a pool,
     /// otherwise one.
     pub replicas: i32,
-    /// Hash of the StatefulSet, which an annotation of the StatefulSet contains.
+    /// Hash of the StatefulSet. An annotation of the StatefulSet contains the hash.
     pub rendered_hash: String,
     /// Hash of all rendered objects, and of the pod that the Workspace has taken from a pool.
     pub parts_hash: String,
@@ -75,7 +75,7 @@ pub fn render(
             "serviceName": workspace_object(name),
             // With the policy `OrderedReady`, a pod that never becomes ready would block its replacement.
             "podManagementPolicy": "Parallel",
-            // The strategy `OnDelete` lets the controller replace the pod, which it does only if no run is open in the
+            // With the strategy `OnDelete`, only this controller replaces the pod, and only if no run is open in the
             // pod.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": labels(name)},

@@ -31,7 +31,7 @@ const NO_POD_POLL_DIVISOR: u32 = 2;
 /// Minimum and maximum poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 /// Divisor of the poll interval. The interval is the time since the start of the installation divided by this number,
-/// so that polling delays a run by at most one eighth of the installation time.
+/// within the bounds of [`INSTALL_POLL_INTERVALS`].
 const INSTALL_POLL_DIVISOR: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.

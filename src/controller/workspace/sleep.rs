@@ -50,7 +50,8 @@ pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
     }
 }
 
-/// Returns the requeue interval at which a ready Workspace goes to sleep in time.
+/// Returns the delay until the next decision about the sleep of a ready Workspace, or `None` if no later decision is
+/// due.
 pub(super) fn time_left(observed: &Observed, now: Timestamp) -> Option<Duration> {
     match decision(observed, now) {
         SleepDecision::After(left) => Some(left.unsigned_abs().max(MIN_WAIT)),

@@ -149,8 +149,9 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     }
 }
 
-/// Records the start of the sleep. Removes the UID of the pod, so that no run can be bound to the pod, which the
-/// controller removes. Keeps all other fields from the agent, so that the sleep triggers no run of the Stack.
+/// Records the start of the sleep. Removes the UID of the pod, so that no run can be bound to the pod that the
+/// controller is about to remove. Keeps all other fields from the agent, so that the sleep triggers no run of the
+/// Stack.
 fn fall_asleep(status: &mut WorkspaceStatus, observed: &Observed, now: Timestamp) {
     status.pod_uid = None;
     status.agent_start_id = None;

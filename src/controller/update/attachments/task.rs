@@ -190,7 +190,7 @@ struct Following {
     /// Sequence number of the next message.
     from: u64,
     progress: Progress,
-    /// Resource operations, if the task records them.
+    /// Resource operations, or `None` if the task does not record them.
     steps: Option<ResourceSteps>,
     /// Time of the last progress report.
     published: Option<Instant>,

@@ -35,7 +35,7 @@ pub(super) struct Summary {
     pulumi_stack: String,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Reason for the request of the run.
+    /// Reason for the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -343,7 +343,7 @@ fn an_undrained_outdated_pod_is_replaced_only_if_no_run_is_open() {
             delete(),
         ),
         (
-            "never started again, with a run recorded",
+            "never started again, with a recorded run",
             |o| {
                 outdated(o);
                 o.agent = Agent::NotCalled;

@@ -1,4 +1,4 @@
-//! Tests with the pods of the Kubernetes tests, and tests of the fields in the error about each control.
+//! Tests with the pods of the Kubernetes tests, and tests of the error messages.
 
 use serde_json::json;
 

@@ -38,10 +38,11 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CHANGES: usize = 16;
 /// Backoff of all pools of a namespace after a failed change.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Period after the creation of a pod in which the plan includes the pod, even if the cache does not contain it yet.
+/// Period after the creation of a pod. During this period, the plan includes the pod even if the cache does not contain
+/// it yet.
 const UNCACHED: Duration = Duration::from_secs(60);
-/// Period after the start of the controller in which the pods of unused pools are kept. In this period, the pools may
-/// not contain all sleeping Workspaces yet.
+/// Start phase of the controller. During this phase, the plan keeps the pods of unused pools, because the pools may not
+/// contain all sleeping Workspaces yet.
 const START_PHASE: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug, Error)]
@@ -76,8 +77,8 @@ pub struct Maintenance {
 /// State between two rounds. After a restart, the state is empty, and the controller reads the certificates again.
 struct Memory {
     started: Instant,
-    /// UIDs of the pods with current certificates. A change of the CA needs no check, because it changes the key of the
-    /// pool.
+    /// UIDs of the pods with current certificates. A change of the CA removes no UID, because the controller then
+    /// replaces the pods: the key of a pool depends on the CA.
     certified: HashSet<String>,
     /// Pods that the cache may not contain yet, and the times of their creation.
     created: Vec<(FreePod, Instant)>,

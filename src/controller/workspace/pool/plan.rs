@@ -17,7 +17,7 @@ pub struct Waiting {
     /// Key of the pool.
     pub key: String,
     pub is_asleep: bool,
-    /// Time of the last change between asleep and awake.
+    /// Time at which the Workspace last went to sleep or woke up.
     pub since: Instant,
 }
 
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a Workspace. `second` is the time of its last change between asleep and awake.
+    /// Returns a Workspace. `second` is the time at which the Workspace last went to sleep or woke up.
     fn workspace(name: &str, key: &str, is_asleep: bool, second: u64) -> Waiting {
         let (namespace, since) = ("team".to_owned(), start() + Duration::from_secs(second));
         Waiting { namespace, workspace: name.to_owned(), key: key.to_owned(), is_asleep, since }

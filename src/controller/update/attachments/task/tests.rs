@@ -104,7 +104,7 @@ async fn repeated_process_starts_requeue_the_update_at_most_once_per_second() {
         attachments
             .record(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
         tokio::time::advance(Duration::from_millis(1)).await;
-        // This simulates the wait of the task for the next message.
+        // Simulates the wait of the task for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
             attachments.publish_progress(&mut following);
         }

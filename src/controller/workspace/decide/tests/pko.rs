@@ -55,9 +55,9 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             "the operator's pod with a possible run",
             |o| {
                 outdated(o);
-                o.agent = Agent::Unreachable("it is the Pulumi Kubernetes Operator's".to_owned());
+                o.agent = Agent::Unreachable("the agent belongs to the Pulumi Kubernetes Operator".to_owned());
             },
-            Is::Report(State::Failing, reason::CONNECTION_FAILED, "the Pulumi Kubernetes Operator's"),
+            Is::Report(State::Failing, reason::CONNECTION_FAILED, "the Pulumi Kubernetes Operator"),
         ),
     ]);
 }

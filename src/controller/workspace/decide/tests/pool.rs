@@ -71,7 +71,7 @@ fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
             Is::Action(Action::ForgetPod),
         ),
         (
-            "a pod that was deleted after the Workspace had fallen asleep",
+            "a pod that was deleted after the Workspace had gone to sleep",
             |o| {
                 *o = asleep();
                 o.pooled = Pooled::Lost;
@@ -79,7 +79,7 @@ fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
             Is::Action(Action::ForgetPod),
         ),
         (
-            "a free pod while the Workspace is asleep",
+            "a free pod while the Workspace is sleeping",
             |o| {
                 *o = asleep();
                 o.pooled = Pooled::Free { version: "7".to_owned() };
