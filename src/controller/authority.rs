@@ -34,7 +34,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(20);
 /// Maximum number of steps per pass. A pass exceeds the maximum only if another client changes the Secret continuously.
 const MAX_STEPS: usize = 6;
 
-/// Error of the creation or of an update of the CA.
+/// Failure to create, read or update the CA.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error(transparent)]

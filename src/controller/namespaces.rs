@@ -100,7 +100,7 @@ impl Namespaces {
         (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
     }
 
-    /// Returns whether a client has deleted the namespace. Returns `false` if the controller does not watch namespaces.
+    /// Returns whether the namespace is being deleted, or `false` if the controller does not watch namespaces.
     pub fn is_terminating(&self, namespace: &str) -> bool {
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&ObjectRef::new(namespace)));
         cached.is_some_and(|cached| cached.metadata.deletion_timestamp.is_some())
@@ -240,7 +240,7 @@ fn keep_settings(namespace: &mut Metadata) {
     }
 }
 
-/// Namespace that was deleted or whose settings have changed.
+/// Namespace that is being deleted, or whose settings have changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Changed {
     namespace: String,
@@ -248,11 +248,11 @@ struct Changed {
     affects_runs: bool,
     /// Whether the pause or the schedule has changed. The other settings do not affect Stacks.
     affects_stacks: bool,
-    /// Whether a client has deleted the namespace.
+    /// Whether the deletion of the namespace has started.
     is_deleted: bool,
 }
 
-/// Returns the namespace of the event if a client has deleted it, or if its settings have changed.
+/// Returns the namespace of the event if the namespace is being deleted or its settings have changed.
 fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option<Changed> {
     let (Event::Apply(metadata) | Event::InitApply(metadata)) = event else { return None };
     let namespace = metadata.name_any();

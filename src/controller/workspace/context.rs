@@ -46,7 +46,7 @@ const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
 /// Interval between two reads of the objects of a Workspace while the pod is not ready. The interval is short, because
 /// a missing object can be the reason why the pod is not ready.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
-/// Minimum delay of the first verification of the objects of a ready Workspace after the start of the controller. The
+/// Minimum delay before the first reads of the objects of a ready Workspace after the start of the controller. The
 /// maximum delay is [`TRUSTED_AT_REST`]. The delays distribute the reads over time.
 const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
@@ -87,7 +87,7 @@ pub struct Context {
     /// Cache of the namespaces that are being deleted.
     pub namespaces: Namespaces,
     pub pool: Pool,
-    /// Workspaces of the first list, for the first reconciliations. The Stack controller fills this store.
+    /// Workspaces of the first list of the watch, for the first reconciliations. The Stack controller fills this store.
     pub first_workspaces: FirstObjects<Workspace>,
     pub memory: Memory,
 }
@@ -192,12 +192,12 @@ struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
     at: Instant,
-    /// Time of the first verification. Set if the objects were not read since the start of the controller.
+    /// Time of the first reads of the objects, or `None` if the controller has read the objects since its start.
     assumed_until: Option<Instant>,
 }
 
 impl Seen {
-    /// Returns whether the objects do not have to be read. `ready` is the readiness of the pod.
+    /// Returns whether the controller need not read the objects. `ready` is the readiness of the pod.
     fn is_valid(&self, ready: bool) -> bool {
         match self.assumed_until {
             Some(until) => ready && Instant::now() < until,
@@ -221,12 +221,14 @@ impl VerifiedParts {
         seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.is_valid(ready)
     }
 
-    /// Delays the first verification of the objects of a Workspace whose status and pod show that they were current before
-    /// the start of the controller. Without the delay, a new controller would read the objects of all Workspaces at once.
+    /// Delays the first reads of the objects of a Workspace after the start of the controller. The status and the pod
+    /// of the Workspace must show that the objects are current. Without the delay, a new controller would read the
+    /// objects of all Workspaces at once.
     pub(super) fn assume_current(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>) {
         let start = *self.start.get_or_init(Instant::now);
         let mut known = self.lock();
-        // Later, all objects have been read, and the cache has removed the record of Workspaces that did not change.
+        // After this period, the controller has read all objects, and the cache no longer contains the Workspaces that
+        // have not changed.
         if start.elapsed() >= TRUSTED_AT_REST - MIN_FIRST_DELAY || known.contains_key(&key(workspace)) {
             return;
         }
@@ -235,7 +237,7 @@ impl VerifiedParts {
         let seen = Seen {
             parts_hash: parts_hash.to_owned(),
             authority: authority.clone(),
-            // The cache keeps the record until the end of the longest delay.
+            // With this time, the cache keeps the entry until the end of the maximum delay.
             at: start,
             assumed_until: Some(start + delay),
         };

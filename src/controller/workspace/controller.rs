@@ -71,7 +71,7 @@ where
             .watches_stream(only_changes(stateful_sets, spec_state), move |stateful_set| {
                 let workspace = workspace_of(&stateful_set)?;
                 let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
-                // The first list contains all StatefulSets, which does not mean that they have changed.
+                // A StatefulSet in the first list has not necessarily changed.
                 if runner.has_begun_key(&key) {
                     changed.memory.verified_parts.invalidate((&key.0, &key.1));
                 }

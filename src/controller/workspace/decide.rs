@@ -152,9 +152,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace controller
-/// of Kubernetes starts after five seconds. If the namespace controller finds a pod, it deletes the other objects only
-/// after half of the termination grace period of the pod, even if the pod ends earlier.
+/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace
+/// controller of Kubernetes starts after five seconds. If the namespace controller finds a pod, it deletes the other
+/// objects only after half of the termination grace period of the pod, even if the pod ends earlier.
 fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     let is_required = observed.open_run().is_some()
         || observed.idle.pending_update.is_some()
@@ -374,7 +374,7 @@ fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-/// Returns the time for which the Workspace has not been ready.
+/// Returns the time since the Workspace was last ready, or zero if the Workspace is ready.
 fn not_ready_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let waiting = find(conditions, READY).filter(|ready| ready.status != "True");

@@ -62,7 +62,7 @@ pub(super) struct Observed {
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
-    /// Whether a client has deleted the namespace.
+    /// Whether the namespace is being deleted.
     pub is_namespace_terminating: bool,
     pub idle: Idle,
 }
@@ -245,7 +245,7 @@ pub(super) async fn observe(
     Ok(Some((observed, client)))
 }
 
-/// Reads the Workspace, unless `listed` is set, and its pod. Returns `None` if the Workspace does not exist.
+/// Reads the pod and, if `listed` is `None`, the Workspace. Returns `None` if the Workspace does not exist.
 async fn workspace_and_pod(
     namespace: &str,
     name: &str,

@@ -124,8 +124,8 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Returns whether the status and the pod show that the objects were current at the last reconciliation: the Workspace is
-/// Ready, and its ready pod has the rendered template.
+/// Returns whether the objects were current at the last reconciliation: the Workspace is ready, and its ready pod has
+/// the rendered template.
 fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&Rendered>) -> bool {
     let (Some(pod), Some(rendered)) = (pod, rendered) else { return false };
     let status = workspace.status.as_ref();
