@@ -119,8 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// The object has keys, or the controller has no permission to read the object. Without the permission, the agent
-    /// checks the object: it rejects the run if the mounted directory of the object is empty.
+    /// The object has keys, or the controller has no permission to read the object. Without the permission, only the
+    /// agent detects an object without keys and rejects the run.
     HasKeys,
 }
 

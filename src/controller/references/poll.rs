@@ -1,6 +1,5 @@
 //! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters of
-//! an object share the polls of the object. The order of the polls alternates between namespaces, and the rate of
-//! requests is limited.
+//! an object share the polls of the object. The polls alternate between namespaces and have a limited rate.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

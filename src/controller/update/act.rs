@@ -123,8 +123,8 @@ pub async fn act(
     }
 }
 
-/// Reports the missing objects, and requeues the Update when they exist. Also makes the kubelet update the mounted
-/// objects, so that the mount directory of a deleted object is empty until the object exists again.
+/// Reports the missing objects, and requeues the Update when the objects exist. Also makes the kubelet update the
+/// mounted objects, so that the mount directory of a deleted object is empty until the object exists again.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -350,7 +350,8 @@ async fn report_unknown_outcome(
 }
 
 /// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The history comes
-/// after the Secrets, because it contains the result, and a preview fails if the controller cannot store its plan.
+/// after the Secrets, because the history contains the result, and a preview fails if the controller cannot store its
+/// plan.
 async fn store_and_record(
     observed: &Observed,
     outcome: RunOutcome,
@@ -431,7 +432,7 @@ fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
     }
 }
 
-/// Reports the end of a run in the metrics and in the log after the result has been written.
+/// Reports the end of a run in the metrics and in the log after the write of the result.
 fn report_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
     let (started, ended) = (status.start_time.as_ref(), status.end_time.as_ref());
     let lasted = started.zip(ended).map(|(started, ended)| ended.0.duration_since(started.0)).unwrap_or_default();

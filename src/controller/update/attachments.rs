@@ -64,7 +64,7 @@ pub struct Attachments {
     agents: Agents,
     requeue: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
-    /// Ends the tasks on shutdown. The runs continue, and the next process attaches to them.
+    /// Ends the tasks on shutdown. The runs continue, and the next process attaches to the runs.
     end: CancellationToken,
     // A std mutex is sufficient, because the code holds the lock only for short critical sections and never across an
     // `.await`.

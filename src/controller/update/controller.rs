@@ -82,7 +82,7 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
 /// Returns whether the cached Update needs no further action: its run is complete, and its result is released. Such an
 /// Update never needs an action again, so the reconciliation does not read it from the API server. After a restart, the
 /// controller reconciles several completed Updates for each Stack. An Update without a binding is not released, because
-/// the controller may have to take it over from the Pulumi Kubernetes Operator.
+/// the controller may have to take over the Update from the Pulumi Kubernetes Operator.
 fn is_released(update: &Update) -> bool {
     let has_binding = update.status.as_ref().is_some_and(|status| status.run.is_some());
     has_binding

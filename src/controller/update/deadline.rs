@@ -12,9 +12,9 @@ use crate::controller::update::request::{self, RunTimeouts};
 /// Timeout of the report about the end of a canceled run, in addition to the termination grace period of the pod.
 const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the timeout of the run, such as `3h0m0s`, if it has elapsed since the controller recorded the binding. The
-/// run must then no longer start. Otherwise, a run that waits for the end of an interactive session could hold its run
-/// slot forever.
+/// Returns the timeout of the run, such as `3h0m0s`, if the timeout has elapsed since the controller recorded the
+/// binding. The run must then no longer start. Otherwise, a run that waits for the end of an interactive session could
+/// hold its run slot forever.
 pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> Option<String> {
     let (bound_at, timeout) = limit(update, timeouts)?;
     (now.duration_since(bound_at) > timeout).then(|| duration::display(timeout))

@@ -190,7 +190,7 @@ fn is_in_bound_pod(observed: &Observed, binding: &RunBinding) -> bool {
 /// Returns whether the agent may start the run if the agent has no record of the run.
 pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
     let is_expired = deadline::start_expired(&observed.update, observed.timeouts, now).is_some();
-    // Without the plan, the run could make changes that are not approved.
+    // Without the plan, the run could make unapproved changes.
     let has_plan = observed.update.spec.plan.is_none() || matches!(observed.plan, PlanFile::Found(_));
     !is_expired && !is_end_requested(observed) && has_plan && observed.forbidden.is_none()
 }

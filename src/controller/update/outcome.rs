@@ -254,8 +254,8 @@ fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     counts.iter().take(max_operations).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
-/// Describes the holders of a lock. The text does not contain the age of the lock, so it does not change while the lock
-/// exists.
+/// Describes the holders of a lock. The text does not contain the age of the lock, because the text must not change
+/// while the lock exists.
 fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
         return message.to_owned();

@@ -154,8 +154,8 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
     status
 }
 
-/// Returns the time that the agent reports, or `None` if it is more than one day before the creation of the Update or
-/// more than one day after `now`.
+/// Returns the time that the agent reports, or `None` if this time is more than one day before the creation of the
+/// Update or more than one day after `now`.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
     let created = update.creation_timestamp().map_or(now, |created| created.0);

@@ -118,8 +118,8 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
 }
 
 /// Describes the clients that changed a field. The API server attributes a change by an admission webhook or policy to
-/// the client of the request, which is this controller. A field without another manager must therefore have been
-/// changed during admission.
+/// the client of the request, which is this controller. Therefore, an admission webhook or policy has changed a field
+/// without another manager.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),

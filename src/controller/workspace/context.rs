@@ -169,8 +169,8 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 }
 
 /// Cache of Workspaces with a current Service, certificate, PodDisruptionBudget and StatefulSet, by namespace and name.
-/// The cache avoids reads: from the start of its pod to the end of a run, a Workspace is reconciled about twelve times,
-/// mostly after changes to the pod.
+/// The cache avoids reads, because the controller reconciles a Workspace about twelve times from the start of its pod
+/// to the end of a run, mostly after changes to the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
     /// State by namespace and name of the Workspace. The code never holds the lock across an `.await`.
@@ -197,7 +197,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns whether the controller need not read the objects. `ready` is the readiness of the pod.
+    /// Returns whether the entry is recent enough to replace a read of the objects. `ready` is the readiness of the
+    /// pod.
     fn is_valid(&self, ready: bool) -> bool {
         match self.assumed_until {
             Some(until) => ready && Instant::now() < until,

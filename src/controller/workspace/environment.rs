@@ -25,7 +25,7 @@ struct KeyOf<'a> {
     key: &'a str,
 }
 
-/// Environment of the `pulumi` container in the spec of the Workspace.
+/// Environment that the spec of a Workspace defines for the `pulumi` container.
 pub(super) struct Desired {
     env: Vec<Value>,
     env_from: Vec<Value>,

@@ -29,8 +29,8 @@ pub(super) struct Idle {
     pub since: Timestamp,
     /// Name of an Update that has not ended. Such an Update requires the pod.
     pub pending_update: Option<String>,
-    /// Objects that the Workspace references. `observe` reads them only if the Workspace is sleeping or can go to sleep
-    /// now.
+    /// Objects that the Workspace references. `observe` reads the objects only if the Workspace is sleeping or can go
+    /// to sleep now.
     pub inputs: Inputs,
 }
 

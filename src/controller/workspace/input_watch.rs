@@ -221,7 +221,7 @@ impl Seen {
         {
             if !self.is_refused {
                 let kind = K::kind(&());
-                tracing::info!(%kind, error = status.message, "API server forbids the watch; only the regular polls of the agents detect changes");
+                tracing::info!(%kind, error = status.message, "the API server forbids the watch; only the regular polls of the agents detect changes");
             }
             self.is_refused = true;
             tokio::time::sleep(REFUSED_RETRY).await;

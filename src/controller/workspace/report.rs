@@ -153,7 +153,7 @@ impl Report {
     }
 
     /// Reports that the init container `fetch` is starting. The controller polls the container, because no watch
-    /// reports when it accepts connections.
+    /// reports when the container accepts connections.
     pub(super) fn fetch_starting(pod: &str) -> Self {
         Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), FETCH_START_REQUEUE_INTERVAL)
     }

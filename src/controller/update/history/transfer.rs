@@ -28,9 +28,9 @@ const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Timeouts and retry delays of a transfer.
 struct TransferLimits {
-    /// Timeout of the read of the transcript from the agent.
+    /// Timeout for reading the transcript from the agent.
     read: Duration,
-    /// Timeout of the writes of all files, including retries.
+    /// Timeout for writing all files, including retries.
     write: Duration,
     /// Delays between the attempts to write a file.
     delays: &'static [Duration],

@@ -199,8 +199,8 @@ impl Maintenance {
             Change::Create { namespace, key, workspace } => {
                 let Some(pod) = self.create(namespace, key, workspace).await? else { return Ok(()) };
                 memory.created.push((pod.clone(), Instant::now()));
-                // The pod does not start without its certificate. If the certificate cannot be issued, the next round
-                // retries.
+                // The pod does not start without its certificate. After a failure, the next round issues the
+                // certificate.
                 self.certify(&pod, memory).await
             }
         }
