@@ -16,8 +16,8 @@ mod test_parts;
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Returns whether two values identify different Pulumi stacks. Ignores the project or the backend if only one of the
-/// values contains it.
+/// Returns whether two values identify different Pulumi stacks. Ignores a part, such as the project, that only one of
+/// the values contains.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))
 }

@@ -83,7 +83,7 @@ pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Valu
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges a value into the existing value. As in Kubernetes, replaces an existing value of another type.
+/// Merges a value into the existing value. Replaces an existing value of another type, as in Kubernetes.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {

@@ -89,7 +89,10 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
         }
         (_, None) => unknown_end(
             run,
-            &format!("no longer exists, and the end of its container was not observed{}", describe(node, node_name)),
+            &format!(
+                "no longer exists, and the controller did not observe the end of its container{}",
+                describe(node, node_name)
+            ),
         ),
         (_, Some(pod)) => match phase(pod) {
             Some(phase @ ("Failed" | "Succeeded" | "Unknown")) => {
@@ -97,7 +100,7 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
                 unknown_end(
                     run,
                     &format!(
-                        "ended ({reason}), and the end of its container was not observed{}",
+                        "ended ({reason}), and the controller did not observe the end of its container{}",
                         describe(node, node_name)
                     ),
                 )

@@ -55,9 +55,9 @@ fn check_pod(merged: &Value) -> Result<(), SpecError> {
     if field("ephemeralContainers").is_some() {
         return unsupported("ephemeralContainers");
     }
-    // The end of the container must prove the end of its run. In a PID namespace of its own, the kernel kills all
-    // processes together with the first process, which is `agent::init`. In a shared PID namespace, processes of the
-    // run could outlive the container.
+    // The end of the container must prove the end of its run. If the container has its own PID namespace, the kernel
+    // kills all processes of the container together with the first process, which is `agent::init`. In a shared PID
+    // namespace, processes of the run could outlive the container.
     for name in ["hostPID", "shareProcessNamespace"] {
         if field(name).is_some_and(|value| value != &Value::Bool(false)) {
             return unsupported(name);

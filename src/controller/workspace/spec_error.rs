@@ -34,7 +34,7 @@ pub enum SpecError {
     ServiceAccount { account: String, allowed: String },
 
     #[error(
-        "podTemplate.metadata.labels: {label} is not allowed, because network policies may select pods by it: use another label"
+        "podTemplate.metadata.labels: {label} is not allowed, because network policies can select pods by this label: use another label"
     )]
     SelectorLabel { label: String },
 

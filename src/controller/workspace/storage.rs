@@ -105,7 +105,7 @@ fn bootstrap_command(template: &mut Value) -> Option<&mut Vec<Value>> {
 }
 
 /// Makes a persistent volume writable for all containers. The root directory of a new volume usually belongs to root,
-/// but `bootstrap` never runs as root.
+/// but `bootstrap` does not run as root.
 fn set_file_system_group(template: &mut Value) {
     let context = template.pointer_mut("/spec/securityContext").and_then(Value::as_object_mut);
     let Some(context) = context else { return };

@@ -77,9 +77,9 @@ pub(super) fn issue(
 }
 
 /// Returns a Secret with a new certificate for a pod of a pool. `own` is the Secret of the Workspace that has taken the
-/// pod, and provides the inputs key, which is the same in all pods of a Workspace. Without `own`, the new Secret
-/// contains no inputs key, so the agent computes no hashes. The garbage collector deletes the new Secret after the pod,
-/// because the pod owns the Secret.
+/// pod. `own` provides the inputs key, so that all pods of a Workspace have the same inputs key. Without `own`, the new
+/// Secret contains no inputs key, so the agent computes no hashes. The garbage collector deletes the new Secret after
+/// the pod, because the pod owns the Secret.
 pub(super) fn issue_for_pod(
     pod: &PooledPod,
     namespace: &str,

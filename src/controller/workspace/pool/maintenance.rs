@@ -219,7 +219,7 @@ impl Maintenance {
         }
     }
 
-    /// Issues the certificate of a pod if it is missing or not current.
+    /// Issues the certificate of a pod if the certificate is missing or not current.
     async fn certify(&self, pod: &FreePod, memory: &mut Memory) -> Result<(), PoolError> {
         let (authority, now) = (self.parts.authority.borrow().clone(), Timestamp::now());
         let (name, server_name) = (pool_pod_tls_secret(&pod.name), pool_pod_server_name(&pod.name, &pod.namespace));

@@ -38,7 +38,7 @@ pub struct FreePod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Delete(FreePod),
-    /// Check the certificate of the pod, and issue a certificate if none exists or it is not current.
+    /// Check the certificate of the pod, and replace a missing or outdated certificate.
     Certify(FreePod),
     /// Create a pod in the pool with the given key. The Service of the given Workspace owns the pod.
     Create {
