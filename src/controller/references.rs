@@ -175,7 +175,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
 }
 
 /// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by changing an annotation of the pod. After
-/// such a change, the kubelet syncs the pod immediately. Otherwise, the kubelet syncs each pod about once a minute.
+/// such a change, the kubelet syncs the pod immediately. Without the change, the kubelet syncs the pod about once a
+/// minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();

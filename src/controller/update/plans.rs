@@ -1,4 +1,4 @@
-//! Stores and reads the Secret with the plan that a preview saved. The plan is the plan file of the Pulumi CLI,
+//! Stores and reads the Secret with the plan that a preview saved. The Secret contains the plan file of the Pulumi CLI,
 //! compressed with gzip. The CLI encrypts the secret values in the plan file.
 
 use base64::Engine as _;

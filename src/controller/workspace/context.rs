@@ -59,7 +59,7 @@ pub struct Context {
     pub agents: Agents,
     /// CA that signs the certificates of agents. A change triggers a reconciliation of all Workspaces.
     pub authority: watch::Receiver<Arc<Generations>>,
-    /// Store of the bytes of artifacts.
+    /// Store of artifact bytes.
     pub artifacts: artifact::Store,
     /// Size limits of artifacts. Each request that sends an artifact to an agent contains the limits.
     pub artifact_limits: artifact::Limits,

@@ -153,8 +153,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
 }
 
 /// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace
-/// controller of Kubernetes starts after five seconds. If the namespace controller finds a pod, it deletes the other
-/// objects only after half of the termination grace period of the pod, even if the pod ends earlier.
+/// controller of Kubernetes starts to delete objects after five seconds. If the namespace controller finds a pod, it
+/// deletes the other objects only after half of the termination grace period of the pod, even if the pod ends earlier.
 fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     let is_required = observed.open_run().is_some()
         || observed.idle.pending_update.is_some()

@@ -148,8 +148,8 @@ impl Act<'_> {
         }
     }
 
-    /// Checks that the agent reports the policy pack. Otherwise, an agent that accepts a pack but does not report it
-    /// would receive the pack repeatedly without backoff.
+    /// Checks that the agent reports the policy pack. Without this check, an agent that accepts a pack but does not
+    /// report it would receive the pack repeatedly without backoff.
     async fn pack_sent(&self, pack: &DesiredPack) -> Result<Step, ReconcileError> {
         tracing::info!(pack = pack.name, "policy pack sent to the agent");
         let Some(agent) = self.agent else { return Ok(Step::Again) };
@@ -277,7 +277,7 @@ async fn holding<T>(slot: Slot, slow: &Semaphore, sending: &Sending, call: impl 
 }
 
 /// Holds the slot until all bytes are sent. If `slow` has a free slot, a slow stream moves to this slot, and then
-/// delays only streams of its own namespace. Otherwise, slow agents of a few namespaces could occupy all slots.
+/// delays only streams of its own namespace. Without this move, slow agents of a few namespaces could occupy all slots.
 async fn hold(mut slot: Slot, slow: &Semaphore, sending: &Sending) {
     let is_slow = async {
         sending.until_slow().await;

@@ -117,9 +117,9 @@ pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
     set(annotations, ANNOTATION_REVISION_HASH, Some(revision_hash));
 }
 
-/// Returns the init container that copies the agent binary and creates the working directory. Otherwise, the container
-/// runtime would create the working directory as root. If the init containers of the user provide the project, they
-/// create the working directory instead.
+/// Returns the init container that copies the agent binary and creates the working directory. Without this init
+/// container, the container runtime would create the working directory as root. If the init containers of the user
+/// provide the project, they create the working directory instead.
 fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
     if !source.is_from_init_containers() {

@@ -2,8 +2,8 @@
 //! functions are pure. The objects stay JSON until the apply, because the `podTemplate` of the user can contain fields
 //! that `k8s-openapi` does not define.
 //!
-//! The objects have no owner references. Otherwise, a foreground deletion of the Workspace would delete the pod during
-//! a run. Instead, the controller deletes the objects before it removes the finalizer of the Workspace.
+//! The objects have no owner references. With owner references, a foreground deletion of the Workspace would delete the
+//! pod during a run. The controller deletes the objects before it removes the finalizer of the Workspace.
 
 use serde_json::{Map, Value, json};
 

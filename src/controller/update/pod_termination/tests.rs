@@ -1,4 +1,4 @@
-//! Tests of states of the pod and the node that prove the end of a run, and of states that do not.
+//! Tests of the evidence for the end of a run in the states of the pod and of the node.
 
 use super::*;
 use crate::api::conditions::update_reason;
