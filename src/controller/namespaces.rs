@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_requeues_stacks_only_after_the_cache_contains_the_listed_namespaces() {
+    fn a_list_requeues_stacks_only_after_the_cache_is_complete() {
         let (cache, writer) = reflector::store();
         let mut writer = CacheWriter::new(writer);
         let is_paused = || cache.get(&ObjectRef::new("apps")).is_some_and(|cached| !cached.annotations().is_empty());

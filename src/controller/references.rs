@@ -27,7 +27,7 @@ const MAX_LISTED: usize = 5;
 /// Maximum delay until the kubelet mounts a change to a Secret or ConfigMap. The kubelet syncs each pod about once a
 /// minute, and the entries in the cache of the kubelet are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
-/// Column of the `Table` representation of Secrets and ConfigMaps that contains the number of keys.
+/// Column with the number of keys in the `Table` representation of Secrets and ConfigMaps.
 const KEYS_COLUMN: &str = "Data";
 
 /// Result of a check of all references of a run.

@@ -46,8 +46,8 @@ const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
 const UNKNOWN_OUTCOME_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval after a failed cancellation request to the agent.
 const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
-/// Grace period in seconds for the deletion of the pod of a run that has exceeded its deadline. The period is short,
-/// because the time for a graceful cancellation has already passed.
+/// Grace period for the deletion of a pod after the deadline of its run, in seconds. The period is short, because the
+/// time for a graceful cancellation has already passed.
 const DELETION_GRACE_SECONDS: u32 = 60;
 /// Requeue interval after the API server has forbidden the creation of the Secret with the outputs or the plan. No
 /// watch event signals that the creation is allowed again.

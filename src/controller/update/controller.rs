@@ -134,7 +134,7 @@ mod tests {
     use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
 
     #[test]
-    fn only_an_update_whose_result_is_released_is_not_read_again() {
+    fn only_a_released_update_is_not_read_again() {
         let mut released = Update::new("app-1", UpdateSpec::default());
         let status = UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() };
         let complete = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expected_duration_is_the_median_of_the_completed_runs_of_the_same_kind() {
+    fn the_expected_duration_is_the_median_of_runs_of_the_same_kind() {
         let ended = |seconds: i64, kind: UpdateKind| {
             let mut update = update(10, Some(100));
             update.spec.kind = kind;

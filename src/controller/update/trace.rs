@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spans_of_a_run_are_exported_once_by_each_process_that_may_have_to() {
+    fn each_process_exports_the_spans_of_a_run_at_most_once() {
         let (traces, spans) = Traces::unexported();
         let received = || spans.drain().into_iter().map(|span| span.name.into_owned()).collect::<Vec<_>>();
         let traces = RunTraces::new(traces, None);

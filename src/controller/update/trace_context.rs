@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_another_cause_has_its_own_trace_which_contains_the_run_of_its_plan() {
+    fn a_trace_of_another_cause_contains_the_run_of_its_plan() {
         let times = json!({"digest": "sha256:a", "requested": 9});
         let preview = of("app-4", "uid", &times, None);
         let up = of("app-5", "uid", &times, Some("app-4"));

@@ -180,7 +180,7 @@ mod tests {
     const WEB: (&str, &str) = ("apps", "web");
 
     #[tokio::test(start_paused = true)]
-    async fn applying_the_same_content_repeatedly_is_backed_off() {
+    async fn repeated_applies_of_the_same_content_are_delayed() {
         let applies = Applies::default();
         for _ in 0..4 {
             applies.record(WEB, "hash");

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_that_can_start_a_run_wake_a_workspace() {
+    fn only_changes_that_can_trigger_a_run_wake_up_a_workspace() {
         let recorded = BTreeMap::from([("Secret/aws".to_owned(), "7".to_owned())]);
         let rows = [
             ("unchanged", "Secret/aws", "7", true, false),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_change_is_that_of_any_field_manager() {
+    fn the_last_change_of_any_field_manager_is_used() {
         let metadata: ObjectMeta = serde_json::from_value(json!({
             "resourceVersion": "9", "labels": {"watch": "yes"}, "creationTimestamp": "2026-01-01T10:00:00Z",
             "managedFields": [{"manager": "a", "time": "2026-01-01T11:00:00Z"}, {"manager": "b"}],

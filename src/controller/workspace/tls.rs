@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_of_a_pool_has_its_own_certificate_and_the_inputs_key_of_its_workspace() {
+    fn a_pooled_pod_has_its_own_certificate_and_the_inputs_key() {
         let now = Timestamp::now();
         let authority = authority(now);
         let own = parse(issue("app", "team", None, &authority, now).expect("valid Secret"));

@@ -69,7 +69,7 @@ fn list(items: &[Value]) -> FakeResponse {
     FakeResponse::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
-/// Responds to a request like the API server, with separate Updates for the cache and for direct reads.
+/// Responds to requests in the same way as the API server, with separate Updates for the cache and for direct reads.
 fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match request.path.as_str() {

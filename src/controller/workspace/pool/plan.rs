@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_at_most_one_pod_for_each_workspace_that_is_asleep() {
+    fn a_pool_has_at_most_one_pod_for_each_sleeping_workspace() {
         let two = [asleep("b", "k"), asleep("a", "k")];
         let none: [&str; 0] = [];
         assert_eq!(changes(&two, &[], 0, false), none);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_its_pods_for_a_while_after_a_workspace_has_woken() {
+    fn a_pool_keeps_its_pods_for_a_while_after_a_workspace_has_woken_up() {
         let pods = [pod("p1", "k", true), pod("p2", "k", true)];
         let awake = [workspace("a", "k", false, 9)];
         assert_eq!(changes(&awake, &pods, 2, false), ["delete p2"], "one pod for one Workspace");

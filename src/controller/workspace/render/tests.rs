@@ -451,7 +451,7 @@ fn a_sleeping_workspace_has_no_replicas_and_the_same_pod_revision() {
 }
 
 #[test]
-fn a_workspace_with_a_pod_of_a_pool_has_no_replicas_and_the_same_pod_revision() {
+fn a_workspace_with_a_pooled_pod_has_no_replicas_and_the_same_revision() {
     let awake = workspace(json!({}));
     let with_pod = |uid: &str| {
         let mut workspace = awake.clone();

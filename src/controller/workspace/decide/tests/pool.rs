@@ -114,7 +114,7 @@ fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
 }
 
 #[test]
-fn a_pod_of_a_pool_is_deleted_when_its_workspace_is_asleep() {
+fn a_pod_of_a_pool_is_deleted_when_its_workspace_goes_to_sleep() {
     let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
     check(vec![
         (
