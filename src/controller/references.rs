@@ -156,8 +156,8 @@ where
         Err(error) if error.is_forbidden() => {
             tracing::warn!(
                 %error,
-                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps; without this permission, the agent rejects \
-                 a run if the mounted directory of the object is empty"
+                "failed to check a referenced object; grant `get` on Secrets and ConfigMaps; without this permission, the \
+                 agent rejects a run if the mounted directory of the object is empty"
             );
             Ok(Observation { presence: Presence::HasKeys, is_recent: false })
         }

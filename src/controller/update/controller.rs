@@ -57,8 +57,9 @@ pub async fn controller(
     let triggers = |controller: Controller<Update>| {
         controller
             .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
-                // Only a completed Update that still has its finalizer requeues the waiting Updates. Otherwise, each
-                // Update that was completed before the start of the controller would requeue other Updates.
+                // Only a completed Update that still has its finalizer requeues the waiting Updates. Without this
+                // condition, each Update that was completed before the start of the controller would requeue other
+                // Updates.
                 match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                     true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
                     false => Vec::new(),

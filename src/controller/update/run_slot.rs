@@ -43,7 +43,7 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
     let group = group_of(update, &run_share.shared_groups, &context.concurrency_groups);
     let run = Run { group, share: run_share.share, ..run_in(pod, update, &context.siblings(update)) };
     if context.run_limiter.has_moved(&run) {
-        // The pod or the group has changed since an earlier attempt to bind the run has failed.
+        // The pod or the group has changed after a failed attempt to bind the run.
         context.attachments.detach(&run.uid);
     }
     match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {

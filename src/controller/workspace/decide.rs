@@ -374,7 +374,7 @@ fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-/// Returns the time since the Workspace was last ready, or zero if the Workspace is ready.
+/// Returns the time since the last change of the condition `Ready`, or zero if the Workspace is ready.
 fn not_ready_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let waiting = find(conditions, READY).filter(|ready| ready.status != "True");

@@ -16,7 +16,7 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons of waiting containers during a normal start of a pod.
+/// Reasons of containers in the state `waiting` during a normal start of a pod.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent of the Pulumi Kubernetes Operator in its pods.
 const PKO_AGENT: &str = "/share/agent";
@@ -65,7 +65,7 @@ pub(super) struct PodState {
     pub fetching: Option<Timestamp>,
     /// Name of the running init container of the user.
     pub initializing: Option<String>,
-    /// Reason from Kubernetes why the pod does not start, or `None` during a normal start.
+    /// Reason for a failed start of the pod, or `None` during a normal start.
     pub problem: Option<String>,
     /// Whether the pod does not start because no node meets its requirements.
     pub unschedulable: bool,

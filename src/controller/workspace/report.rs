@@ -117,7 +117,7 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that the pod does not exist. `waiting` is the time since the Workspace was last ready.
+    /// Reports that the pod does not exist. `waiting` is the time since the last change of the condition `Ready`.
     pub(super) fn no_pod(event: Option<&StartEvent>, waiting: Duration) -> Self {
         let (min, max) = NO_POD_POLL_INTERVALS;
         let again = (waiting / NO_POD_POLL_DIVISOR).clamp(min, max);

@@ -31,8 +31,8 @@ const MAX_MESSAGE: usize = 1024;
 
 /// Rate limit in bytes per second. A message about an engine step is about 300 bytes long.
 const RATE: u32 = 1024 * 1024;
-/// Maximum burst in bytes. The burst is sufficient for all messages of a run with tens of thousands of resources,
-/// because the agent sends all messages again when a new controller process attaches to the run.
+/// Maximum burst in bytes. The burst is sufficient for all messages of a run with tens of thousands of resources, which
+/// the agent sends again when a new controller process attaches to the run.
 const BURST: u32 = 16 * 1024 * 1024;
 /// Cost of a message in bytes, in addition to its size.
 const MESSAGE: usize = 256;
