@@ -91,7 +91,7 @@ impl CaRotator {
         Ok(CaRotator { store, events, metrics, agents, clients, active, error: None })
     }
 
-    /// Returns the client for all agents, which authenticates with the active certificates of the controller.
+    /// Returns the client for all agents. The client authenticates with the active certificates of the controller.
     pub fn agents(&self) -> Agents {
         self.agents.clone()
     }

@@ -1,5 +1,5 @@
-//! Reads and watches the annotations of namespaces: the pause, the schedule and the share of the run slots, which
-//! affect the runs of all Stacks in the namespace, and the number of idle pods per pool.
+//! Reads and watches the annotations of namespaces. The pause, the schedule and the share of the run slots affect the
+//! runs of all Stacks in a namespace. The number of idle pods affects the pools of the namespace.
 
 mod run_share;
 

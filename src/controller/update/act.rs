@@ -475,7 +475,7 @@ fn succeeded(update: &Update) -> String {
     format!("{word} stack {}", update.spec.stack_name)
 }
 
-/// Acknowledges the result to the agent, so that the agent can delete its journal. Then removes the metadata of the run
+/// Acknowledges the result to the agent, which can then delete its journal. Afterwards, removes the metadata of the run
 /// from the pod, and the finalizer from the Update.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;

@@ -170,8 +170,8 @@ fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
 }
 
 /// Returns the state of an agent of the Pulumi Kubernetes Operator. Returns `Unreachable` if the agent may still be
-/// executing a run, which delays the deletion of the pod. The run can end during the delay, because the agent ends its
-/// run when the operator stops.
+/// executing a run, in order to delay the deletion of the pod. The run can end during the delay, because the agent ends
+/// its run when the operator stops.
 fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(

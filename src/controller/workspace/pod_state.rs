@@ -18,7 +18,7 @@ use crate::runtime::reconcile::ReconcileError;
 
 /// Reasons of containers in the state `waiting` during a normal start of a pod.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-/// Path of the agent of the Pulumi Kubernetes Operator in its pods.
+/// Path of the agent in the pods of the Pulumi Kubernetes Operator.
 const PKO_AGENT: &str = "/share/agent";
 /// Word in the message of the scheduler about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
@@ -210,7 +210,7 @@ fn describe_end(terminated: &ContainerStateTerminated) -> String {
     with_message(&ended, terminated.message.as_deref())
 }
 
-/// Removes a last sentence that repeats the end of the previous sentence. The scheduler writes such messages, for
+/// Removes the last sentence if it repeats the end of the previous sentence. The scheduler writes such messages, for
 /// example `persistentvolumeclaim "cache" not found. not found`.
 fn without_repetition(message: &str) -> &str {
     match message.rsplit_once(". ") {

@@ -92,7 +92,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
     }
 }
 
-/// Returns the Git repository of a Workspace. Returns `None` if the spec contains no repository or an artifact, or if
+/// Returns the Git repository of a Workspace. Returns `None` if the spec contains an artifact or no repository, or if
 /// the Workspace is being deleted.
 fn repository(workspace: &Workspace) -> Result<Option<RepositorySpec>, Unavailable> {
     if workspace.spec.artifact.is_some() || workspace.metadata.deletion_timestamp.is_some() {
