@@ -88,7 +88,7 @@ pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // The code holds the lock only for short critical sections and never across an `.await`.
+    // The lock is held only for short critical sections and never across an `.await`.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }

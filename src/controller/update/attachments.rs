@@ -66,11 +66,11 @@ pub struct Attachments {
     tasks: TaskTracker,
     /// Ends the tasks on shutdown. The runs continue, and the next process attaches to the runs.
     end: CancellationToken,
-    // A std mutex is sufficient, because the code holds the lock only for short critical sections and never across an
+    // A std mutex is sufficient, because the lock is held only for short critical sections and never across an
     // `.await`.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] releases the slot of a run. The code holds the
-    /// lock only for short critical sections and never across an `.await`.
+    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] releases the slot of a run. The lock is held
+    /// only for short critical sections and never across an `.await`.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
     /// Whether the tasks record the resource operations.

@@ -62,7 +62,7 @@ struct Shared {
     end: CancellationToken,
     metrics: Metrics,
     slots: FairSlots,
-    /// State of each run with a task, by UID of the Update. The code never holds the lock across an `.await`.
+    /// State of each run with a task, by UID of the Update. The lock is never held across an `.await`.
     runs: Mutex<HashMap<String, Stored>>,
     /// Time of the last failed write.
     failed: Mutex<Option<Instant>>,

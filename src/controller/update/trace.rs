@@ -24,7 +24,7 @@ pub struct RunTraces {
     traces: Traces,
     /// Endpoint for the spans of the CLI, or an empty string if the CLI exports no spans.
     cli_endpoint: Arc<str>,
-    /// Updates whose spans this process has exported. The code holds the lock only for short critical sections.
+    /// Updates whose spans this process has exported. The lock is held only for short critical sections.
     exported: Arc<Mutex<Exported>>,
 }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 /// Times of the last activities, by namespace and name of the Workspace.
 pub(super) struct Activity {
     started: Timestamp,
-    /// The code holds the lock only for short critical sections and never across an `.await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     last: Mutex<HashMap<(String, String), Timestamp>>,
 }
 

@@ -31,7 +31,7 @@ pub struct AgentProbes {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// Probes by UID of the pod. The code holds the lock only for short critical sections and never across an `.await`.
+    /// Probes by UID of the pod. The lock is held only for short critical sections and never across an `.await`.
     probes: Arc<Mutex<HashMap<String, Probe>>>,
 }
 

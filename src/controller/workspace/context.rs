@@ -95,7 +95,7 @@ pub struct Context {
 /// State that the controller keeps in memory between reconciliations. After a restart, the state is empty, so the
 /// controller performs some unnecessary reads and writes.
 pub struct Memory {
-    /// Version of each StatefulSet after the last apply, by namespace and name. The code holds the lock only for short
+    /// Version of each StatefulSet after the last apply, by namespace and name. The lock is held only for short
     /// critical sections and never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
@@ -173,7 +173,7 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 /// to the end of a run, mostly after changes to the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// State by namespace and name of the Workspace. The code never holds the lock across an `.await`.
+    /// State by namespace and name of the Workspace. The lock is never held across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
     /// Time of the first call of [`VerifiedParts::assume_current`].
     start: OnceLock<Instant>,

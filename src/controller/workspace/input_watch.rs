@@ -47,7 +47,7 @@ pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Objects that each Workspace mounts. The code holds the lock only for short critical sections and never across an
+    /// Objects that each Workspace mounts. The lock is held only for short critical sections and never across an
     /// `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }

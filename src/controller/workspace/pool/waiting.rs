@@ -39,7 +39,7 @@ struct Shared {
     /// Pods of pools, including the pods that Workspaces have taken. The pods contain only the fields that
     /// [`Maintenance`](super::Maintenance) keeps.
     pods: Store<Pod>,
-    /// The code holds the lock only for short critical sections and never across an `.await`.
+    /// The lock is held only for short critical sections and never across an `.await`.
     state: Mutex<State>,
     /// Notification about changes to the state or the pods.
     changed: Notify,
