@@ -45,9 +45,8 @@ pub struct Observed {
     pub task_may_start: bool,
     /// State of the Stack that owns the Update. `observe` reads the Stack only if the Update is being deleted.
     pub stack: Owner,
-    /// Reason why the approval settings of the Stack do not permit the run. `observe` checks the settings only for an
-    /// `up` or destroy that is the next run of its Workspace, until the agent reports that the run is in progress or
-    /// has ended.
+    /// Reason why the approval settings of the Stack do not permit the run. `observe` checks the settings only before
+    /// the start of an `up` or destroy that is the next run of its Workspace.
     pub forbidden: Option<String>,
     /// Restriction that prevents the start of the run now. Set only for the next run of the Workspace.
     pub restriction: Option<Restriction>,

@@ -137,8 +137,8 @@ impl Act<'_> {
         }
     }
 
-    /// Takes over an object from the Pulumi Kubernetes Operator, so that the following apply removes the fields of the
-    /// operator that the rendered object does not contain.
+    /// Takes over an object from the Pulumi Kubernetes Operator. The next apply then removes the fields of the operator
+    /// that the rendered object does not contain.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

@@ -169,8 +169,8 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 }
 
 /// Cache of Workspaces with a current Service, certificate, PodDisruptionBudget and StatefulSet, by namespace and name.
-/// The cache avoids reads, because the controller reconciles a Workspace about twelve times from the start of its pod
-/// to the end of a run, mostly after changes to the pod.
+/// The cache avoids reads: between the start of a pod and the end of a run, the controller reconciles the Workspace
+/// about twelve times, mostly after changes to the pod.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
     /// State by namespace and name of the Workspace. The lock is never held across an `.await`.

@@ -3,9 +3,8 @@
 //!
 //! A label of a namespace enforces the standard in the namespace, and `--restrict-workspace-pods` enforces the standard
 //! in all namespaces. Without enforcement, a user with the permission to edit Workspaces could make the controller
-//! create any pod. The module ignores two exemptions of the standard that depend on the node: the exemption for
-//! Windows, because the agent supports only Linux, and the exemption for user namespaces, because a node can ignore
-//! `hostUsers`.
+//! create any pod. The module ignores the exemption of the standard for Windows, because the agent supports only Linux,
+//! and the exemption for user namespaces, because a node can ignore `hostUsers`.
 
 use serde_json::Value;
 

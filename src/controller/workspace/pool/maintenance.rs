@@ -77,8 +77,8 @@ pub struct Maintenance {
 /// State between two rounds. After a restart, the state is empty, and the controller reads the certificates again.
 struct Memory {
     started: Instant,
-    /// UIDs of the pods with current certificates. The set needs no change after a change of the CA, because the
-    /// controller then replaces the pods: the key of a pool depends on the CA.
+    /// UIDs of the pods with current certificates. The set needs no change after a change of the CA: the key of a pool
+    /// depends on the CA, so the controller replaces the pods.
     certified: HashSet<String>,
     /// Pods that the cache may not contain yet, and the times of their creation.
     created: Vec<(FreePod, Instant)>,
