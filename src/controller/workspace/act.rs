@@ -245,7 +245,8 @@ impl Act<'_> {
         self.context.pool.reserve(&self.observed.workspace.namespace()?, &template.key)
     }
 
-    /// Assigns the pod in the status to the Workspace. If the pod has changed, the next step reads the pod again.
+    /// Assigns the pod in `status.pooledPod` to the Workspace. If the pod has changed, the next step reads the pod
+    /// again.
     async fn take_pod(&self, version: &str) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());

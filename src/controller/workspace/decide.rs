@@ -77,12 +77,12 @@ pub(super) enum Action {
     Sleep,
     /// Record that the Workspace is awake. The next steps take a pod from a pool or create a pod. Contains the reason.
     Wake(String),
-    /// Assign the pod in the status to the Workspace.
+    /// Assign the pod in `status.pooledPod` to the Workspace.
     TakePod {
         /// Resource version of the pod.
         version: String,
     },
-    /// Remove the pod from the status, so that the StatefulSet creates a pod.
+    /// Remove `status.pooledPod`, so that the StatefulSet creates a pod.
     ForgetPod,
     DeleteStatefulSet,
     /// Delete the remaining objects.

@@ -49,7 +49,7 @@ pub(super) struct Observed {
     /// Outdated objects that another client changes after each apply, so that the controller delays the next apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
-    /// State of the pod from a pool that the status records.
+    /// State of the pod in `status.pooledPod`.
     pub pooled: Pooled,
     /// Template of the pool from which the Workspace can take a pod. Set only if the Workspace is sleeping or has taken
     /// a pod.

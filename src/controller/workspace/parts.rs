@@ -159,7 +159,7 @@ async fn pooled_tls(
     })
 }
 
-/// Describes the outdated objects. `pause` is the delay of their next apply. Returns `None` if no object is outdated.
+/// Describes the outdated objects. `pause` is the delay of the next apply. Returns `None` if no object is outdated.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),

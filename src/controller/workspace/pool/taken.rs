@@ -1,7 +1,7 @@
 //! Determines the state of the pod that a Workspace takes from a pool. All functions are pure.
 //!
-//! The controller records the pod in the status of the Workspace before it adds the labels of the Workspace to the pod.
-//! A restarted controller therefore continues with the same pod, and two Workspaces never use the same pod.
+//! The controller records the pod in `status.pooledPod` of the Workspace before it adds the labels of the Workspace to
+//! the pod. A restarted controller therefore continues with the same pod, and two Workspaces never use the same pod.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -12,7 +12,7 @@ use crate::api::auto::{PooledPod, Workspace};
 use crate::api::names::{ANNOTATION_REVISION_HASH, LABEL_POOL};
 use crate::controller::workspace::metadata::{is_ours, labels, workspace_name};
 
-/// State of the pod in the status of a Workspace.
+/// State of the pod in `status.pooledPod` of a Workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pooled {
     /// The status contains no pod.
@@ -28,7 +28,7 @@ pub enum Pooled {
     Lost,
 }
 
-/// Returns the state of the pod in the status. `pod` is the pod with the name in the status. `key` is the key of the
+/// Returns the state of the pod in `status.pooledPod`. `pod` is the pod with the recorded name. `key` is the key of the
 /// pool with the current template of the Workspace.
 pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>) -> Pooled {
     let Some(recorded) = workspace.pooled_pod() else { return Pooled::None };
