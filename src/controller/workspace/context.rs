@@ -37,8 +37,8 @@ use crate::telemetry::metrics::Metrics;
 /// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconciliation occupies a
 /// worker of the controller, so the number of workers also limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
-/// Maximum number of slow streams in addition to the total limit of [`STREAMS`]. Each stream needs memory for some
-/// chunks.
+/// Maximum number of slow streams in addition to the total limit of [`STREAMS`]. The maximum also limits the memory for
+/// the chunks of the streams.
 const SLOW_STREAMS: usize = 24;
 /// Interval between two reads of the objects of a Workspace while the pod is ready. The interval can be long, because
 /// the deletion of an object affects only the next pod.
@@ -182,7 +182,7 @@ pub(super) struct VerifiedParts {
 /// State of the objects of one Workspace.
 enum Known {
     Right(Seen),
-    /// Time at which an object changed, or at which a read showed that an object was not current. Earlier reads can be
+    /// Time of a change to an object, or of a read that showed that an object was not current. Earlier reads can be
     /// stale.
     ChangedAt(Instant),
 }

@@ -38,11 +38,11 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CHANGES: usize = 16;
 /// Backoff of all pools of a namespace after a failed change.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Period after the creation of a pod. During this period, the plan includes the pod even if the cache does not contain
-/// it yet.
+/// Maximum delay until the cache contains a new pod. During the delay, the plan includes the pod even if the cache does
+/// not contain it yet.
 const UNCACHED: Duration = Duration::from_secs(60);
-/// Start phase of the controller. During this phase, the plan keeps the pods of unused pools, because the pools may not
-/// contain all sleeping Workspaces yet.
+/// Duration of the start phase of the controller. During this phase, the plan keeps the pods of unused pools, because
+/// the pools may not contain all sleeping Workspaces yet.
 const START_PHASE: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug, Error)]
