@@ -22,8 +22,8 @@ use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
-/// Timeout of the wait for the termination reason of the pod. The timeout starts at the end of the run. The agent exits
-/// at most 30 seconds after the end of the run.
+/// Timeout while the controller waits for the termination reason of the pod. The timeout starts at the end of the run.
+/// The agent exits at most 30 seconds after the end of the run.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 /// Interval between two checks that the Stack of a deleted Update still exists. An existing Stack must record the
 /// result of the Update before the deletion.

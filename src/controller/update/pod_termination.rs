@@ -11,9 +11,9 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Timeout of the wait for the restart of an exited container. The controller waits because, after a restart, the
-/// journal of the agent contains more information than the report of the kubelet. The restart backoff of the kubelet is
-/// at most five minutes.
+/// Timeout while the controller waits for the restart of an exited container. After a restart, the journal of the agent
+/// contains more information than the report of the kubelet. The restart backoff of the kubelet is at most five
+/// minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of the node of a run.

@@ -28,8 +28,8 @@ const SILENT_SECONDS: i64 = 120;
 /// container is unreachable.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Timeout of the wait for the hashes of the inputs, in seconds after the Workspace has woken up. The kubelet normally
-/// needs less than a second to mount the inputs key in a pod from a pool.
+/// Timeout while a Workspace waits for the hashes of its inputs, in seconds after the Workspace has woken up. The
+/// kubelet normally needs less than a second to mount the inputs key in a pod from a pool.
 const INPUTS_KEY_SECONDS: i64 = 30;
 
 /// Next action. The reconciliation ends after `Ignore`, `RemoveFinalizer` and `Report`. After any other action, another

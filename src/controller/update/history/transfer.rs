@@ -23,7 +23,7 @@ const LIMITS: TransferLimits = TransferLimits {
 /// Limits of a transfer while the storage is unavailable.
 const OUTAGE_LIMITS: TransferLimits =
     TransferLimits { read: Duration::from_secs(3), write: Duration::from_secs(2), delays: &[] };
-/// Timeout of the wait for a free slot while the controller stores other runs.
+/// Timeout while a run waits for a free slot because the controller stores other runs.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Timeouts and retry delays of a transfer.
