@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(
             (status.resources_done, status.resources_total),
             (2, 3),
-            "web failed, and the stack resource does not count"
+            "only web failed; the stack resource is ignored"
         );
         assert_eq!(progress.observe(&started(43)), ProgressChange::Urgent, "the CLI restarts");
         let status = progress.status();

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(
             run_in(&pod, &update, &[]),
             Run { pending_since, ..expected },
-            "only the API server sets the creation"
+            "only the API server sets the creation time"
         );
     }
 

@@ -143,7 +143,7 @@ mod tests {
             ("no source", json!([prepare, bootstrap, fetch]), false, vec!["bootstrap", "prepare"]),
             ("a sidecar", json!([proxy, bootstrap, fetch]), true, vec!["bootstrap", "proxy"]),
             (
-                "several keep their order",
+                "several containers keep their order",
                 json!([prepare, proxy, bootstrap, fetch, check]),
                 true,
                 vec!["bootstrap", "fetch", "prepare", "proxy", "check"],

@@ -138,7 +138,7 @@ mod tests {
         let rows = [
             ("unchanged", "Secret/aws", "7", true, false),
             ("changed", "Secret/aws", "8", true, true),
-            ("changed, and starts no run", "Secret/aws", "8", false, false),
+            ("changed, but triggers no run", "Secret/aws", "8", false, false),
             ("deleted", "Secret/aws", "", true, false),
             ("not recorded", "Secret/other", "8", true, false),
         ];
@@ -168,7 +168,7 @@ mod tests {
         let left = |changed: &[(&str, bool)]| inputs(changed).until_mounted(now).map(|left| left.as_secs());
         assert_eq!(left(&[]), None);
         assert_eq!(left(&[("2026-01-01T11:59:00Z", true)]), Some(120));
-        assert_eq!(left(&[("2026-01-01T11:59:00Z", false)]), None, "the change starts no run");
+        assert_eq!(left(&[("2026-01-01T11:59:00Z", false)]), None, "the change triggers no run");
         assert_eq!(left(&[("2026-01-01T11:57:00Z", true), ("2026-01-01T10:00:00Z", true)]), None);
     }
 

@@ -281,7 +281,7 @@ fn a_canceled_run_in_a_terminating_or_missing_pod_is_aborted() {
     let mut deleted = update(Some(bound()));
     deleted.metadata.deletion_timestamp = Some(Time(now()));
     let (aborted, canceled) = (Some(update_reason::ABORTED), Some(update_reason::CANCELED));
-    assert_eq!(ended(update(Some(bound())), Some(pod("pod-uid"))), canceled, "canceled by the timeout, for example");
+    assert_eq!(ended(update(Some(bound())), Some(pod("pod-uid"))), canceled, "for example, a timeout canceled the run");
     assert_eq!(ended(update(Some(bound())), Some(going.clone())), aborted);
     assert_eq!(ended(update(Some(bound())), None), aborted);
     assert_eq!(ended(deleted, Some(going)), canceled);
@@ -447,7 +447,7 @@ fn the_finalizer_of_a_completed_update_is_removed_once() {
     assert_eq!(decide(&observed(complete.clone())), Action::Nothing);
     complete.metadata.deletion_timestamp = Some(Time(now()));
     let waits = Action::Keep(OWNER_CHECK_INTERVAL);
-    assert_eq!(decide(&observed(complete.clone())), waits, "until the Stack has recorded the result");
+    assert_eq!(decide(&observed(complete.clone())), waits, "kept until the Stack has recorded the result");
     assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete) }), Action::Abandon);
 }
 

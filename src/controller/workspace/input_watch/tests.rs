@@ -99,7 +99,7 @@ async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
     watch.set_mounts("apps", "two", objects(&["ConfigMap/aws"]));
     watch.set_mounts("other", "one", objects(&["Secret/aws"]));
     let seconds = |name: &str| watch.next_poll("apps", name).map(|wait| wait.as_secs());
-    assert_eq!(seconds("one"), None, "without a change there is no poll");
+    assert_eq!(seconds("one"), None, "no poll is necessary without a change");
 
     watch.changed("apps", "Secret/aws").await;
     assert_eq!((seconds("one"), seconds("two")), (Some(2), None));

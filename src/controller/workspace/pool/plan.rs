@@ -205,7 +205,7 @@ mod tests {
         let expected = ["create b of b", "create c of c", "create d of d", "create e of e"];
         assert_eq!(changes(&waiting, &[], 1, false), expected);
         let pods = keys.map(|key| pod(key, key, true));
-        assert_eq!(changes(&waiting, &pods, 1, false), ["delete a"], "the pool that was not used for the longest time");
+        assert_eq!(changes(&waiting, &pods, 1, false), ["delete a"], "the pod of the least recently used pool");
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn a_deleted_workspace_waits_for_its_open_run() {
             Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
         ),
         (
-            "waits for an open run whose pod no longer exists",
+            "an open run in a pod that no longer exists",
             |o| {
                 without_pod(o);
                 o.open_runs = run();

@@ -39,12 +39,12 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             Is::Action(Action::Ignore),
         ),
         (
-            "created by a user, status written by the operator",
+            "created by a user, with a status of the operator",
             |o| managed(o, &[("kubectl", ""), ("pulumi-kubernetes-operator/workspace-status", "status")]),
             Is::Action(Action::TakeOver),
         ),
         (
-            "the operator's pod, without a run",
+            "a pod of the operator without a run",
             |o| {
                 outdated(o);
                 o.agent = Agent::NotCalled;
@@ -52,7 +52,7 @@ fn a_pko_workspace_of_a_stack_is_ignored_and_its_idle_pod_deleted() {
             Is::Action(Action::DeletePod { uid: "pod".to_owned() }),
         ),
         (
-            "the operator's pod with a possible run",
+            "a pod of the operator with a possible run",
             |o| {
                 outdated(o);
                 o.agent = Agent::Unreachable("the agent belongs to the Pulumi Kubernetes Operator".to_owned());
