@@ -25,8 +25,8 @@ use crate::rpc::proto;
 /// Timeout while the controller waits for the termination reason of the pod. The timeout starts at the end of the run.
 /// The agent exits at most 30 seconds after the end of the run.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval between two checks that the Stack of a deleted Update still exists. An existing Stack must record the
-/// result of the Update before the deletion.
+/// Interval between two checks that the Stack of a deleted Update still exists. Before the deletion of the Update, an
+/// existing Stack must record its result.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.

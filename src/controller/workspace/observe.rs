@@ -320,7 +320,7 @@ fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool
 }
 
 /// Returns the open runs of a Workspace whose pod has the finalizer of a run. If the cache contains no open run, reads
-/// the Update that last marked the pod from the API server. A stale cache could otherwise cause the release of the pod
+/// from the API server the Update that last marked the pod. A stale cache could otherwise cause the release of the pod
 /// during the run.
 async fn open_runs_in(
     pod: &PodState,
