@@ -182,8 +182,9 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     Ok(Outcome::After(STEP_LIMIT_REQUEUE))
 }
 
-/// Returns the Workspace from the first list of the Stack controller, for the first reconciliation. Returns `None` if the
-/// watch of this controller has delivered another version, because the newer version triggers no further reconciliation.
+/// Returns the Workspace from the first list of the Stack controller, for the first reconciliation. Returns `None` if
+/// the watch of this controller has delivered another version, because the newer version triggers no further
+/// reconciliation.
 fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let listed = context.first_workspaces.take(FirstReader::WorkspaceController, &namespace, &name)?;
