@@ -96,7 +96,7 @@ pub enum Command {
     Stack(StackCommand),
     /// Check the cluster, the controller, your permissions and the Stacks.
     Doctor(DoctorFlags),
-    /// Serve commands of this plugin as tools of the Model Context Protocol on the standard input and output.
+    /// Serve commands of this plugin as tools of the Model Context Protocol (MCP) on stdin and stdout.
     Mcp(McpFlags),
     /// Print the completion script for kubectl, which completes the commands, flags and Stacks of this plugin.
     Completion,
@@ -170,7 +170,7 @@ pub struct LogFlags {
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
     pub tail: Option<i64>,
 
-    /// Print all lines of the pod during the run, also those of the agent, without changes.
+    /// Print all lines that the pod wrote during the run without changes, including the lines of the agent.
     #[arg(long)]
     pub raw: bool,
 }
@@ -189,7 +189,7 @@ pub struct ReconcileFlags {
     #[command(flatten)]
     pub selection: Selection,
 
-    /// First reconcile the source of each Stack, and wait for the source.
+    /// Reconcile the source of each Stack before the run, and wait until the source is ready.
     #[arg(long)]
     pub with_source: bool,
 
@@ -233,11 +233,11 @@ pub struct DecisionFlags {
     pub stack: String,
 
     /// Digest of the plan that you have reviewed, or its first digits: at least 32 for `approve`, and at least 8 for
-    /// `reject`. Default: the plugin shows the plan in the terminal, and asks for confirmation.
+    /// `reject`. Default: the plugin shows the current plan in the terminal, and asks for confirmation.
     #[arg(long, value_name = "DIGEST")]
     pub plan: Option<String>,
 
-    /// Reason of the decision, for other users.
+    /// Reason for the decision, which other users can read.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
@@ -249,7 +249,7 @@ pub struct OutputFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Name of a single output, whose value is printed without its name.
+    /// Name of an output. The plugin prints only the value of this output, without the name.
     #[arg(value_name = "OUTPUT")]
     pub name: Option<String>,
 
@@ -277,11 +277,11 @@ pub struct ResolveFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Run again. The state is not changed before the run.
+    /// Run again. Does not change the state before the run.
     Retry,
     /// Remove the pending creates from the state, then run again.
     Clear,
-    /// Start no run until an input changes.
+    /// Start no run until an input of the Stack changes.
     Abandon,
 }
 
@@ -309,7 +309,8 @@ pub struct DiffFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Local directory to preview instead of the current source: the root of the source, or the directory of the project.
+    /// Local directory to preview instead of the current source: either the root of the source or the directory of the
+    /// project.
     #[arg(long, value_name = "DIRECTORY")]
     pub path: Option<PathBuf>,
 
@@ -333,7 +334,7 @@ pub enum StackCommand {
 /// A command for a resource in the state.
 #[derive(Debug, Subcommand)]
 pub enum StateCommand {
-    /// Delete a resource from the state, without a change to the actual resource.
+    /// Delete a resource from the state. The actual resource does not change.
     Delete(DeleteFlags),
     /// Remove the protection from a resource.
     Unprotect(UnprotectFlags),
@@ -457,7 +458,7 @@ pub struct CompleteFlags {
     pub words: Vec<String>,
 }
 
-/// Returns the exit code for a command line that is invalid, or that requests help.
+/// Returns the exit code for an invalid command line, or for a command line that requests help.
 pub fn exit_code(error: &clap::Error, words: &[OsString]) -> u8 {
     match error.use_stderr() {
         false => 0,

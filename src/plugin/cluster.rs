@@ -22,14 +22,14 @@ use crate::plugin::error::PluginError;
 
 /// Field manager of the objects that the plugin changes.
 const FIELD_MANAGER: &str = "kubectl-pulumi";
-/// Maximum duration of a request.
+/// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of objects in one response.
 const PAGE: u32 = 500;
 /// Maximum number of objects in a list.
 const MAX_OBJECTS: usize = 50_000;
 
-/// Kind of objects in namespaces.
+/// Kind of namespaced objects.
 pub trait Namespaced:
     Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
 {
@@ -40,7 +40,7 @@ impl<K> Namespaced for K where
 {
 }
 
-/// Namespaces from which objects are read.
+/// Namespaces whose objects a command reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,
@@ -48,7 +48,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns the scope for messages.
+    /// Returns the description of the scope for messages.
     fn describe(&self) -> String {
         match self {
             Scope::All => "all namespaces".to_owned(),
@@ -67,7 +67,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a client from the kubeconfig, or in a pod from the ServiceAccount of the pod.
+    /// Creates a client from the kubeconfig. In a pod without a kubeconfig, uses the ServiceAccount of the pod.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Cluster {
         &self.namespace
     }
 
-    /// Returns all namespaces, or the namespace of the flag `--namespace` or of the context.
+    /// Returns the scope of a command: all namespaces, or the namespace of the flag `--namespace` or of the context.
     pub fn scope(&self, all_namespaces: bool) -> Scope {
         if all_namespaces { Scope::All } else { Scope::Namespace(self.namespace.clone()) }
     }
@@ -102,7 +102,8 @@ impl Cluster {
         self.deadline
     }
 
-    /// Returns the client for requests without a dedicated function. The caller passes them to [`Cluster::call`].
+    /// Returns the client for requests without a dedicated function. The caller passes these requests to
+    /// [`Cluster::call`].
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -127,7 +128,8 @@ impl Cluster {
     ///
     /// Returns an error if the request fails.
     pub async fn get_opt<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<Option<K>, PluginError> {
-        // An invalid namespace or name, for example in the spec of another user, could select another resource.
+        // A request with an invalid namespace or name, for example from the spec of another user, could address another
+        // resource.
         if !names::is_object_name(namespace) || !names::is_object_name(name) {
             return Ok(None);
         }
@@ -187,7 +189,7 @@ impl Cluster {
         self.call(what, api.create(&post_parameters(), object)).await
     }
 
-    /// Sends a review, which is an object that the API server answers and does not store.
+    /// Sends a review, such as a SelfSubjectAccessReview, which the API server answers and does not store.
     ///
     /// # Errors
     ///
@@ -200,7 +202,7 @@ impl Cluster {
         self.call(|| format!("create {}", K::kind(&())), api.create(&post_parameters(), object)).await
     }
 
-    /// Opens the log of a pod. The timeout applies only to the start of the response.
+    /// Opens the log of a pod. The timeout applies only until the response starts.
     ///
     /// # Errors
     ///
@@ -243,7 +245,7 @@ fn post_parameters() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// Reads the configuration. In a pod without a kubeconfig, the ServiceAccount of the pod is used.
+/// Reads the kubeconfig or, in a pod without a kubeconfig, the configuration of the ServiceAccount of the pod.
 async fn configuration(flags: &GlobalFlags) -> Result<Config, PluginError> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..KubeConfigOptions::default() };
     let loaded = match &flags.kubeconfig {

@@ -1,5 +1,6 @@
-//! Completions for kubectl. kubectl runs the program `kubectl_complete-pulumi`, which calls the plugin, and reads lines
-//! in the format of the library Cobra: a completion, a tab and a description. The last line is a directive.
+//! Completions for kubectl. kubectl runs the program `kubectl_complete-pulumi`, which calls the plugin. The output has
+//! the format of the library Cobra: each line contains a completion, a tab and a description. The last line is a
+//! directive.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,14 +23,14 @@ pub const SCRIPT: &str = "\
 exec kubectl pulumi __complete -- \"$@\"
 ";
 
-/// Directive of Cobra: do not complete the names of files.
+/// Directive of Cobra that disables the completion of file names.
 const NO_FILES: &str = ":4";
-/// Maximum duration of a completion.
+/// Timeout of a completion.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Commands whose first argument is not a Stack.
 const WITHOUT_STACK: [&str; 4] = ["completion", "doctor", "mcp", "version"];
 
-/// Prints the completions of the last word. Errors are ignored, because kubectl cannot show them.
+/// Prints the completions of the last word. Ignores errors of the cluster, because kubectl cannot show them.
 ///
 /// # Errors
 ///
@@ -87,7 +88,8 @@ fn flags_of(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|argument| !argument.is_positional())
 }
 
-/// Returns the command in the words, if they contain a command. Commands with subcommands have no own flags.
+/// Returns the command in the words, or `None` if the words contain no command. A command with subcommands has no
+/// flags.
 fn command_of<'c>(root: &'c Command, words: &[String]) -> Option<&'c Command> {
     let flags: Vec<&Arg> = flags_of(root).collect();
     let mut found = None;
@@ -104,7 +106,7 @@ fn command_of<'c>(root: &'c Command, words: &[String]) -> Option<&'c Command> {
     found
 }
 
-/// Returns the flag that a word names, if the next word is its value.
+/// Returns the flag that a word names, or `None` if the next word is not the value of the flag.
 fn flag_with_value<'f>(flags: &[&'f Arg], word: &str) -> Option<&'f Arg> {
     let is_named = |flag: &&&Arg| {
         let short =
@@ -122,7 +124,7 @@ fn with_help(word: &str, help: Option<&clap::builder::StyledStr>) -> String {
     format!("{word}\t{}", first.trim_end_matches('.'))
 }
 
-/// Returns the names of the Stacks of the namespace that the words select.
+/// Returns the names of the Stacks in the namespace that the words select.
 async fn stacks(global: &GlobalFlags, words: &[String]) -> Result<Vec<String>, PluginError> {
     let value = |names: [&str; 2]| {
         let mut pairs = words.windows(2).filter_map(|pair| match pair {

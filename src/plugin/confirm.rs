@@ -13,11 +13,11 @@ pub struct Question<'a> {
     pub question: &'a str,
     /// What the user can do without a terminal.
     pub without_terminal: &'a str,
-    /// What did not happen if the user declines.
+    /// Message if the user declines.
     pub declined: String,
 }
 
-/// Shows the description of a change, and asks the user.
+/// Shows the description of a change, and asks the user for confirmation.
 ///
 /// # Errors
 ///

@@ -12,7 +12,7 @@ use crate::plugin::error::PluginError;
 /// Name of the container of the controller.
 const CONTAINER: &str = "manager";
 
-/// Version of the plugin, which is also the version of the controller in the same release.
+/// Version of the plugin. The controller of the same release has the same version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Deployment of the controller.
@@ -54,7 +54,7 @@ impl Controller {
 ///
 /// # Errors
 ///
-/// Returns an error if the request fails, for example because the user may not list Deployments.
+/// Returns an error if the request fails, for example because the user lacks the permission to list Deployments.
 pub async fn find(cluster: &Cluster) -> Result<Vec<Controller>, PluginError> {
     let deployments: Vec<Deployment> =
         cluster.list(&Scope::All, ListParams::default().labels(CONTROLLER_SELECTOR)).await?;

@@ -15,7 +15,7 @@ use crate::plugin::error::PluginError;
 
 /// Size of each buffer between the connection and the plugin, in bytes.
 const BUFFER: usize = 64 * 1024;
-/// Maximum length of a line, in bytes. A longer line is split.
+/// Maximum length of a line, in bytes. The plugin splits longer lines.
 const MAX_LINE: u64 = 64 * 1024;
 /// Maximum size of each output of a process, in bytes.
 pub const MAX_OUTPUT: u64 = 256 * 1024 * 1024;
@@ -27,16 +27,16 @@ pub struct Process<'a> {
     /// Name of the process in messages, such as `pulumi preview`.
     pub name: &'a str,
     pub command: Vec<String>,
-    /// Bytes for the standard input. The standard input stays open after the last byte, because older API servers cannot
-    /// close it without closing the connection. The process must therefore know the number of bytes.
+    /// Bytes for stdin. The plugin keeps stdin open after the last byte, because older API servers cannot close stdin
+    /// without closing the connection. The process must therefore know the number of bytes.
     pub input: Option<&'a [u8]>,
 }
 
-/// Runs a process, and passes each line of its outputs to `stdout` and `stderr`. Returns its exit code.
+/// Runs a process, passes each line of its outputs to `stdout` and `stderr`, and returns its exit code.
 ///
 /// # Errors
 ///
-/// Returns an error if the process cannot be started, if the connection ends before the process, if an output exceeds its
+/// Returns an error if the process cannot start, if the connection ends before the process, if an output exceeds its
 /// limit, or if the timeout expires.
 pub async fn run(
     cluster: &Cluster,
@@ -67,7 +67,7 @@ pub async fn run(
     let transfer = async {
         tokio::select! {
             ended = ended => ended,
-            // The standard input stays open until the process has ended.
+            // `send` keeps stdin open until the process has ended.
             () = send(input, process.input.unwrap_or_default()) => Ok(None),
         }
     };
@@ -83,8 +83,8 @@ pub async fn run(
     Err(PluginError::Failed(format!("failed to {}: {cause}; check the pod, and retry the command", what())))
 }
 
-/// Waits until the process has ended and its outputs have been read. Returns its status, or `None` if the connection has
-/// failed. In this case, the outputs do not end.
+/// Waits until the process and its outputs have ended. Returns the status of the process, or `None` if the connection
+/// has failed. After a failure of the connection, the outputs never end.
 async fn ended(
     status: impl Future<Output = Option<Status>>,
     outputs: impl Future<Output = Result<((), ()), PluginError>>,
@@ -112,11 +112,12 @@ fn timed_out(what: &str) -> PluginError {
     ))
 }
 
-/// Writes the standard input, and then keeps it open until the future is dropped.
+/// Writes the input, and then keeps stdin open until the caller drops the future.
 async fn send(writer: Option<impl AsyncWrite + Unpin>, input: &[u8]) {
     let mut writer = writer;
     if let Some(writer) = &mut writer {
-        // A process that exits before it has read its input reports the cause itself.
+        // The function ignores write errors: a process that exits before it has read its input reports the cause
+        // itself.
         let _ = writer.write_all(input).await;
     }
     std::future::pending::<()>().await;
@@ -149,7 +150,7 @@ async fn receive(
     }
 }
 
-/// Returns a line of the output of a process for the terminal.
+/// Converts a line of the output of a process to printable text for the terminal.
 pub fn printable_output(line: &[u8]) -> String {
     printable(&String::from_utf8_lossy(line).replace('\r', ""))
 }

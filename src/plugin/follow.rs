@@ -25,8 +25,8 @@ pub enum Outcome {
     Done(String),
     /// The goal cannot be reached until a user acts. Contains the cause and the action.
     Failed(String),
-    /// The run waits for a decision or a time, as the spec or an administrator requires. Contains what it waits for, the
-    /// cause and the action.
+    /// The run waits for a decision or a time that the spec or an administrator requires. Contains the object of the
+    /// wait, the cause and the action.
     Blocked(String),
 }
 
@@ -43,7 +43,7 @@ pub fn of_request(stack: &Stack, value: &str) -> Outcome {
     state(stack, &status, is_requested)
 }
 
-/// Returns the state of the run that follows the run with the name `earlier`.
+/// Returns the state of the run after the run with the name `earlier`.
 pub fn of_next_run(stack: &Stack, earlier: Option<&str>) -> Outcome {
     if phase::is_suspended(stack) {
         return suspended(stack);
@@ -57,7 +57,7 @@ fn suspended(stack: &Stack) -> Outcome {
     Outcome::Failed(format!("Stack is suspended; resume it: {}", command(stack, "resume")))
 }
 
-/// Returns whether a Stack is Ready with its current spec.
+/// Returns the state of a wait until a Stack is Ready with its current spec.
 pub fn of_readiness(stack: &Stack) -> Outcome {
     let status = stack.status.clone().unwrap_or_default();
     if status.observed_generation != stack.metadata.generation {
@@ -66,7 +66,7 @@ pub fn of_readiness(stack: &Stack) -> Outcome {
     state(stack, &status, true)
 }
 
-/// Returns the state of a Stack. `is_result` tells whether the last run is the expected run.
+/// Returns the state of a wait for a Stack. `is_result` is true if the last run is the expected run.
 fn state(stack: &Stack, status: &StackStatus, is_result: bool) -> Outcome {
     let ready = conditions::find(&status.conditions, READY);
     let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();
@@ -107,7 +107,7 @@ fn command(stack: &Stack, name: &str) -> String {
     format!("kubectl pulumi {name} -n {} {}", stack.namespace().unwrap_or_default(), stack.name_any())
 }
 
-/// Reads a Stack repeatedly until `assess` reports a result. Shows the state of the wait.
+/// Reads a Stack repeatedly until `assess` reports a result, and shows the state of the wait.
 ///
 /// # Errors
 ///

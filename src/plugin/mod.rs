@@ -1,8 +1,8 @@
-//! The kubectl plugin `kubectl pulumi`. It is part of the binary `kubectl-pulumi` and not of the library, so that the
-//! controller contains none of its code.
+//! The kubectl plugin `kubectl pulumi`. The plugin is part of the binary `kubectl-pulumi` and not of the library, so
+//! the binary of the controller contains none of its code.
 //!
-//! Each command consists of a pure function from objects to a screen, and of a small asynchronous function that reads
-//! or changes the objects.
+//! Each command consists of a pure function that converts objects to a screen, and of a small asynchronous function
+//! that reads or changes the objects.
 
 pub mod args;
 mod cluster;
@@ -48,7 +48,7 @@ pub fn run(line: CommandLine) -> Result<(), PluginError> {
         .build()
         .map_err(|cause| PluginError::Failed(format!("failed to start the asynchronous runtime: {cause}")))?;
     let ended = runtime.block_on(Box::pin(commands::run(line)));
-    // Does not wait for a blocking read of the standard input.
+    // The shutdown must not wait for a blocking read of stdin.
     runtime.shutdown_background();
     ended
 }

@@ -9,10 +9,10 @@ pub fn changes(plan: &StackPlan) -> String {
     printable_line(&changes.join(", "))
 }
 
-/// Returns one line for each of the first resources that the plan changes, and a line about the others.
+/// Returns one line for each of the first resources that the plan changes, and one line about the remaining resources.
 pub fn resources(plan: &StackPlan, limit: usize) -> Vec<String> {
     let resources = plan.resources.iter().take(limit).map(|resource| {
-        // The program chooses the name, which could otherwise contain lines that look like other resources.
+        // The program chooses the name, so the name could contain line breaks and text that looks like other resources.
         printable_line(&format!("{:<8} {} {}", resource.operation, resource.kind(), resource.name()))
     });
     let mut lines: Vec<String> = resources.collect();

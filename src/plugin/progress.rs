@@ -1,12 +1,12 @@
-//! Progress of a command on the standard error. In a terminal, the last line shows the current state and is replaced.
-//! Otherwise, for example in CI, each change is a plain line.
+//! Progress of a command on stderr. In a terminal, each new state replaces the last line. Otherwise, for example in CI,
+//! each state is a new line.
 
 use std::io::{IsTerminal as _, Write as _};
 
 use pulumi_controller::text::printable;
 
-/// Maximum number of characters of the line with the current state. A longer line would wrap, and a wrapped line cannot
-/// be replaced.
+/// Maximum length of the line with the current state, in characters. A longer line would wrap, and the plugin cannot
+/// replace a wrapped line.
 const MAX_LINE: usize = 78;
 
 /// Prints the progress of a command.
@@ -17,7 +17,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates a printer for the standard error.
+    /// Creates a printer that writes to stderr.
     pub fn new() -> Self {
         Progress { is_live: std::io::stderr().is_terminal(), state: None }
     }
@@ -37,12 +37,12 @@ impl Progress {
         self.line("ℹ", text);
     }
 
-    /// Prints a failure of one of several objects.
+    /// Prints the failure of one object. The command continues with the other objects.
     pub fn failure(&mut self, text: &str) {
         self.line("✗", text);
     }
 
-    /// Shows the current state of a wait, if it has changed.
+    /// Shows the current state of a wait if the state has changed.
     pub fn state(&mut self, text: &str) {
         if self.state.as_deref() == Some(text) {
             return;
@@ -79,7 +79,7 @@ fn state_line(text: &str, is_live: bool) -> String {
     }
 }
 
-/// Writes to the standard error. An error is ignored, because there is no other place to report it.
+/// Writes to stderr. Ignores errors, because there is no other place to report them.
 fn write_error(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -9,10 +9,10 @@ use crate::plugin::args::CommandLine;
 
 /// The reference of the plugin.
 const REFERENCE: &str = include_str!("../../docs/kubectl-plugin.md");
-/// The comparison of everyday tasks with other tools.
+/// The documentation that compares the commands for everyday tasks with the commands of other tools.
 const TASKS: &str = include_str!("../../docs/tasks.md");
 
-/// Asserts that the reference contains a command with this output.
+/// Asserts that the reference contains an example of the command with this output.
 pub fn assert_example(command: &str, output: &str) {
     let example = format!("$ {command}\n{output}");
     assert!(REFERENCE.contains(&example), "docs/kubectl-plugin.md lacks this example:\n{example}");
@@ -43,7 +43,7 @@ fn flags(command: &clap::Command) -> BTreeSet<String> {
     own.filter_map(|flag| flag.get_long()).filter(|long| *long != "help").map(|long| format!("--{long}")).collect()
 }
 
-/// Returns the visible commands without subcommands, by their names with the names of their parents.
+/// Returns the visible commands that have no subcommands, with their full names.
 fn leaves<'c>(parent: &'c clap::Command, prefix: &str) -> Vec<(String, &'c clap::Command)> {
     let visible = parent.get_subcommands().filter(|command| !command.is_hide_set());
     visible

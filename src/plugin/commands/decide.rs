@@ -14,12 +14,12 @@ use crate::plugin::plan;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 
-/// Minimum number of digits of a shortened digest in an approval: 128 bits. A tenant who controls the content of the plan
-/// could create a harmful plan with the same few digits as the reviewed plan.
+/// Minimum number of digits of a shortened digest in an approval: 128 bits. With fewer digits, a tenant who controls
+/// the content of the plan could create a harmful plan whose digest starts with the same digits.
 const MIN_APPROVED_DIGITS: usize = 32;
 /// Minimum number of digits of a shortened digest in a rejection.
 const MIN_REJECTED_DIGITS: usize = 8;
-/// Maximum number of resources of a plan in the terminal.
+/// Maximum number of resources of a plan that the command shows in the terminal.
 const MAX_RESOURCES: usize = 50;
 
 /// Approves the plan of a Stack.
@@ -45,7 +45,7 @@ async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDeci
     let plan = waiting_plan(&stack)?;
     match &flags.plan {
         Some(digest) => check_digest(&stack, plan, digest, decision)?,
-        // The user decides about the plan on the screen, even if the controller creates a newer plan in the meantime.
+        // The decision applies to the plan that the terminal shows, even if the controller has created a newer plan.
         None => confirm(&stack, plan, decision)?,
     }
     let user = user(cluster).await?;
@@ -98,7 +98,7 @@ fn check_digest(stack: &Stack, plan: &StackPlan, given: &str, decision: Approval
     )))
 }
 
-/// Shows the plan, and asks the user.
+/// Shows the plan, and asks the user for confirmation.
 fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Result<(), PluginError> {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     confirm::ask(&Question {
@@ -112,11 +112,11 @@ fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Resul
              pulumi explain -n {namespace} {name}, or kubectl pulumi logs -n {namespace} {name} {}",
             plan.update_name
         ),
-        declined: format!("no decision about the plan of Stack {}", full_name(stack)),
+        declined: format!("the plan of Stack {} still waits for a decision", full_name(stack)),
     })
 }
 
-/// Returns the description of a plan for a decision.
+/// Returns the description of a plan that requires a decision.
 fn describe(stack: &Stack, plan: &StackPlan) -> String {
     let mut out = format!("Plan {} of Stack {}\n", plan.digest, full_name(stack));
     let refresh = if plan.refresh.unwrap_or_default() { " with a refresh of the state" } else { "" };
@@ -129,7 +129,7 @@ fn describe(stack: &Stack, plan: &StackPlan) -> String {
     out
 }
 
-/// Returns the name of the user, as the API server knows it. The admission policy accepts no other name.
+/// Returns the user name that the API server derives from the credentials. The admission policy accepts no other name.
 async fn user(cluster: &Cluster) -> Result<String, PluginError> {
     let review = cluster.review(&SelfSubjectReview::default()).await?;
     let info = review.status.and_then(|status| status.user_info);

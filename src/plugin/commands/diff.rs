@@ -1,8 +1,8 @@
 //! `diff`: previews the changes of the current source, or of a local directory, in the workspace pod of a Stack.
 //!
-//! The preview is an interactive session in the pod: while it runs, the agent starts no run and does not replace the
-//! source. An Update with a preview would require an artifact for the local directory, and would change the status of the
-//! Stack.
+//! The preview is an interactive session in the pod. During the session, the agent starts no run and does not replace
+//! the source. The command does not create an Update, because an Update with a preview would require an artifact for
+//! the local directory, and would change the status of the Stack.
 
 mod archive;
 mod configuration;
@@ -28,9 +28,9 @@ use crate::plugin::workspace_pod::{self, Effect};
 use archive::Archive;
 use project::LocalProject;
 
-/// Maximum size of the settings file or of the records in the pod, in bytes.
+/// Maximum size of the content that one command reads from the pod, in bytes.
 const MAX_SETTINGS: usize = 1024 * 1024;
-/// Operations that are not changes of a resource.
+/// Operations that do not change a resource.
 const UNCHANGED: [&str; 3] = ["same", "read", "refresh"];
 
 /// Previews the changes of the current source or of a local directory.
@@ -93,7 +93,7 @@ async fn check_configuration(cluster: &Cluster, stack: &Stack, pod: &str) -> Res
     }
 }
 
-/// Reads files in the pod. Missing files are empty.
+/// Runs a command that prints files in the pod, and returns its output. A missing file adds nothing to the output.
 async fn read(cluster: &Cluster, pod: &str, command: &PodCommand, file: &str) -> Result<String, PluginError> {
     let command = command.command_line(cluster, 0);
     let process = Process { namespace: cluster.namespace(), pod, name: "cat", command, input: None };
@@ -113,9 +113,9 @@ async fn read(cluster: &Cluster, pod: &str, command: &PodCommand, file: &str) ->
     Ok(String::from_utf8_lossy(&content).into_owned())
 }
 
-/// Runs the preview, and prints its output. Returns the number of changes.
+/// Runs the preview, prints its output, and returns the number of changes.
 async fn preview(cluster: &Cluster, pod: &str, local: Option<&Local>, options: &[String]) -> Result<u64, PluginError> {
-    // No line of the output looks like the summary by accident.
+    // The random marker ensures that no line of the output looks like the summary.
     let marker = format!("{}:", Uuid::new_v4());
     let (directory, installs) =
         local.map_or((".", false), |local| (local.project.directory.as_str(), local.project.needs_install));
@@ -154,7 +154,7 @@ fn print_error(line: &[u8]) -> Result<(), PluginError> {
     Ok(())
 }
 
-/// Returns the options of the preview, which are those of the runs of the Stack.
+/// Returns the options of the preview, which are the options of the runs of the Stack.
 fn options(stack: &Stack, refresh: bool) -> Vec<String> {
     let spec = &stack.spec;
     let mut options = vec!["--diff", "--suppress-progress", "--non-interactive", "--color=never"];
@@ -179,7 +179,7 @@ fn result(stack: &Stack, changes: u64) -> Result<String, PluginError> {
     }
 }
 
-/// Returns the number of changed resources in the last event of a preview, or `None` if it is no summary.
+/// Returns the number of changed resources in the last event of a preview, or `None` if the event is not a summary.
 fn changes(event: &[u8]) -> Option<u64> {
     let event: Value = serde_json::from_slice(event).ok()?;
     let summary = event.get("summaryEvent")?;

@@ -19,7 +19,7 @@ use checks::{Check, PERMISSIONS, Permission};
 ///
 /// # Errors
 ///
-/// Returns an error if a check has failed. All checks are printed before.
+/// Prints the results of all checks, and then returns an error if a check has failed.
 pub async fn run(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Result<(), PluginError> {
     let client = cluster.client();
     let mut report = Report::default();

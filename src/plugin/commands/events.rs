@@ -19,9 +19,9 @@ use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::updates;
 
-/// Kinds of the objects whose events are listed without a Stack.
+/// Kinds of the objects whose events the command lists if the user names no Stack.
 const KINDS: [&str; 4] = ["Stack", "Workspace", "Update", "Program"];
-/// Maximum number of listed events. The newest events are listed.
+/// Maximum number of listed events. The command omits older events.
 const MAX_EVENTS: usize = 200;
 
 /// Lists the events of a Stack, or of all Stacks of the namespace.
@@ -47,7 +47,7 @@ pub async fn run(cluster: &Cluster, stack: Option<&str>, format: Format) -> Resu
     screen::print(&list, format)
 }
 
-/// Returns the kinds and names of a Stack and its objects.
+/// Returns the kind and the name of a Stack and of each of its objects.
 async fn objects(cluster: &Cluster, name: &str) -> Result<BTreeSet<(&'static str, String)>, PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), name).await?;
     let updates = updates::list(cluster, cluster.namespace(), name).await?;

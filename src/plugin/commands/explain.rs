@@ -45,7 +45,7 @@ struct Explanation {
     /// Reason of the condition that explains the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// One sentence about the phase.
+    /// Summary of the state in one or two sentences.
     summary: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,

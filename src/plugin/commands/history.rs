@@ -19,7 +19,7 @@ use crate::plugin::updates;
 
 /// Maximum length of the column `CHANGES`, in characters.
 const MAX_CHANGES: usize = 60;
-/// Maximum length of the columns `CAUSE` and `APPROVED BY`, in characters.
+/// Maximum length of each of the columns `CAUSE` and `APPROVED BY`, in characters.
 const MAX_CAUSE: usize = 40;
 
 /// Lists the last runs of a Stack.
@@ -42,7 +42,7 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
 struct History {
     /// Runs whose Updates still exist.
     runs: Vec<Run>,
-    /// Recent combinations of artifact and result, also of runs whose Updates no longer exist.
+    /// Recent combinations of artifact and result, including the results of runs whose Updates no longer exist.
     results: Vec<RunResult>,
 }
 

@@ -1,4 +1,4 @@
-//! `logs`: prints the log of a run, whose lines are selected from the log of the workspace pod.
+//! `logs`: prints the log of a run. The command selects the lines of the run from the log of the workspace pod.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::plugin::progress::Progress;
 use crate::plugin::screen;
 use crate::plugin::select::full_name;
 
-/// Time after the end of a run within which its last lines arrive.
+/// Delay between the end of a run and the last read of its log, because the last lines can arrive late.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Prints the log of a run.
@@ -84,7 +84,8 @@ fn has_started(update: &Update) -> bool {
     update.is_complete() || update.status.as_ref().is_some_and(|status| status.start_time.is_some())
 }
 
-/// Returns the error about a run whose Update does not exist. The status of the Stack contains the last runs.
+/// Returns the error about a run whose Update no longer exists. The result of the run comes from the status of the
+/// Stack.
 fn deleted(stack: &Stack, name: &str) -> PluginError {
     let namespace = stack.namespace().unwrap_or_default();
     let Some(run) = stack.status.iter().flat_map(|status| &status.runs).find(|run| run.name == name) else {
@@ -103,13 +104,13 @@ fn deleted(stack: &Stack, name: &str) -> PluginError {
     PluginError::Missing(format!("the Update of run {name} ({result}) in namespace {namespace} was deleted; {output}"))
 }
 
-/// Returns the error about a run that has ended before it started.
+/// Returns the error about a run that has ended without a start.
 fn not_started(update: &Update) -> PluginError {
     let message = update.status.as_ref().and_then(|status| status.message.as_deref());
     PluginError::NotReady(format!("run {} did not start: {}", update.name_any(), message.unwrap_or("no message")))
 }
 
-/// Prints the last lines of the output in the status of the Update.
+/// Prints the last lines of the output, which the status of the Update contains.
 fn print_last_output(update: &Update) -> Result<(), PluginError> {
     let status = update.status.as_ref();
     let text = status.and_then(|status| status.last_output.as_deref().or(status.message.as_deref()));
@@ -125,16 +126,16 @@ fn read_error(error: &std::io::Error) -> PluginError {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tail {
     lines: VecDeque<String>,
-    /// The log contains lines that do not belong to the run.
+    /// Whether the log contains lines that do not belong to the run.
     has_other_lines: bool,
-    /// The log reached the limit before the end of the run.
+    /// Whether the log reached the size limit before the end of the run.
     is_cut: bool,
 }
 
-/// Prints the lines of a run that has ended, or the lines until now.
+/// Prints the lines of a run until its end or, if the run is open, until now.
 async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
     let mut found = Box::pin(request_tail(cluster, pod, window, tail, tail)).await?;
-    // The API server has also counted these lines.
+    // The limit of the first request also counted the lines of other runs and of the agent.
     if tail.is_some() && found.has_other_lines {
         found = Box::pin(request_tail(cluster, pod, window, None, tail)).await?;
     }
@@ -156,7 +157,7 @@ fn cut_note(namespace: &str, pod: &str) -> String {
     )
 }
 
-/// Reads the last `tail` lines of a run from the last `tail_lines` lines of the pod.
+/// Reads the last `tail` lines of a run from the last `tail_lines` lines of the log of the pod.
 async fn request_tail(
     cluster: &Cluster,
     pod: &str,
@@ -180,7 +181,7 @@ async fn read_tail(
     let mut found = Tail::default();
     let mut read = 0;
     loop {
-        // The limit can cut a character, so the line is not always valid UTF-8.
+        // The size limit can cut a character, so the last line is not always valid UTF-8.
         let mut line = Vec::new();
         let length = log.read_until(b'\n', &mut line).await.map_err(|error| read_error(&error))?;
         if length == 0 {
@@ -258,7 +259,7 @@ mod tests {
         let lines = |texts: &[&str]| texts.iter().map(|text| format!("{text}\n")).collect::<VecDeque<_>>();
         let complete = read_tail(log.as_bytes(), &window, Some(2), MAX_BYTES).await.unwrap();
         assert_eq!(complete, Tail { lines: lines(&["two", "thr\u{e9}"]), ..Tail::default() });
-        // The limit is in the middle of the last character.
+        // The limit cuts the last character.
         let max_bytes = log.len() - 2;
         let cut = read_tail(&log.as_bytes()[..max_bytes], &window, Some(1), max_bytes).await.unwrap();
         assert_eq!(cut, Tail { lines: lines(&["thr\u{fffd}"]), is_cut: true, ..Tail::default() });

@@ -1,7 +1,7 @@
-//! `mcp`: serves commands of the plugin as tools of the Model Context Protocol on the standard input and output.
+//! `mcp`: serves commands of the plugin as tools of the Model Context Protocol (MCP) on stdin and stdout.
 //!
-//! Each call runs the plugin as a child process, so a tool has exactly the permissions, the output and the limits of its
-//! command, and the output of a command cannot mix with the messages of the protocol.
+//! Each call runs the plugin as a child process. A tool therefore has exactly the permissions, the output and the
+//! limits of its command, and the output of the command cannot mix with the messages of the protocol.
 
 mod tools;
 
@@ -30,13 +30,13 @@ use crate::plugin::error::PluginError;
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Maximum size of the output of a tool, in bytes.
 const MAX_OUTPUT: u64 = 256 * 1024;
-/// Maximum size of the messages of a tool on its standard error, in bytes.
+/// Maximum size of the output of a tool on stderr, in bytes.
 const MAX_MESSAGES: u64 = 16 * 1024;
 /// Maximum number of concurrent calls. Other calls wait.
 const MAX_CALLS: usize = 4;
-/// Time after the timeout of a command within which its process exits.
+/// Grace period between the timeout of a command and the end of its process.
 const EXIT_TIME: Duration = Duration::from_secs(10);
-/// Exit code of `doctor` if it has found a problem. The report is then the result, and not an error of the tool.
+/// Exit code of `doctor` if a check has failed. The result of the tool is then the report and not an error.
 const UNHEALTHY: i32 = 6;
 const INSTRUCTIONS: &str = "Reads the Pulumi stacks that pulumi-controller deploys on Kubernetes. Start with `get`, and \
                             call `explain` for a Stack that is not Ready.";
@@ -106,7 +106,8 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = tools::find(&request.name, self.allow_changes) else {
-            let message = format!("unknown tool {}: list the tools; --allow-changes adds more tools", request.name);
+            let message =
+                format!("unknown tool {}: list the tools; --allow-changes adds tools that change Stacks", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
         let arguments = request.arguments.unwrap_or_default();
@@ -120,7 +121,7 @@ impl ServerHandler for Server {
 }
 
 impl Server {
-    /// Runs a command of the plugin. The process ends when the future is dropped.
+    /// Runs a command of the plugin. If the caller drops the future, the process ends.
     async fn call(&self, words: &[String]) -> Result<Called, String> {
         let _permit = self.calls.acquire().await.map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.program);
@@ -144,12 +145,12 @@ struct Output {
     is_cut: bool,
 }
 
-/// Reads an output, and keeps it up to a limit.
+/// Reads an output to its end, and keeps the bytes up to a limit.
 async fn read(reader: Option<impl AsyncRead + Unpin>, limit: u64) -> Output {
     let mut bytes = Vec::new();
     if let Some(mut reader) = reader {
-        // The output until an error is the output of the process. The rest is also read, because the process would
-        // otherwise fail.
+        // If a read fails, the bytes before the error are the output. The second read discards the rest, because a
+        // process cannot continue while its pipe is full.
         let _ = (&mut reader).take(limit + 1).read_to_end(&mut bytes).await;
         let _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
     }
@@ -172,7 +173,7 @@ impl Called {
         Called { output: Output::default(), messages: cause.to_owned(), code: None }
     }
 
-    /// Returns the result of a tool: the output, and the messages unless the output is sufficient.
+    /// Returns the result of a tool: the output and, unless the output is sufficient, the messages on stderr.
     fn into_result(self, tool: &str) -> CallToolResult {
         let is_report = tool == "doctor" && self.code == Some(UNHEALTHY);
         let is_success = self.code == Some(0) || is_report;

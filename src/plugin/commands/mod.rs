@@ -33,16 +33,16 @@ pub async fn run(line: CommandLine) -> Result<(), PluginError> {
     let CommandLine { global, command } = line;
     match command {
         Command::Completion => return screen::write(completion::SCRIPT.as_bytes()),
-        // A completion without a cluster still completes commands and flags.
+        // The completion of commands and flags needs no cluster.
         Command::Complete(flags) => return completion::complete(&global, &flags.words).await,
         Command::Version => return version::run(Cluster::connect(&global).await, global.output).await,
-        // Each tool connects to the cluster itself, so that a tool reports a missing connection.
+        // The server needs no connection: each tool connects to the cluster, and reports a missing connection itself.
         Command::Mcp(flags) => return Box::pin(mcp::run(&global, &flags)).await,
         _ => {}
     }
     let cluster = Cluster::connect(&global).await?;
     let format = global.output;
-    // The futures contain complete objects, such as Stacks, so they are on the heap.
+    // Each future contains complete objects, such as Stacks, so the future is on the heap.
     match command {
         Command::Get(flags) => Box::pin(get::run(&cluster, &flags, format)).await,
         Command::Tree(flags) => Box::pin(tree::run(&cluster, &flags.stack, format)).await,

@@ -23,8 +23,8 @@ const MASKED: &str = "[secret]";
 /// Maximum number of names of outputs in a message.
 const MAX_NAMES: usize = 20;
 
-/// Prints the outputs of a Stack. Only `--show-secrets` reads the Secret with the values of secret outputs, with the
-/// permissions of the user.
+/// Prints the outputs of a Stack. With `--show-secrets`, reads the Secret with the values of secret outputs, which
+/// requires a permission of the user.
 ///
 /// # Errors
 ///
@@ -78,7 +78,7 @@ async fn secret(cluster: &Cluster, stack: &Stack) -> Result<Secret, PluginError>
     cluster.get(namespace, name).await
 }
 
-/// Returns the name of the Secret of the newest successful `up`. The Updates are sorted, newest first.
+/// Returns the name of the Secret of the newest successful `up`. `updates` are sorted, newest first.
 fn secret_name(updates: &[Update]) -> Option<&str> {
     updates.iter().filter(|update| update.spec.kind == UpdateKind::Up).find_map(|update| {
         let status = update.status.as_ref().filter(|status| status.phase == Some(UpdatePhase::Succeeded))?;
@@ -90,7 +90,7 @@ fn is_masked(value: &Value) -> bool {
     value.as_str() == Some(MASKED)
 }
 
-/// Replaces the masked values. The Secret contains the JSON text of each output.
+/// Replaces the masked values with the values in the Secret, which contains the JSON text of each output.
 fn reveal(
     stack: &Stack,
     outputs: &mut BTreeMap<String, Value>,
@@ -98,7 +98,7 @@ fn reveal(
 ) -> Result<(), PluginError> {
     for (name, value) in outputs.iter_mut().filter(|(_, value)| is_masked(value)) {
         let bytes = data.and_then(|data| data.get(&key(name)));
-        // The error of the parser can contain parts of the value.
+        // The message omits the error of the parser, because the error can contain parts of the secret value.
         let found = bytes.and_then(|bytes| serde_json::from_slice(&bytes.0).ok());
         *value = found.ok_or_else(|| {
             PluginError::Failed(format!(

@@ -17,7 +17,7 @@ use crate::plugin::progress::Progress;
 use crate::plugin::select::{self, full_name};
 use crate::plugin::sources::Source;
 
-/// Time after a fetch within which the new revision starts a run.
+/// Maximum duration of the wait for a run that a new revision of the source starts.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Run whose result the command waits for.
@@ -25,7 +25,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 enum Goal {
     /// The run that the annotation requests.
     Requested,
-    /// The run that a new revision of the source has started. Contains the name of the run before it.
+    /// The run that a new revision of the source has started. Contains the name of the previous run.
     After(Option<String>),
 }
 
@@ -48,7 +48,7 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
     let patch = if flags.refresh { requests::request_with_refresh(&value) } else { requests::request(&value) };
     let mut goals = Vec::new();
     for stack in stacks {
-        // The run of a new revision has no refresh.
+        // The run of a new revision does not refresh the state, so a refresh requires a requested run.
         let revision = Source::of(&stack).and_then(|source| revisions.get(&source.describe()));
         let goal = match revision.filter(|_| !flags.refresh) {
             Some(revision) => Box::pin(started_run(cluster, &stack, revision, started_until, &mut progress)).await?,
@@ -82,8 +82,8 @@ async fn request(cluster: &Cluster, stack: &Stack, patch: &Value, progress: &mut
     Ok(())
 }
 
-/// Waits until a new revision of the source has started a run. Returns `None` if a run must be requested. `before` is the
-/// Stack before the source was reconciled.
+/// Waits until a new revision of the source has started a run. Returns `None` if the command must request a run.
+/// `before` is the Stack before the reconciliation of the source.
 async fn started_run(
     cluster: &Cluster,
     before: &Stack,
@@ -117,7 +117,7 @@ fn run_of_revision(before: &Stack, now: &Stack, revision: &str) -> Option<Goal> 
     }
     let is_open = now.status.as_ref().is_some_and(|status| status.current_update.is_some());
     let last = |stack: &Stack| stack.status.as_ref()?.last_update.as_ref()?.name.clone();
-    // While the run is open, the last run is the run before it.
+    // While the run is open, the last run in the status is the previous run.
     Some(Goal::After(last(if is_open { now } else { before })))
 }
 
@@ -126,7 +126,7 @@ fn attempted(stack: &Stack) -> Option<&str> {
     stack.status.as_ref()?.last_attempted_revision.as_deref()
 }
 
-/// Reports the suspended Stacks. Named Stacks that are suspended are failures.
+/// Reports the suspended Stacks. A suspended Stack is a failure if the user has named the Stack.
 fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progress) -> Missed {
     let mut missed = Missed::default();
     for stack in suspended {
@@ -142,7 +142,7 @@ fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progre
     missed
 }
 
-/// Reconciles each source of the Stacks once. Returns the fetched revisions by source.
+/// Reconciles each source of the Stacks once, and returns the fetched revision of each source.
 async fn reconcile_sources(
     cluster: &Cluster,
     stacks: &[Stack],
@@ -178,7 +178,7 @@ impl Missed {
     ///
     /// # Errors
     ///
-    /// Returns the error if it also affects the other Stacks.
+    /// Returns the error if the error also affects the other Stacks.
     pub fn add(&mut self, error: PluginError, progress: &mut Progress) -> Result<(), PluginError> {
         match error {
             PluginError::NotReady(message) => {
@@ -198,7 +198,7 @@ impl Missed {
     ///
     /// # Errors
     ///
-    /// Returns an error with the number of Stacks.
+    /// Returns an error that contains the numbers of these Stacks.
     pub fn summarize(self) -> Result<(), PluginError> {
         match (self.failed, self.waiting) {
             (0, 0) => Ok(()),

@@ -20,7 +20,7 @@ use crate::plugin::screen::{self, escaped_json};
 use crate::plugin::select::full_name;
 use crate::plugin::workspace_pod::{self, Effect};
 
-/// Maximum length of a URN and of a name, in bytes.
+/// Maximum length of an argument for the CLI, such as a URN or a name, in bytes.
 const MAX_URN: usize = 4096;
 
 /// Runs a command for the state of a Pulumi stack.
@@ -68,7 +68,7 @@ async fn export(cluster: &Cluster, flags: &ExportFlags) -> Result<(), PluginErro
     call(cluster, &pod, "pulumi stack export", &arguments, None, print).await
 }
 
-/// Changes the state after the user has confirmed the change.
+/// Asks the user for confirmation, and changes the state.
 async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Change<'_>) -> Result<(), PluginError> {
     let what = change.what();
     let (stack, _) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
@@ -80,7 +80,7 @@ async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Chang
             declined: format!("the state of Stack {} is unchanged", full_name(&stack)),
         })?;
     }
-    // The user can have resumed the Stack during the question.
+    // A user can have resumed the Stack while the command waited for the confirmation.
     let (stack, pod) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
     let mut progress = Progress::new();
     progress.action(&format!("changing the state of Stack {}", full_name(&stack)));
@@ -163,7 +163,7 @@ enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// Returns what the change does, for messages.
+    /// Returns the action of the change for messages.
     fn what(&self) -> &'static str {
         match self {
             Change::Import { .. } => "import the state",
@@ -185,7 +185,7 @@ impl Change<'_> {
         format!("pulumi {}", self.words().join(" "))
     }
 
-    /// Returns the arguments of the CLI. Values that could look like flags follow `--`.
+    /// Returns the arguments of the CLI. Values follow `--`, so the CLI does not parse them as flags.
     fn arguments(&self, stack: &Stack) -> Vec<String> {
         let mut arguments = on_stack(&self.words(), stack);
         let (switches, values): (Vec<&str>, Vec<&str>) = match *self {
@@ -209,7 +209,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the description for the confirmation.
+    /// Returns the description of the change for the confirmation.
     fn describe(&self, stack: &Stack) -> String {
         let mut lines = vec![("pulumi stack", stack.spec.stack.clone()), ("command", self.command())];
         match self {
@@ -241,7 +241,7 @@ fn on_stack(words: &[&str], stack: &Stack) -> Vec<String> {
     words.chain(["--non-interactive".to_owned(), format!("--stack={}", stack.spec.stack)]).collect()
 }
 
-/// Returns an argument for the CLI after a check.
+/// Returns an argument for the CLI, or an error if the argument is not valid.
 fn checked<'a>(what: &str, value: &'a str) -> Result<&'a str, PluginError> {
     let is_valid = !value.is_empty() && value.len() <= MAX_URN && !value.chars().any(char::is_control);
     let is_valid = is_valid && (what != "URN" || value.starts_with("urn:pulumi:"));

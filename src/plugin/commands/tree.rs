@@ -68,7 +68,7 @@ struct Dependency {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Node {
-    /// Role of the object for its parent, such as `depends on`.
+    /// Relation of the parent to the object, such as `depends on`.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     kind: String,
@@ -114,7 +114,8 @@ fn tree(objects: &Objects) -> Node {
     Node { children, ..node("Stack", stack.name_any(), stack_state(stack)) }
 }
 
-/// Returns the kinds and names of the objects with the outputs of a Stack, and whether the controller has written them.
+/// Returns the kinds and names of the objects with the outputs of a Stack. The value of each entry is whether the
+/// controller has written the object.
 fn output_objects(stack: &Stack) -> BTreeMap<(OutputObjectKind, String), bool> {
     let wanted = stack.spec.write_outputs_to.iter().map(|object| ((object.kind, object.name.clone()), false));
     let mut objects: BTreeMap<_, _> = wanted.collect();
@@ -144,7 +145,7 @@ fn source(stack: &Stack, own: &str) -> Node {
     }
 }
 
-/// Returns the state of a Stack in another namespace, which the user may not be allowed to read.
+/// Returns the state of a Stack in another namespace. The user can lack the permission to read this Stack.
 fn dependency_state(found: Result<Option<Stack>, PluginError>) -> Result<String, PluginError> {
     match found {
         Ok(Some(stack)) => Ok(stack_state(&stack)),
@@ -162,7 +163,7 @@ fn stack_state(stack: &Stack) -> String {
     format!("{phase}{revision}{}", violations(status.and_then(|status| status.policy_violations.as_ref())))
 }
 
-/// Returns the numbers of policy violations as the end of a state.
+/// Returns the numbers of policy violations as a suffix of a state.
 fn violations(found: Option<&PolicyViolations>) -> String {
     phase::violations(found).map(|numbers| format!(", policy violations: {numbers}")).unwrap_or_default()
 }
@@ -204,7 +205,7 @@ fn update_state(update: &Update) -> String {
 impl Node {
     fn write(&self, parent: &str, first: &str, next: &str, out: &mut String) {
         let role = self.role.map(|role| format!("{role} ")).unwrap_or_default();
-        // The namespace is printed only if it differs from the namespace of the parent.
+        // The tree shows a namespace only if it differs from the namespace of the parent.
         let name = match self.namespace == parent {
             true => format!("{}/{}", self.kind, self.name),
             false => format!("{}/{}/{}", self.kind, self.namespace, self.name),

@@ -8,11 +8,11 @@ use crate::plugin::controller::{self, Controller, VERSION};
 use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen};
 
-/// Prints the versions of the plugin and of the controller. The version of the plugin is also printed without a cluster.
+/// Prints the versions of the plugin and of the controller. Without a cluster, prints only the version of the plugin.
 ///
 /// # Errors
 ///
-/// Returns an error if there is no connection to a cluster, or if the Deployments cannot be listed.
+/// Returns an error if the plugin cannot connect to a cluster, or cannot list the Deployments.
 pub async fn run(cluster: Result<Cluster, PluginError>, format: Format) -> Result<(), PluginError> {
     let found = match cluster {
         Ok(cluster) => controller::find(&cluster).await,

@@ -13,7 +13,7 @@ use crate::plugin::error::PluginError;
 
 /// Maximum number of entries.
 const MAX_ENTRIES: u64 = 20_000;
-/// Maximum size of all files, in bytes.
+/// Maximum total size of the files, in bytes.
 const MAX_BYTES: u64 = 100 * 1024 * 1024;
 
 /// Archive of a local directory.
@@ -21,7 +21,7 @@ pub struct Archive {
     /// Compressed tar archive.
     pub bytes: Vec<u8>,
     files: u64,
-    /// Size of the files, in bytes.
+    /// Total size of the files, in bytes.
     size: u64,
 }
 
@@ -32,7 +32,7 @@ impl Archive {
     }
 }
 
-/// Packs a directory. `settings` is the path of the settings file, which gets the content `content`.
+/// Packs a directory. In the archive, the settings file with the path `settings` has the content `content`.
 ///
 /// # Errors
 ///
@@ -62,8 +62,8 @@ pub fn pack(root: &Path, settings: &str, content: &[u8]) -> Result<Archive, Plug
 /// Returns the entries of a directory that neither Git nor Flux ignores.
 fn walk(root: &Path) -> ignore::Walk {
     let mut walk = WalkBuilder::new(root);
-    // All files that Git ignores, also those in `.git/info/exclude` and in the global file of the user, which often
-    // contain secrets.
+    // The archive must not contain files that Git ignores, because these files often contain secrets. The ignore rules
+    // in `.git/info/exclude` and in the global file of the user apply too.
     walk.hidden(false).ignore(false).require_git(false);
     walk.add_custom_ignore_filename(".sourceignore");
     walk.filter_entry(|entry| entry.file_name() != ".git");
@@ -73,7 +73,7 @@ fn walk(root: &Path) -> ignore::Walk {
 struct Packing<'a> {
     root: &'a Path,
     builder: Builder<GzEncoder<Vec<u8>>>,
-    /// Time of all entries, in seconds since 1970.
+    /// Modification time of all entries, in seconds since 1970.
     now: u64,
     entries: u64,
     files: u64,
@@ -81,7 +81,7 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Appends a file, a directory or a symbolic link. Ignores other entries, such as sockets.
+    /// Appends a file, a directory or a symbolic link to the archive. Ignores other entries, such as sockets.
     fn append(&mut self, path: &Path) -> Result<(), PluginError> {
         let full = self.root.join(path);
         let metadata = std::fs::symlink_metadata(&full).map_err(|error| self.failed_at(path, &error.to_string()))?;
@@ -104,7 +104,7 @@ impl Packing<'_> {
         self.count(0)
     }
 
-    /// Reads a file up to the limit, because the file can grow.
+    /// Reads a file up to the size limit, because the file can grow while the command reads it.
     fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
         let mut content = Vec::new();
         std::fs::File::open(path)?.take(MAX_BYTES.saturating_sub(self.size) + 1).read_to_end(&mut content)?;
@@ -129,7 +129,7 @@ impl Packing<'_> {
         header
     }
 
-    /// Counts an entry.
+    /// Adds an entry to the totals, and returns an error if they exceed a limit.
     fn count(&mut self, size: u64) -> Result<(), PluginError> {
         self.entries += 1;
         self.size = self.size.saturating_add(size);
@@ -167,7 +167,8 @@ fn mode(metadata: &std::fs::Metadata) -> u32 {
     if metadata.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 }
 }
 
-/// Returns the mode of a file in the archive. Windows does not record whether a file is executable.
+/// Returns the mode of a file in the archive. All files are executable, because Windows does not record this
+/// permission.
 #[cfg(not(unix))]
 fn mode(_: &std::fs::Metadata) -> u32 {
     0o755

@@ -1,8 +1,8 @@
 //! Checks that the settings file in the workspace pod contains the configuration of the Stack.
 //!
 //! The agent writes the configuration at the start of a run. Until the first run with the installed source, for example
-//! after the pod was replaced, the pod contains only the settings file of the source, and a preview would report changes
-//! that no run would make.
+//! after a replacement of the pod, the pod contains only the settings file of the source. A preview would then report
+//! changes that no run would make.
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;
@@ -10,7 +10,7 @@ use pulumi_controller::view::phase;
 use serde_json::{Deserializer, Value};
 
 /// Returns why a preview would not use the configuration of the Stack, and what the user can do. `records` contains the
-/// records of the agent about the installed source and about its last settings.
+/// records that the agent keeps about the installed source and about the last settings.
 pub fn refusal(stack: &Stack, pod: &str, records: &str) -> Option<String> {
     if is_written(&stack.spec.stack, records) {
         return None;
@@ -31,7 +31,7 @@ fn is_written(stack: &str, records: &str) -> bool {
     let records: Vec<Value> = Deserializer::from_str(records).into_iter::<Value>().map_while(Result::ok).collect();
     let [source, settings] = records.as_slice() else { return false };
     let source_tree = source.pointer("/current_source/tree").and_then(Value::as_str);
-    // A run that failed early has not encrypted all secret values.
+    // If a run has failed early, the agent has not encrypted all secret values.
     let is_complete = settings.get("missing_secrets").and_then(Value::as_array).is_none_or(Vec::is_empty);
     let recorded = settings.get("stack").and_then(Value::as_str).unwrap_or_default();
     // With a default organization, the record contains the complete name of the Pulumi stack.

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::plugin::error::PluginError;
 
-/// Names of project files and the extensions of their settings files, in the order of the Pulumi CLI.
+/// Names of project files and the extensions of their settings files, in the order in which the Pulumi CLI searches
+/// them.
 const FILES: [(&str, &str); 3] = [("Pulumi.json", "json"), ("Pulumi.yaml", "yaml"), ("Pulumi.yml", "yml")];
 /// Maximum size of a project file or of a settings file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -19,9 +20,10 @@ pub struct LocalProject {
     pub name: String,
     /// Directory of the project, relative to the local directory, with `/` as the separator. `.` is the local directory.
     pub directory: String,
-    /// Whether `pulumi install` installs dependencies. The agent decides in the same way: see `pulumi/project.rs`.
+    /// Whether `pulumi install` must run before the preview. The agent uses the same rule: see `pulumi/project.rs`.
     pub needs_install: bool,
-    /// Directory of the settings files, relative to the project. Empty if it is the project.
+    /// Directory of the settings files, relative to the project. Empty if the settings files are in the project
+    /// directory.
     settings_directory: String,
     extension: &'static str,
 }
@@ -33,7 +35,8 @@ pub fn directory_of(stack: &Stack) -> Option<String> {
 }
 
 impl LocalProject {
-    /// Finds the project: in the directory of the source that the Stack selects, or else in the local directory itself.
+    /// Finds the project in the directory that the Stack selects or, if that directory contains no project, in the
+    /// local directory itself.
     ///
     /// # Errors
     ///
@@ -62,7 +65,7 @@ impl LocalProject {
         let project = document(text).map_err(|why| invalid(&why))?;
         let string = |key: &str| project.get(key).and_then(Value::as_str).map(str::to_owned);
         let name = string("name").ok_or_else(|| invalid("the field `name` is missing"))?;
-        // `config` is the directory of the settings files in older projects, and a schema in newer projects.
+        // In older projects, `config` is the directory of the settings files. In newer projects, `config` is a schema.
         let settings_directory = string("stackConfigDir").or_else(|| string("config")).unwrap_or_default();
         let runtime = project.get("runtime");
         let runtime = runtime.and_then(|runtime| runtime.get("name").unwrap_or(runtime).as_str());
@@ -109,7 +112,7 @@ impl LocalProject {
 ///
 /// # Errors
 ///
-/// Returns the message of the parser.
+/// Returns the message of the parser if the text is neither valid YAML nor valid JSON.
 pub fn document(text: &str) -> Result<Value, String> {
     let mut options = serde_saphyr::Options::default();
     options.emit_comments = false;
@@ -118,8 +121,8 @@ pub fn document(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
 }
 
-/// Reads a file of a directory, or returns `None` if the file does not exist. The settings are sent to the pod, so a
-/// symbolic link in an untrusted directory must not add another file of the user to them.
+/// Reads a file of a directory, or returns `None` if the file does not exist. Rejects symbolic links that lead out of
+/// the directory: an untrusted directory could otherwise send other files of the user to the pod.
 fn read(root: &Path, file: &str) -> Result<Option<String>, PluginError> {
     let path = root.join(file);
     let failed = |why: String| PluginError::Failed(format!("failed to read {}: {why}", path.display()));
@@ -145,7 +148,8 @@ fn outside(path: &str) -> PluginError {
     ))
 }
 
-/// Returns a relative path without `.` and `..`, or `None` if it is outside its base. The base itself is `.`.
+/// Returns a relative path without `.` and `..`, or `None` if the path leads out of its base directory. The path of the
+/// base directory is `.`.
 fn normalized(path: &str) -> Option<String> {
     let mut segments = Vec::new();
     for segment in path.split('/') {

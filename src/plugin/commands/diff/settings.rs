@@ -1,7 +1,7 @@
 //! Merges the settings file of a local directory with the configuration of the Stack.
 //!
-//! The settings file in the workspace pod contains the configuration of the Stack, with encrypted secrets, in addition to
-//! the settings file of the source. Only the keys that the Stack sets are taken from it.
+//! The settings file in the workspace pod contains the settings of the source, and the configuration of the Stack with
+//! encrypted secrets. The merged file contains only those keys of the pod that the Stack sets.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryp
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 
-/// Returns the text of the settings file for the preview. JSON is also valid YAML, and has no ambiguous values.
+/// Returns the text of the settings file for the preview. The text is JSON, which is also valid YAML and has no
+/// ambiguous values.
 ///
 /// # Errors
 ///
@@ -79,8 +80,8 @@ fn first_segment(path: &str) -> &str {
     path.split(['.', '[']).next().unwrap_or(path)
 }
 
-/// Returns the key with its namespace. `key` is a short form of `<project>:key`, and `<namespace>:config:<key>` is an old
-/// form of `<namespace>:<key>`.
+/// Returns the key with its namespace. `<key>` is the short form of `<project>:<key>`, and `<namespace>:config:<key>`
+/// is the old form of `<namespace>:<key>`.
 fn full_name(key: &str, project: &str) -> String {
     match key.split_once(':') {
         None => format!("{project}:{key}"),
@@ -88,13 +89,13 @@ fn full_name(key: &str, project: &str) -> String {
     }
 }
 
-/// Adds the Pulumi ESC environments of the Stack after those of the local settings file.
+/// Appends the Pulumi ESC environments of the Stack to the environments in the local settings file.
 fn add_environments(settings: &mut Map<String, Value>, environments: &[String]) {
     if environments.is_empty() {
         return;
     }
     let own = settings.entry(ENVIRONMENT).or_insert_with(|| Value::Array(Vec::new()));
-    // The other form of the field is an environment itself, whose imports are in the key `imports`.
+    // The field can also contain an inline environment, which lists other environments in the key `imports`.
     let imports = match own {
         Value::Object(environment) => environment.entry("imports").or_insert_with(|| Value::Array(Vec::new())),
         imports => imports,

@@ -1,4 +1,4 @@
-//! The checks of `doctor`, as pure functions from responses of the API server to results.
+//! The checks of `doctor`. Each check is a pure function that derives a result from responses of the API server.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::plugin::controller::{Controller, VERSION};
 use crate::plugin::error::PluginError;
 use crate::plugin::select::full_name;
 
-/// Maximum number of Stacks in a message.
+/// Maximum number of names of Stacks in a message.
 const MAX_STACKS: usize = 10;
 
 /// Result of a check.
@@ -102,7 +102,7 @@ pub static PERMISSIONS: [Permission; 11] = [
     permission("get", "", "secrets", "", "outputs --show-secrets"),
 ];
 
-/// Returns the result of the request for the version of the API server.
+/// Checks that the API server responds to a request for its version.
 pub fn api_server(version: Result<String, PluginError>) -> Check {
     match version {
         Ok(version) => Check::ok(format!("API server {version} responds")),
@@ -134,7 +134,7 @@ pub fn kinds(served: Result<BTreeSet<(String, String)>, PluginError>) -> Check {
     }
 }
 
-/// Checks that the controller runs, and that it has the version of the plugin.
+/// Checks that the controller runs, and that the controller and the plugin have the same version.
 pub fn controllers(found: Result<Vec<Controller>, PluginError>) -> Vec<Check> {
     let controllers = match found {
         Ok(controllers) => controllers,
@@ -155,7 +155,7 @@ fn controller(found: &Controller) -> Check {
     if *available == 0 {
         let message = format!("controller {namespace}/{name} is not running: 0 of {replicas} replicas are available");
         let action = format!(
-            "Look at its pods: kubectl describe pods -n {namespace} -l app.kubernetes.io/component=pulumi-controller"
+            "Check its pods: kubectl describe pods -n {namespace} -l app.kubernetes.io/component=pulumi-controller"
         );
         return Check::failed(message, &action);
     }
@@ -220,7 +220,8 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -
     checks
 }
 
-/// Returns whether the Stack waits for a pod that no node can run. The condition contains the reason of the Workspace.
+/// Returns whether the Stack waits for an unschedulable pod. The message of the condition of the Stack contains the
+/// reason of the Workspace.
 fn has_unschedulable_pod(stack: &Stack) -> bool {
     Phase::of(stack) != Phase::Stalled
         && phase::cause(stack).is_some_and(|cause| cause.contains(workspace_reason::UNSCHEDULABLE))
@@ -241,7 +242,7 @@ fn explain(stack: &Stack) -> String {
     format!("For the cause and the next step: kubectl pulumi explain -n {namespace} {}", stack.name_any())
 }
 
-/// Returns the names of the first Stacks, and the number of the others.
+/// Returns the names of the first Stacks, and the number of the remaining Stacks.
 fn list(stacks: &[&Stack]) -> String {
     let names: Vec<String> = stacks.iter().take(MAX_STACKS).map(|stack| full_name(stack)).collect();
     match stacks.len().saturating_sub(MAX_STACKS) {

@@ -1,4 +1,4 @@
-//! Facts about a Stack, its Workspace and its run that help to find the cause of a state.
+//! Facts about a Stack, its Workspace and its run, which help the user to find the cause of the state.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
@@ -12,9 +12,9 @@ use pulumi_controller::view::{phase, runs};
 
 use crate::plugin::plan;
 
-/// Maximum number of policy violations.
+/// Maximum number of policy violations in the details.
 const MAX_VIOLATIONS: usize = 5;
-/// Maximum number of resources of a plan.
+/// Maximum number of resources of a plan in the details.
 const MAX_RESOURCES: usize = 10;
 /// Maximum length of the text of a policy violation, in characters.
 const MAX_TEXT: usize = 200;
@@ -45,7 +45,7 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
         details.push(format!("the Workspace is asleep{since}; the next run creates its pod"));
     }
     let ready = workspace.and_then(|status| conditions::find(&status.conditions, READY));
-    // The cause of the Stack often contains the message of the Workspace.
+    // The cause of the Stack often contains the message of the Workspace, which the details must not repeat.
     let cause = phase::cause(&facts.stack).unwrap_or_default();
     let is_new = |ready: &&Condition| ready.message.is_empty() || !cause.contains(&ready.message);
     if let Some(ready) = ready.filter(|ready| ready.status != "True").filter(is_new) {
@@ -86,7 +86,8 @@ fn of_plan(plan: &StackPlan) -> String {
     format!("plan {}: {}{lines}", plan.digest, plan::changes(plan))
 }
 
-/// Returns the numbers of policy violations, and the first of them. Violations of mandatory policies come first.
+/// Returns the numbers of policy violations by level, and the first violations. Violations of mandatory policies come
+/// first.
 fn of_violations(status: &StackStatus) -> Option<String> {
     let found = status.policy_violations.as_ref()?;
     let numbers = phase::violations(Some(found))?;

@@ -20,7 +20,7 @@ enum Kind {
     Text,
     /// Value of a flag: a text.
     TextFlag(&'static str),
-    /// Value of a flag: a number of lines, and its default.
+    /// Value of a flag: a number of lines. Contains the flag and the default.
     LinesFlag(&'static str, u64),
     /// Flag without a value.
     Switch(&'static str),
@@ -140,7 +140,7 @@ impl Definition {
     pub fn tool(&self) -> Tool {
         let annotations = match self.is_change {
             false => ToolAnnotations::default().read_only(true),
-            // A resumed Stack can start a run at once.
+            // `reconcile` and `resume` can start a run, which can delete resources.
             true => ToolAnnotations::default().read_only(false).destructive(self.name != "suspend"),
         };
         Tool::new(self.name, self.description, self.schema()).with_annotations(annotations)
@@ -160,12 +160,12 @@ impl Definition {
         schema
     }
 
-    /// Returns the command line of a call, without the global flags of the server. A positional argument follows `--`, so
-    /// that it is never a flag.
+    /// Returns the command line of a call, without the global flags of the server. Positional arguments follow `--`, so
+    /// the plugin does not parse them as flags.
     ///
     /// # Errors
     ///
-    /// Returns a message about an invalid argument.
+    /// Returns a message if an argument is unknown, missing or invalid.
     pub fn words(&self, given: &JsonObject) -> Result<Vec<String>, String> {
         if let Some(name) = given.keys().find(|name| self.arguments.iter().all(|argument| argument.name != **name)) {
             return Err(format!("unknown argument {name:?} of the tool {}", self.name));
@@ -223,7 +223,7 @@ impl Argument {
     }
 }
 
-/// Returns a short text without control characters.
+/// Returns the text of a value, or `None` if the value is not a short text without control characters.
 fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| text.chars().count() <= MAX_TEXT && !text.chars().any(char::is_control))
 }
