@@ -1,5 +1,5 @@
-//! Actions of users: forms that change objects with the token of the user. RBAC and admission policies decide about each
-//! change.
+//! Actions of users. Each action is a form that changes objects with the token of the user, so RBAC and admission
+//! policies apply to each change.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -23,7 +23,7 @@ const MAX_REASON: usize = 200;
 /// Field manager of the changes.
 const FIELD_MANAGER: &str = "pulumi-controller-ui";
 
-/// Change to the objects of a Stack.
+/// Request to the API server that performs an action.
 #[derive(Debug)]
 enum Change {
     /// JSON merge patch of the Stack.
@@ -44,16 +44,16 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
         Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
         Change::Decide(approval) => {
             create(&visitor.user, namespace, &approval).await?;
-            // The page confirms the decision only as long as this plan is the current plan.
+            // The digest lets the page show the confirmation only while this plan is the current plan.
             location.push_str("&plan=");
             location.push_str(&approval.spec.plan_digest);
         }
     }
-    tracing::info!(user = visitor.session.user, action, namespace, name, "action of a user in the web UI");
+    tracing::info!(user = visitor.session.user, action, namespace, name, "a user performed an action in the web UI");
     Ok(redirect(&location))
 }
 
-/// Returns the change of an action.
+/// Returns the request that performs an action.
 fn change(stack: &Stack, action: &str, form: &Form, user: &str) -> Result<Change, UiError> {
     let status = stack.status.as_ref();
     match action {
@@ -79,8 +79,8 @@ fn change(stack: &Stack, action: &str, form: &Form, user: &str) -> Result<Change
     }
 }
 
-/// Returns the decision about a plan. The form contains the digest of the plan that the user has seen, so a newer plan is
-/// never approved unseen.
+/// Returns the decision about a plan. The form contains the digest of the plan that the user has seen, so the decision
+/// never applies to a newer plan.
 fn decide(stack: &Stack, form: &Form, user: &str, decision: ApprovalDecision) -> Result<Change, UiError> {
     let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
     let plan = plan.filter(|plan| form.get("plan") == Some(plan.digest.to_string().as_str()));

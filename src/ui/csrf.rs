@@ -3,7 +3,8 @@
 
 use axum::http::{HeaderMap, header};
 
-/// Returns whether a page of the same origin has sent a form. All current browsers send at least one of both headers.
+/// Returns whether a page of the same origin has sent a form. All current browsers send at least one of the two
+/// headers.
 pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let site = text("sec-fetch-site");
@@ -18,7 +19,8 @@ pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
         && origin.is_none_or(is_from_host)
 }
 
-/// Returns whether a link on a page of another site has opened the page. The browser then sends no cookie of the session.
+/// Returns whether a link on a page of another site has opened the page. For such a request, the browser does not send
+/// the cookie of the session.
 pub(super) fn is_from_other_site(headers: &HeaderMap) -> bool {
     headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }

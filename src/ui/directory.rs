@@ -1,4 +1,4 @@
-//! Rows of all Stacks in the scope of the controller. A watch maintains the rows.
+//! Rows of all Stacks in the scope of the controller. A watch keeps the rows up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,20 +17,21 @@ use super::row::{Key, Row};
 use crate::api::pulumi::Stack;
 use crate::runtime::tolerant_watcher::{self, Tolerant};
 
-/// Rows of all Stacks. Cheap to clone. The lock is held only for short critical sections and never across an `.await`.
+/// Rows of all Stacks. Cheap to clone. Critical sections are short, and no code holds the lock across an `.await`.
 #[derive(Clone)]
 pub(super) struct Directory(Arc<Shared>);
 
 struct Shared {
     state: RwLock<State>,
-    /// Number of changes. Streams wait for the next change.
+    /// Number of changes to the rows. Streams subscribe to this value to wait for the next change.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
     rows: BTreeMap<Key, Arc<Row>>,
-    /// Stacks in the list of a restarted watch. A Stack that is missing from the list no longer exists.
+    /// Stacks in the initial list of a restarted watch. When the list is complete, the directory removes all other
+    /// Stacks.
     listed: BTreeSet<Key>,
     is_listed: bool,
 }
@@ -45,7 +46,7 @@ impl Directory {
     /// Returns all rows, sorted by namespace and name.
     ///
     /// # Errors
-    /// Returns an error until the first list of Stacks is complete.
+    /// Returns an error if the first list of Stacks is not complete yet.
     pub(super) fn rows(&self) -> Result<Vec<Arc<Row>>, UiError> {
         let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
         if !state.is_listed {
@@ -65,7 +66,7 @@ impl Directory {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner).rows.get(key).cloned()
     }
 
-    /// Returns a channel that reports each change to any row.
+    /// Returns a channel that reports each change to a row.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }

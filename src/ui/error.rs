@@ -1,4 +1,4 @@
-//! Errors of requests to the web UI. Each error is a page for the user.
+//! Errors of requests to the web UI. The UI shows each error as a page.
 
 use axum::http::StatusCode;
 
@@ -35,7 +35,7 @@ pub(super) enum UiError {
     Timeout { request: String },
     #[error("failed to {request}: {cause}")]
     Failed { request: String, cause: String },
-    /// The cause contains addresses and paths of the storage, and is only for the log.
+    /// The cause can contain addresses and paths of the storage, so only the log contains the cause.
     #[error("the storage of the history of runs is not available: retry later, or see the log of the controller")]
     History(#[from] HistoryError),
     #[error("too many requests: retry later")]
@@ -60,7 +60,7 @@ impl UiError {
         }
     }
 
-    /// Returns the error of a request that the API server has answered with this error.
+    /// Returns the error of a request that has failed with an error of the client.
     pub(super) fn of_request(request: String, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 401 => UiError::SignedOut,
@@ -71,7 +71,7 @@ impl UiError {
         }
     }
 
-    /// Returns whether the API server did not permit the request.
+    /// Returns whether the API server has rejected the request because of a missing permission.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, UiError::Refused { code: 403, .. })
     }

@@ -14,7 +14,7 @@ const MAX_NODES: usize = 200;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) key: Key,
-    /// Row of the Stack. `None` if the Stack does not exist, or if the user may not see it.
+    /// Row of the Stack. `None` if the Stack does not exist, or if the user may not see the Stack.
     pub(super) row: Option<Arc<Row>>,
     pub(super) next: Vec<Node>,
 }
@@ -36,7 +36,7 @@ impl Graph {
         for row in rows {
             for dependency in &row.dependencies {
                 let found = dependents.entry(dependency).or_default();
-                // A walk visits no further Stacks. Thousands of Stacks can refer to the same Stack.
+                // A walk visits at most this number of Stacks, while thousands of Stacks can refer to the same Stack.
                 if found.len() <= MAX_NODES {
                     found.push(row);
                 }
@@ -63,7 +63,8 @@ impl Graph {
 /// Walk in one direction.
 struct Walk<'a> {
     known: &'a BTreeMap<Key, Arc<Row>>,
-    /// Stacks on the current path, so that a cycle ends.
+    /// Stacks on the current path. The walk ends at a Stack that the path already contains, because dependencies can
+    /// form a cycle.
     path: BTreeSet<Key>,
     nodes: usize,
     is_cut: bool,

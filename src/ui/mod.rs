@@ -2,10 +2,10 @@
 //!
 //! Users sign in with a token of the Kubernetes API or at an OIDC issuer. The UI sends all requests for a user with the
 //! token of this user, so the API server decides what the user may read and change, and the controller needs no
-//! additional permissions. The list of all Stacks comes from a watch of this process: `directory` keeps a short row of
-//! each Stack, and `permissions` asks the API server which rows a user may see.
+//! additional permissions. The controller itself watches all Stacks: `directory` keeps a short row of each Stack, and
+//! `permissions` asks the API server which rows a user may see.
 //!
-//! Every replica serves the UI. The key of the sessions exists only in the memory of the replica.
+//! Every replica serves the UI. Each replica keeps the key of its sessions only in memory.
 
 mod actions;
 mod csrf;
@@ -53,11 +53,12 @@ use crate::server;
 
 pub use self::session::SessionError;
 
-/// Maximum duration of a connection. The duration of a stream is shorter.
+/// Maximum duration of a connection, which is longer than the maximum duration of a stream.
 const MAX_CONNECTION: Duration = Duration::from_secs(11 * 60);
-/// Maximum number of connections. A stream occupies a connection, and is a waiting connection for its whole duration. All
-/// connections can come from one proxy.
+/// Maximum number of connections. Each stream occupies a connection.
 const CONNECTIONS: usize = 256;
+/// Maximum number of waiting connections of a peer, which can be a proxy for all users. The connection of a stream is a
+/// waiting connection for its whole duration.
 const WAITING_PER_PEER: usize = 192;
 
 /// Dependencies and settings of the web UI.

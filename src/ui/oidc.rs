@@ -1,7 +1,8 @@
-//! OIDC issuer: its endpoints, and the exchange of a code for an ID token (authorization code flow with PKCE).
+//! Client of the OIDC issuer: finds its endpoints, and exchanges a code for an ID token (authorization code flow with
+//! PKCE).
 //!
-//! The ID token comes directly from the token endpoint over TLS, so its signature needs no check here (OpenID Connect Core,
-//! section 3.1.3.7). The API server checks the signature with each request.
+//! The token endpoint sends the ID token directly over TLS, so the UI need not check its signature (OpenID Connect
+//! Core, section 3.1.3.7). The API server checks the signature with each request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,10 +23,11 @@ use crate::text::chain;
 
 /// Timeout of a request to the issuer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which the endpoints are cached.
+/// Lifetime of the cached endpoints.
 const TTL: Duration = Duration::from_secs(60 * 60);
-/// Maximum size of a response, and of the file with the secret of the client, in bytes.
+/// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
+/// Maximum size of the file with the secret of the client, in bytes.
 const MAX_SECRET: usize = 4096;
 
 /// OIDC issuer and the client of the UI.
@@ -126,7 +128,8 @@ impl Oidc {
         }
     }
 
-    /// Returns the header with the credentials of the client. The file is read for each sign-in, because it can change.
+    /// Returns the header with the credentials of the client. Reads the file for each sign-in, because the file can
+    /// change.
     async fn authorization(&self) -> Result<Option<String>, UiError> {
         let Some(path) = &self.config.client_secret_file else { return Ok(None) };
         let secret = tokio::time::timeout(TIMEOUT, tokio::fs::read_to_string(path)).await;
@@ -150,19 +153,20 @@ impl Oidc {
         let address = format!("{}/.well-known/openid-configuration", self.config.issuer.trim_end_matches('/'));
         let published: Published = fetch(request, self.http.get(address)).await?;
         if published.issuer != self.config.issuer {
-            return Err(failed(request, "it names another issuer; correct --ui-oidc-issuer"));
+            return Err(failed(request, "the configuration names another issuer; correct --ui-oidc-issuer"));
         }
         let parse = |text: &str| Url::parse(text).ok().filter(|url| self.is_secure(url));
         let parsed = (parse(&published.authorization_endpoint), parse(&published.token_endpoint));
         let (Some(authorization), Some(token)) = parsed else {
-            return Err(failed(request, "its endpoints are not https URLs"));
+            return Err(failed(request, "the URLs of the endpoints do not use https"));
         };
         let found = Endpoints { authorization, token };
         *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = Some((found.clone(), now + TTL));
         Ok(found)
     }
 
-    /// Returns whether an endpoint uses TLS if the issuer does. The flag permits only issuers with TLS.
+    /// Returns whether an endpoint uses TLS, or the issuer itself does not. The flag permits only issuers with TLS, so
+    /// only tests use an issuer without TLS.
     fn is_secure(&self, url: &Url) -> bool {
         url.scheme() == "https" || !self.config.issuer.starts_with("https:")
     }
@@ -177,7 +181,7 @@ fn failed(request: &str, cause: &str) -> UiError {
     UiError::Failed { request: request.to_owned(), cause: cause.to_owned() }
 }
 
-/// Returns whether an ID token is for this issuer, client and sign-in.
+/// Returns whether an ID token is from this issuer, and for this client and this sign-in.
 fn is_of_sign_in(token: &str, config: &OidcConfig, nonce: &str) -> bool {
     let payload = token.split('.').nth(1).and_then(|payload| BASE64_URL_SAFE_NO_PAD.decode(payload).ok());
     let claims: Option<Claims> = payload.and_then(|payload| serde_json::from_slice(&payload).ok());
@@ -190,7 +194,8 @@ fn is_of_sign_in(token: &str, config: &OidcConfig, nonce: &str) -> bool {
     })
 }
 
-/// Sends a request, and parses the response. A response of the issuer can contain tokens, so no error contains it.
+/// Sends a request, and parses the response. Errors do not contain the response, because a response of the issuer can
+/// contain tokens.
 async fn fetch<T: DeserializeOwned>(request: &'static str, builder: RequestBuilder) -> Result<T, UiError> {
     let exchange = async {
         let response = builder.header(header::ACCEPT, "application/json").send().await;

@@ -1,4 +1,4 @@
-//! Sign-in at the OIDC issuer. A cookie ties the return of the user to the beginning of the sign-in in the same browser.
+//! Sign-in at the OIDC issuer. A cookie proves that the same browser has begun the sign-in.
 
 use std::net::IpAddr;
 
@@ -16,15 +16,16 @@ use super::response::{html, redirect, with_cookies};
 use super::sign_in;
 use super::state::{Answer, Ui};
 
-/// Name of the cookie. The browser sends it when the issuer returns the user, so it cannot be `SameSite=Strict`.
+/// Name of the cookie. The cookie cannot be `SameSite=Strict`, because the browser must send it when the issuer
+/// redirects to the UI.
 const COOKIE: &str = "__Host-pulumi-ui-oidc";
 /// Maximum duration of a sign-in at the issuer, in seconds.
 const MAX_DURATION: i64 = 10 * 60;
-/// Context of the encryption of the cookie.
+/// Additional authenticated data of the encryption of the cookie.
 const CONTEXT: &[u8] = b"pulumi-controller web UI OIDC sign-in v1";
-/// Number of random bytes of each value.
+/// Number of random bytes in each value.
 const RANDOM: usize = 32;
-/// Maximum length of a code of the issuer, in bytes.
+/// Maximum length of an authorization code, in bytes.
 const MAX_CODE: usize = 4096;
 
 /// Sign-in that has begun.
@@ -33,9 +34,9 @@ struct Attempt {
     state: String,
     nonce: String,
     verifier: String,
-    /// Path to which the user returns.
+    /// Path to which the UI redirects after the sign-in.
     next: String,
-    /// End of the sign-in, in seconds since 1970.
+    /// Expiry of the sign-in, in seconds since 1970.
     expires: i64,
 }
 
@@ -45,7 +46,7 @@ impl Attempt {
     }
 }
 
-/// Begins a sign-in: sends the user to the issuer.
+/// Begins a sign-in, and redirects the browser to the issuer.
 pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer {
     let oidc = issuer(ui)?;
     if !ui.sign_in_limits.may_sign_in(peer, Instant::now()) {
@@ -61,7 +62,7 @@ pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer 
     Ok(with_cookies(redirect(url.as_str()), vec![cookie(&sealed, MAX_DURATION)?]))
 }
 
-/// Ends a sign-in: the issuer has returned the user with a code.
+/// Completes a sign-in after the issuer has redirected the browser to the UI with a code.
 pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, query: &str) -> Answer {
     let oidc = issuer(ui)?;
     let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::Forged)?;
@@ -69,7 +70,7 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
         let cause = "the issuer has not permitted the sign-in".to_owned();
         return Err(UiError::Failed { request: "sign in".to_owned(), cause });
     };
-    // The cookie of one sign-in is valid for several returns.
+    // A user can use the cookie of one sign-in several times, so the rate limit also applies here.
     if !ui.exchange_limits.may_sign_in(peer, Instant::now()) {
         return Err(UiError::TooManySignIns);
     }
@@ -82,8 +83,8 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
     Ok(with_cookies(opened(&attempt.next), cookies))
 }
 
-/// Returns a page of this server that opens a path. After a redirection from the issuer, the browser would not send the
-/// cookie of the session.
+/// Returns a page of this server that opens a path. The UI does not redirect, because the browser would not send the
+/// cookie of the session after a redirection from the issuer.
 fn opened(path: &str) -> Response {
     html(StatusCode::OK, frame::reload(path))
 }
@@ -92,7 +93,7 @@ fn issuer(ui: &Ui) -> Result<&Oidc, UiError> {
     ui.oidc.as_ref().ok_or(UiError::NotFound)
 }
 
-/// Returns the sign-in to which a return of the issuer belongs.
+/// Returns the sign-in to which a redirection from the issuer belongs.
 fn attempt(ui: &Ui, headers: &HeaderMap, query: &str, now: i64) -> Option<Attempt> {
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));

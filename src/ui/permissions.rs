@@ -1,4 +1,4 @@
-//! Namespaces whose Stacks a user may list. The API server decides, and the decisions are cached for a short time.
+//! Namespaces whose Stacks a user may list. The API server decides, and the UI caches the decisions for a short time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::error::UiError;
 use super::users::{self, User};
 
-/// Time for which a decision is cached.
+/// Lifetime of a cached decision.
 const TTL: Duration = Duration::from_secs(30);
 /// Maximum number of cached decisions.
 const MAX_CACHED: usize = 20_000;
@@ -26,7 +26,7 @@ const CONCURRENT: usize = 8;
 #[derive(Default)]
 pub(super) struct Permissions(Mutex<HashMap<Key, Decision>>);
 
-/// User by the digest of the token, and the namespace. `None` means all namespaces.
+/// Digest of the token of the user, and the namespace. `None` means all namespaces.
 type Key = ([u8; 32], Option<String>);
 
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ pub(super) enum Visible {
     All,
     Only {
         namespaces: BTreeSet<String>,
-        /// Number of namespaces that were not checked, because there are too many.
+        /// Number of namespaces that the UI has not checked, because the number of namespaces exceeds the limit.
         unchecked: usize,
     },
 }
@@ -54,7 +54,7 @@ impl Visible {
         }
     }
 
-    /// Returns the number of namespaces that were not checked.
+    /// Returns the number of namespaces that the UI has not checked.
     pub(super) fn unchecked(&self) -> usize {
         match self {
             Visible::All => 0,
@@ -64,12 +64,12 @@ impl Visible {
 }
 
 impl Permissions {
-    /// Returns which of these namespaces a user may see.
+    /// Returns the namespaces that a user may see, out of these namespaces.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the token or does not respond.
     pub(super) async fn visible(&self, user: &User, all: BTreeSet<String>) -> Result<Visible, UiError> {
-        // With one namespace, a permission for all namespaces needs no separate check.
+        // The check of a single namespace also covers a permission for all namespaces.
         if all.len() != 1 && self.may_list(user, None).await? {
             return Ok(Visible::All);
         }

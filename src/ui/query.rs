@@ -10,9 +10,9 @@ use crate::view::phase::{PHASES, Phase};
 
 /// Number of Stacks per page.
 pub(super) const PAGE: usize = 100;
-/// Maximum length of a value in bytes.
+/// Maximum length of a value in the query, in bytes.
 const MAX_VALUE: usize = 253;
-/// Maximum time until the pod of a Stack is scheduled. Afterwards, the Stack needs attention.
+/// Duration after which a Stack with an unschedulable pod needs attention.
 const MAX_SCHEDULING: SignedDuration = SignedDuration::from_mins(5);
 
 /// Query of the list of Stacks.
@@ -21,7 +21,7 @@ pub(super) struct Query {
     /// Words that a Stack must contain.
     pub(super) search: String,
     pub(super) namespace: String,
-    /// Phase, or one of the states in [`STATES`]. Empty means all.
+    /// Phase, or one of the states in [`STATES`]. An empty value selects all Stacks.
     pub(super) state: String,
     /// Page, starting with 1.
     pub(super) page: usize,
@@ -36,13 +36,14 @@ pub(super) struct Page {
     pub(super) rows: Vec<Arc<Row>>,
     /// Number of Stacks that match the query.
     pub(super) found: usize,
-    /// Number of this page, and of all pages.
+    /// Number of this page, starting with 1.
     pub(super) number: usize,
+    /// Total number of pages.
     pub(super) pages: usize,
 }
 
 impl Query {
-    /// Parses the query of a URL. An unknown or invalid value is ignored.
+    /// Parses the query of a URL. Ignores unknown or invalid values.
     pub(super) fn parse(query: &str) -> Self {
         let mut parsed = Query { page: 1, ..Query::default() };
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -93,7 +94,7 @@ fn is_state(value: &str) -> bool {
     STATES.iter().any(|(state, _)| *state == value) || PHASES.iter().any(|phase| phase.as_str() == value)
 }
 
-/// Returns whether a row has a phase or state. Every row has the empty state.
+/// Returns whether a row has a phase or state. The empty state matches every row.
 pub(super) fn has_state(row: &Row, state: &str, now: Timestamp) -> bool {
     match state {
         "" => true,
@@ -109,13 +110,14 @@ pub(super) fn has_state(row: &Row, state: &str, now: Timestamp) -> bool {
     }
 }
 
-/// Returns whether the pod of a Stack cannot be scheduled for minutes. Before, an autoscaler can add a node.
+/// Returns whether the pod of a Stack has been unschedulable for several minutes. During these minutes, an autoscaler
+/// can add a node.
 fn is_unschedulable(row: &Row, now: Timestamp) -> bool {
     row.unschedulable_since.as_ref().is_some_and(|since| now.duration_since(since.0) >= MAX_SCHEDULING)
 }
 
-/// Returns whether a row contains all words of a search, which is in lower case. The texts of the row are converted only
-/// once, because a search can have many words.
+/// Returns whether a row contains all words of a search. The search must be in lower case. The function converts the
+/// texts of the row only once, because a search can have many words.
 fn contains_all(row: &Row, search: &str) -> bool {
     if search.is_empty() {
         return true;

@@ -33,7 +33,7 @@ pub(super) fn asset(media_type: &'static str, content: &'static str) -> Response
     let mut response = Response::new(Body::from(content));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    // The pages refer to the files with the version of the controller.
+    // The URLs of the files contain the version of the controller, so browsers can cache the files.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
     response
 }

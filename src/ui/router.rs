@@ -26,24 +26,26 @@ use super::{actions, csrf, live, oidc_sign_in, pages, sign_in};
 use crate::api::names;
 use crate::server::PeerAddress;
 
-/// Maximum duration of a request until its response starts.
+/// Timeout of a request until its response starts.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of concurrent requests, and maximum number per peer. All requests can come from one proxy.
+/// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 64;
+/// Maximum number of concurrent requests of a peer, which can be a proxy for all users.
 const MAX_PER_PEER: usize = 48;
-/// Maximum duration until the complete form of a request has arrived.
+/// Timeout of the receipt of a complete form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of all large responses that wait for their clients, maximum size of those of one peer, and minimum size of
-/// a large response, in KiB.
+/// Maximum total size of the pending large responses, in KiB. A response is pending until its client has read it.
 const MAX_WAITING: usize = 32 * 1024;
+/// Maximum total size of the pending large responses of a peer, in KiB.
 const MAX_WAITING_PER_PEER: usize = MAX_WAITING / 4;
+/// Minimum size of a large response, in KiB.
 const LARGE: usize = 64;
-/// Size of the parts of a large response, in bytes.
+/// Size of each part of a large response, in bytes.
 const PART: usize = 16 * 1024;
 /// Maximum length of a path and its query, in bytes.
 const MAX_URI: usize = 4096;
 
-/// Security headers of all responses. Pages load only the style and the script of this server.
+/// Security headers of all responses. Pages can load only the style and the script of this server.
 const HEADERS: [(&str, &str); 7] = [
     (
         "content-security-policy",
@@ -52,7 +54,7 @@ const HEADERS: [(&str, &str); 7] = [
     ),
     ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
-    // With `no-referrer`, browsers would send no origin with forms.
+    // With `no-referrer`, browsers would not send the origin of a form.
     ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -80,11 +82,12 @@ pub(super) fn router(ui: Arc<Ui>) -> Router {
         .layer(middleware::from_fn_with_state(gate, guard))
 }
 
-/// Returns the response for a request of a page. A user without a session first signs in.
+/// Returns the response to a request for a page. Redirects users without a session to the sign-in.
 fn finish(ui: &Ui, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
     match answer {
         Ok(response) => response,
-        // The browser sends the cookie only if a page of this server opens the page.
+        // The request can lack the cookie because another site has opened the page. The reload from this server sends
+        // the cookie.
         Err(UiError::SignedOut) if csrf::is_from_other_site(headers) => {
             html(StatusCode::OK, frame::reload(uri.path_and_query().map_or("/", |path| path.as_str())))
         }
@@ -105,7 +108,7 @@ fn finish(ui: &Ui, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
     }
 }
 
-/// Returns the path of the Stack whose action has this path.
+/// Returns the path of the Stack to which the path of an action belongs.
 fn stack_of_action(path: &str) -> Option<&str> {
     path.split_once("/actions/").map(|(stack, _)| stack).filter(|stack| stack.starts_with("/stacks/"))
 }
@@ -164,7 +167,7 @@ async fn stream(
         let visitor = ui.visitor(&headers)?;
         live::run::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
     };
-    // The script closes the stream after any other status, and a page for the user would be of no use.
+    // The script closes the stream if the response is an error, and ignores the body, so the response needs no page.
     Box::pin(answer).await.unwrap_or_else(|error| status(error.status()))
 }
 
@@ -181,7 +184,7 @@ async fn act(
         actions::answer(&ui, &headers, (namespace, name), &action, body).await
     };
     match Box::pin(answer).await {
-        // After the sign-in, the user sees the Stack and repeats the action.
+        // After the sign-in, the user must repeat the action on the page of the Stack.
         Err(UiError::SignedOut) => redirect(&format!("/sign-in?next={path}")),
         answer => finish(&ui, &headers, &uri, answer),
     }
@@ -233,17 +236,17 @@ async fn not_found(State(ui): State<Arc<Ui>>, headers: HeaderMap, uri: Uri) -> R
     finish(&ui, &headers, &uri, Err(UiError::NotFound))
 }
 
-/// Checks the names in a path. An invalid name could select another object.
+/// Checks the names in a path. A request with an invalid name could address another object.
 fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
     let is_valid = names::is_object_name(namespace) && names::is_object_name(name);
     is_valid.then_some(()).ok_or(UiError::NotFound)
 }
 
-/// Limits of concurrent requests. The lock is held only for short critical sections and never across an `.await`.
+/// Limits of concurrent requests. Critical sections are short, and no code holds the lock across an `.await`.
 struct Gate {
     total: Semaphore,
     peers: Mutex<HashMap<IpAddr, usize>>,
-    /// Sizes of the large responses that wait for their clients, by peer, in KiB.
+    /// Total size of the pending large responses of each peer, in KiB.
     waiting: Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
 }
 
@@ -253,7 +256,7 @@ impl Default for Gate {
     }
 }
 
-/// Counts a request of a peer until it is dropped.
+/// Slot of a request of a peer. Drop the slot to free it.
 struct Entered<'a> {
     gate: &'a Gate,
     peer: IpAddr,
@@ -270,7 +273,8 @@ impl Gate {
         Some(Entered { gate: self, peer })
     }
 
-    /// Counts a large response until its client has read it. Clients that read slowly could otherwise fill the memory.
+    /// Counts a large response as pending until its client has read the response. Clients that read slowly could
+    /// otherwise fill the memory.
     async fn hold(&self, peer: Option<IpAddr>, response: Response) -> Response {
         let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
         let size = (size / 1024).min(MAX_WAITING);
@@ -282,14 +286,14 @@ impl Gate {
         let content = axum::body::to_bytes(body, usize::MAX).await.unwrap_or_default();
         let pieces = futures::stream::unfold((content, held), |(mut rest, held)| async move {
             let piece = rest.split_to(rest.len().min(PART));
-            // A copy, so that the last piece does not keep the whole response in memory.
+            // Copies the piece, because a slice would keep the whole response in memory.
             (!piece.is_empty()).then(|| (Ok::<_, Infallible>(Bytes::copy_from_slice(&piece)), (rest, held)))
         });
         Response::from_parts(parts, Body::from_stream(pieces))
     }
 }
 
-/// Counts a large response until it is dropped.
+/// Reservation of memory for a pending large response. Drop the reservation to free it.
 struct Held {
     waiting: Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
     peer: Option<IpAddr>,
@@ -297,11 +301,11 @@ struct Held {
 }
 
 impl Held {
-    /// Returns `None` if the responses that wait are too large, in total or of this peer.
+    /// Returns `None` if the pending responses of all peers or of this peer would exceed a limit.
     fn new(waiting: &Arc<Mutex<HashMap<Option<IpAddr>, usize>>>, peer: Option<IpAddr>, size: usize) -> Option<Self> {
         let mut sizes = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let of_peer = sizes.get(&peer).copied().unwrap_or_default();
-        // The first response of a peer can exceed the limit of a peer.
+        // A peer without pending responses can exceed the limit of a peer.
         let is_first = of_peer == 0;
         if sizes.values().sum::<usize>() + size > MAX_WAITING || !is_first && of_peer + size > MAX_WAITING_PER_PEER {
             return None;
@@ -348,7 +352,7 @@ async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
     response
 }
 
-/// Returns the response to a request that no page has handled.
+/// Returns the response to a rejected request.
 fn refused(error: &UiError) -> Response {
     html(error.status(), frame::error("", None, &error.to_string(), None))
 }
@@ -372,7 +376,8 @@ async fn admit(gate: &Gate, request: Request, next: Next) -> Response {
     if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
         return status(StatusCode::METHOD_NOT_ALLOWED);
     }
-    // A client that sends its form slowly occupies only its connection, whose number is limited, and no slot of a request.
+    // A client that sends its form slowly occupies a connection, but no slot of a request. The server limits the number
+    // of connections separately.
     let request = match receive(request).await {
         Ok(request) => request,
         Err(error) => return refused(&error),

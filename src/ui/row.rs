@@ -1,5 +1,5 @@
-//! Row of a Stack: the part of a Stack that the list, the fleet page and the graph show. All texts are limited, so that the
-//! rows of 10,000 Stacks need a few megabytes.
+//! Row of a Stack: the part of a Stack that the list, the fleet page and the graph show. All texts have a maximum
+//! length, so the rows of 10,000 Stacks need only a few megabytes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -12,9 +12,9 @@ use crate::text::printable_line;
 use crate::view::dependencies::dependencies_of;
 use crate::view::phase::{self, Phase};
 
-/// Maximum length of a text in characters.
+/// Maximum length of each text in characters.
 const MAX_TEXT: usize = 120;
-/// Maximum number of Stacks to which a row refers.
+/// Maximum number of dependencies in a row.
 const MAX_DEPENDENCIES: usize = 64;
 
 /// Namespace and name of a Stack.
@@ -31,7 +31,7 @@ pub(super) struct Row {
     /// Whether the plan of the next run requires an approval.
     pub(super) awaits_approval: bool,
     pub(super) has_drifted: bool,
-    /// Start of the reconciliation that waits for a pod that cannot be scheduled.
+    /// Start of the wait for an unschedulable pod.
     pub(super) unschedulable_since: Option<Time>,
     pub(super) created: Option<Time>,
     pub(super) source: Option<String>,
@@ -39,9 +39,9 @@ pub(super) struct Row {
     pub(super) drift: Option<String>,
     pub(super) violations: Option<String>,
     pub(super) waiting_for: Option<String>,
-    /// Stacks to which the Stack refers.
+    /// Stacks on which the Stack depends.
     pub(super) dependencies: Vec<Key>,
-    /// Version of the Stack, which changes with each write.
+    /// Resource version of the Stack, which changes with each write.
     pub(super) version: String,
 }
 
@@ -77,8 +77,8 @@ impl Row {
     }
 }
 
-/// Returns the start of the reconciliation that waits for a pod that cannot be scheduled. The message of the condition
-/// contains the reason of the Workspace.
+/// Returns the start of the wait for an unschedulable pod. The message of the condition `Reconciling` contains the
+/// reason of the Workspace.
 fn unschedulable_since(status: &StackStatus) -> Option<Time> {
     let reconciling = phase::reconciling(status).filter(|_| status.current_update.is_none())?;
     let reason = format!("({})", workspace_reason::UNSCHEDULABLE);

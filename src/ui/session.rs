@@ -1,6 +1,6 @@
-//! Sessions of users. The browser keeps a session as an encrypted cookie, and this process keeps only the key. A restart of
-//! the controller therefore ends all sessions, and a copied cookie is of no use to another process. After a sign-out, this
-//! process rejects the session, also if the cookie was copied.
+//! Sessions of users. The browser keeps a session as an encrypted cookie, and the controller keeps only the key in
+//! memory. A restart of the controller therefore ends all sessions, and another process cannot decrypt a copied cookie.
+//! After a sign-out, the controller rejects the session, even if a client sends a copy of the cookie.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,26 +14,27 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Maximum duration of a session in seconds. A token that expires earlier ends the session earlier.
+/// Maximum duration of a session in seconds. If the token expires earlier, the session ends with the token.
 const MAX_DURATION: i64 = 8 * 60 * 60;
 /// Maximum size of a token in bytes.
 pub(super) const MAX_TOKEN: usize = 6 * 1024;
 /// Prefix of the names of the cookies. Browsers accept a cookie with the prefix `__Host-` only over TLS, or from localhost,
 /// and never send it to another host.
 const COOKIE: &str = "__Host-pulumi-ui-";
-/// Number of cookies of a session, and their maximum size. Browsers accept at most 4,096 bytes per cookie, and a token can
-/// be longer.
+/// Maximum number of cookies of a session. A token can be longer than one cookie.
 const COOKIES: usize = 3;
+/// Maximum size of the value of a cookie in bytes. Browsers accept at most 4,096 bytes per cookie.
 const MAX_COOKIE: usize = 3800;
-/// Context of the encryption, so that no other data of this key is accepted as a session.
+/// Additional authenticated data of the encryption. Other data that is encrypted with the same key is not valid as a
+/// session.
 const CONTEXT: &[u8] = b"pulumi-controller web UI session v1";
 const KEY_LENGTH: usize = 32;
 const ID_LENGTH: usize = 16;
-/// Maximum number of ended sessions that are remembered until their expiry. The rate limit of the sign-ins makes it
-/// difficult to reach.
+/// Maximum number of ended sessions whose IDs the controller keeps until they expire. The rate limit of sign-ins makes
+/// it difficult to reach this number.
 const MAX_ENDED: usize = 20_000;
 
-/// Error about the keys and the random numbers of the sessions.
+/// Error if the operating system provides no random numbers for a session.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to create a session of the web UI: the operating system provides no random numbers")]
 pub struct SessionError;
@@ -43,8 +44,8 @@ pub(super) struct Sessions {
     encryption: LessSafeKey,
     csrf: hmac::Key,
     random: SystemRandom,
-    /// IDs of the sessions that users have ended, and their expiry. The lock is held only for short critical sections and
-    /// never across an `.await`.
+    /// IDs of the sessions that users have ended, and their expiry. Critical sections are short, and no code holds the
+    /// lock across an `.await`.
     ended: Mutex<HashMap<String, i64>>,
 }
 
@@ -52,11 +53,11 @@ pub(super) struct Sessions {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Session {
     pub(super) token: String,
-    /// Name of the user, as the API server knows it.
+    /// User name that the API server derives from the token.
     pub(super) user: String,
-    /// Random ID, from which the tokens of the forms are derived.
+    /// Random ID of the session, from which the token of its forms is derived.
     id: String,
-    /// End of the session, in seconds since 1970.
+    /// Expiry of the session, in seconds since 1970.
     expires: i64,
 }
 
@@ -93,7 +94,7 @@ impl Sessions {
         let text = self.seal(CONTEXT, content)?;
         let age = session.expires.saturating_sub(now).max(0);
         let parts: Vec<&[u8]> = text.as_bytes().chunks(MAX_COOKIE).collect();
-        // A part that the session does not need replaces the part of an earlier, longer session.
+        // If the session needs fewer cookies than an earlier session, the response deletes the remaining cookies.
         let cookies = (0..COOKIES).map(|number| match parts.get(number) {
             Some(part) => cookie(number, &String::from_utf8_lossy(part), age),
             None => cookie(number, "", 0),
@@ -101,12 +102,12 @@ impl Sessions {
         cookies.collect()
     }
 
-    /// Returns the values of the headers `Set-Cookie` that end a session.
+    /// Returns the values of the headers `Set-Cookie` that delete the cookies of a session.
     pub(super) fn no_cookies() -> Vec<HeaderValue> {
         (0..COOKIES).filter_map(|number| cookie(number, "", 0).ok()).collect()
     }
 
-    /// Returns the session in the cookies of a request, or `None` if it is not valid or has expired.
+    /// Returns the session in the cookies of a request, or `None` if the session is not valid or has expired.
     pub(super) fn open(&self, headers: &HeaderMap, now: i64) -> Option<Session> {
         let text: String = (0..COOKIES).map_while(|number| find_cookie(headers, number)).collect();
         let opened = self.unseal(CONTEXT, &text)?;
@@ -126,7 +127,7 @@ impl Sessions {
         }
     }
 
-    /// Encrypts a value for a cookie. `context` tells the purpose of the value.
+    /// Encrypts a value for a cookie. `context` identifies the purpose of the value.
     pub(super) fn seal(&self, context: &[u8], mut content: Vec<u8>) -> Result<String, SessionError> {
         let mut nonce = [0; NONCE_LEN];
         self.random.fill(&mut nonce).map_err(|_| SessionError)?;
@@ -135,7 +136,7 @@ impl Sessions {
         Ok(BASE64_URL_SAFE_NO_PAD.encode([nonce.as_slice(), content.as_slice()].concat()))
     }
 
-    /// Decrypts the value of a cookie. Returns `None` if it was changed, or if it has another purpose.
+    /// Decrypts the value of a cookie. Returns `None` if the value was modified, or if the value has another purpose.
     pub(super) fn unseal(&self, context: &[u8], text: &str) -> Option<Zeroizing<Vec<u8>>> {
         let sealed = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, content) = sealed.split_at_checked(NONCE_LEN)?;
@@ -146,7 +147,7 @@ impl Sessions {
         Some(content)
     }
 
-    /// Returns a random text of this number of bytes.
+    /// Returns `length` random bytes as text.
     pub(super) fn random(&self, length: usize) -> Result<String, SessionError> {
         let mut bytes = vec![0_u8; length];
         self.random.fill(&mut bytes).map_err(|_| SessionError)?;
@@ -158,7 +159,7 @@ impl Sessions {
         hex::encode(hmac::sign(&self.csrf, session.id.as_bytes()))
     }
 
-    /// Returns whether a token in a form belongs to the session. The comparison takes the same time for all tokens.
+    /// Returns whether a token in a form belongs to the session. The comparison takes constant time.
     pub(super) fn is_form_token(&self, session: &Session, token: &str) -> bool {
         hex::decode(token).is_ok_and(|tag| hmac::verify(&self.csrf, session.id.as_bytes(), &tag).is_ok())
     }
@@ -171,7 +172,7 @@ fn cookie(number: usize, value: &str, age: i64) -> Result<HeaderValue, SessionEr
     Ok(value)
 }
 
-/// Returns the value of a cookie, or `None` if the request does not contain it, or if it is empty.
+/// Returns the value of a cookie, or `None` if the request does not contain the cookie, or if the value is empty.
 fn find_cookie(headers: &HeaderMap, number: usize) -> Option<&str> {
     let name = format!("{COOKIE}{number}");
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
@@ -179,8 +180,9 @@ fn find_cookie(headers: &HeaderMap, number: usize) -> Option<&str> {
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value).filter(|value| !value.is_empty())
 }
 
-/// Returns the expiry of a token in seconds since 1970, if the token is a JSON Web Token. The signature is not verified,
-/// because the API server verifies it with each request. A wrong expiry only ends the session at another time.
+/// Returns the expiry of a token in seconds since 1970, or `None` if the token is not a JSON Web Token. The function
+/// does not verify the signature, because the API server verifies the signature with each request. If the expiry is
+/// wrong, the session only ends at another time.
 fn token_expiry(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {

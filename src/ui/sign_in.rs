@@ -17,10 +17,10 @@ use super::response::{html, redirect, with_cookies};
 use super::session::{MAX_TOKEN, SessionError, Sessions};
 use super::state::{Answer, Ui};
 
-/// Maximum length of the path to which the user returns, in bytes.
+/// Maximum length of the path that the UI opens after a sign-in, in bytes.
 const MAX_NEXT: usize = 1024;
 
-/// Returns the path to which the user returns after the sign-in. Any other address than a path of this server is replaced.
+/// Returns the path that the UI opens after the sign-in. Replaces an address that is not a path of this server.
 pub(super) fn next(query: &str) -> String {
     let next = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "next").map(|(_, value)| value);
     next.filter(|path| is_own_path(path)).map_or_else(|| "/".to_owned(), |path| path.into_owned())
@@ -41,7 +41,7 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, b
     let next = form.get("next").filter(|path| is_own_path(path)).unwrap_or("/").to_owned();
     match cookies(ui, headers, peer, &form).await {
         Ok(cookies) => with_cookies(redirect(&next), cookies),
-        // The API server does not know the token.
+        // The API server has rejected the token.
         Err(UiError::SignedOut) => failed(ui, &next, &UiError::InvalidToken),
         Err(error) => failed(ui, &next, &error),
     }
@@ -77,7 +77,7 @@ pub(super) async fn session_cookies(ui: &Ui, token: &str) -> Result<Vec<HeaderVa
     ui.sessions.cookies(&session, now).map_err(failed_session)
 }
 
-/// Returns the error of a failed session.
+/// Returns the error if the UI cannot create a session.
 pub(super) fn failed_session(error: SessionError) -> UiError {
     UiError::Failed { request: "sign in".to_owned(), cause: error.to_string() }
 }

@@ -7,19 +7,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum number of sign-ins in a burst, and the interval after which a further sign-in is permitted.
+/// Rate limit of the sign-ins of a peer.
 const PER_PEER: Rate = Rate { burst: 10, interval: Duration::from_secs(3) };
+/// Rate limit of the sign-ins of all peers.
 const IN_TOTAL: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
-/// Maximum number of peers with a rate limit. Further peers share the rate limit of all peers.
+/// Maximum number of peers with their own rate limit. Only the total rate limit applies to further peers.
 const MAX_PEERS: usize = 1024;
 
 #[derive(Clone, Copy)]
 struct Rate {
+    /// Maximum number of sign-ins in a burst.
     burst: u32,
+    /// Interval between two sign-ins after the burst.
     interval: Duration,
 }
 
-/// Rate limits of sign-ins. The lock is held only for short critical sections and never across an `.await`.
+/// Rate limits of sign-ins. Critical sections are short, and no code holds the lock across an `.await`.
 #[derive(Default)]
 pub(super) struct SignInLimits(Mutex<State>);
 
@@ -29,12 +32,12 @@ struct State {
     peers: HashMap<IpAddr, Bucket>,
 }
 
-/// Time from which a rate limit permits its complete burst again.
+/// Time at which the rate limit permits a complete burst again.
 #[derive(Clone, Copy)]
 struct Bucket(Instant);
 
 impl Bucket {
-    /// Counts a sign-in. Returns `None` if it exceeds the rate.
+    /// Adds a sign-in to a bucket. Returns `None` if the sign-in exceeds the rate limit.
     fn take(bucket: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
         let full = bucket.map_or(now, |bucket| bucket.0.max(now)) + rate.interval;
         (full.saturating_duration_since(now) <= rate.interval * rate.burst).then_some(Bucket(full))
@@ -42,8 +45,8 @@ impl Bucket {
 }
 
 impl SignInLimits {
-    /// Counts a sign-in, and returns whether the rate limits permit it. A sign-in that exceeds the limit of its peer does
-    /// not count for the other peers.
+    /// Counts a sign-in, and returns whether the rate limits permit it. A sign-in that exceeds the rate limit of its
+    /// peer does not count towards the total rate limit.
     pub(super) fn may_sign_in(&self, peer: Option<IpAddr>, now: Instant) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = peer {

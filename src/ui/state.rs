@@ -1,4 +1,4 @@
-//! Components of the web UI, and the user of a request.
+//! Components of the web UI, and the signed-in user of a request.
 
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -19,7 +19,8 @@ pub(super) struct Ui {
     pub(super) users: Users,
     pub(super) sessions: Sessions,
     pub(super) sign_in_limits: SignInLimits,
-    /// Rate limits of the exchanges of a code. Each exchange causes requests to the issuer and to the API server.
+    /// Rate limits of the exchanges of authorization codes. Each exchange causes requests to the issuer and to the API
+    /// server.
     pub(super) exchange_limits: SignInLimits,
     /// Issuer at which users sign in, if enabled.
     pub(super) oidc: Option<Oidc>,

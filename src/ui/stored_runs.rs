@@ -18,12 +18,13 @@ use crate::history::{self, File, HistoryStore};
 use crate::runtime::reads::{ReadError, Reader};
 use crate::text::printable;
 
-/// Timeout of the read of a namespace.
+/// Timeout of a request for a namespace.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of runs that are read at the same time.
+/// Maximum number of concurrent reads of runs.
 const MAX_READS: usize = 4;
-/// Maximum size of the output and the changes of a run on a page, in bytes.
+/// Maximum size of the output of a run on a page, in bytes.
 const MAX_OUTPUT: u64 = 512 * 1024;
+/// Maximum size of the changes of a run that the page parses, in bytes.
 const MAX_CHANGES: u64 = 256 * 1024;
 /// Maximum number of changed resources on a page.
 const MAX_RESOURCES: usize = 500;
@@ -76,8 +77,8 @@ pub(super) struct ChangedResource {
 }
 
 impl StoredRuns {
-    /// Creates the reader. The client has the identity of the controller, because only the controller can check whether a
-    /// run is older than the namespace of a user.
+    /// Creates the reader. `client` has the identity of the controller, because users may lack the permission to read
+    /// the creation time of a namespace.
     pub(super) fn new(client: Client, store: Option<HistoryStore>) -> Self {
         StoredRuns { reader: Reader::new(client, TIMEOUT), store, reads: Semaphore::new(MAX_READS) }
     }
@@ -113,15 +114,15 @@ impl StoredRuns {
     }
 }
 
-/// Returns the error for a request that the controller has sent with its own identity. Its message is for the log and
-/// not for the user, and a rejected token of the controller must not end the session of the user.
+/// Returns the error of a request that the controller has sent with its own identity. Logs the message of the API
+/// server instead of showing it to the user. A rejected token of the controller must not end the session of the user.
 fn of_controller(error: &ReadError) -> UiError {
     tracing::warn!(error = error as &dyn std::error::Error, "failed to read a namespace for the web UI");
     let cause = "the controller failed to read the namespace; see its log".to_owned();
     UiError::Failed { request: "read the stored run".to_owned(), cause }
 }
 
-/// Returns the directory of a run in the history, or `None` if the URL is not that of a run of the Stack.
+/// Returns the directory of a run in the history, or `None` if the URL does not belong to a run of the Stack.
 fn directory(url: &str, (namespace, name): &Key) -> Option<String> {
     let is_safe = |part: &str| {
         let is_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
@@ -133,17 +134,17 @@ fn directory(url: &str, (namespace, name): &Key) -> Option<String> {
     (is_of_stack && parts.len() == 4 && parts.iter().all(|part| is_safe(part))).then(|| parts.join("/"))
 }
 
-/// Returns the beginning of a compressed text, without characters that can mislead a reader.
+/// Decompresses the beginning of a text, and removes characters that can mislead a reader.
 fn unpack(content: &[u8], max_length: u64) -> String {
     let mut text = Vec::new();
-    // A damaged file ends with the last readable byte.
+    // If the file is damaged, the text ends with the last readable byte.
     let is_complete = MultiGzDecoder::new(content).take(max_length).read_to_end(&mut text).is_ok();
     let is_cut = u64::try_from(text.len()).unwrap_or(u64::MAX) >= max_length || !is_complete;
     let text = printable(&String::from_utf8_lossy(&text));
     if is_cut { format!("{text}\n…") } else { text }
 }
 
-/// Returns the resources in a file with one JSON object per line. Lines that are not complete are ignored.
+/// Returns the resources in a file with one JSON object per line. Ignores incomplete lines.
 fn resources(text: &str) -> Vec<ChangedResource> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).take(MAX_RESOURCES).collect()
 }

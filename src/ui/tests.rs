@@ -37,8 +37,8 @@ fn status() -> Value {
     })
 }
 
-/// Responds as an API server that knows Alice, who may list, read and change the Stacks of the namespace `apps`, and Bob, who
-/// may do nothing.
+/// Responds like an API server with two users: Alice may list, read and change the Stacks of the namespace `apps`, and
+/// Bob has no permissions.
 fn respond(request: &RecordedRequest) -> FakeResponse {
     let user = match request.authorization.as_str() {
         "Bearer of-alice" => "alice",
@@ -250,7 +250,7 @@ async fn a_stream_ends_when_the_page_is_outdated() {
     let stream = server.get("/stacks/apps/web/live?version=1", &alice).await;
     assert_eq!((stream.status, &stream.headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
     assert_eq!(stream.text, "event: end\ndata: null\n\n");
-    // The fake API server has no Update, so the run has ended.
+    // The fake API server contains no Update, so the stream assumes that the run has ended.
     let run = server.get("/stacks/apps/web/live?version=1&run=web-1", &alice).await;
     assert_eq!(run.text, "event: end\ndata: null\n\n");
     let bob = server.sign_in("of-bob").await;
@@ -281,7 +281,7 @@ async fn sign_ins_are_limited() {
     assert_eq!((statuses[9], statuses[10]), (401, 429), "{statuses:?}");
 }
 
-/// Starts a fake issuer. It returns an ID token whose nonce is the code, so that the test can choose the nonce.
+/// Starts a fake issuer. The nonce of each ID token is the code of the request, so a test can choose the nonce.
 async fn issuer() -> Oidc {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let issuer = format!("http://{}", listener.local_addr().unwrap());

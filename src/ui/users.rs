@@ -15,7 +15,7 @@ use crate::runtime::reads::Reader;
 /// Timeout of a request to the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Creates the clients of users. All clients share the connections of one client without credentials.
+/// Creates the clients of users. The clients of all users share the connections of one client without credentials.
 pub(super) struct Users {
     without_credentials: Client,
 }
@@ -37,7 +37,7 @@ impl Users {
     /// Returns the user with this token.
     ///
     /// # Errors
-    /// Returns an error if the token contains characters that no token contains.
+    /// Returns an error if the token contains characters that are not valid in a header.
     pub(super) fn with_token(&self, token: &str) -> Result<User, UiError> {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| UiError::InvalidToken)?;
         value.set_sensitive(true);
@@ -58,7 +58,7 @@ impl Users {
 }
 
 impl User {
-    /// Returns the name of the user, as the API server knows it.
+    /// Returns the user name that the API server derives from the token.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the token or the request fails.

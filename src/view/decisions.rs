@@ -1,4 +1,4 @@
-//! Objects and annotations with which users decide about plans and runs.
+//! Objects and annotations that record the decisions of users about plans and runs.
 
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
@@ -8,7 +8,7 @@ use crate::api::pulumi::{Approval, ApprovalDecision, ApprovalSpec, ApprovedStack
 use crate::api::resolve::Decision;
 use crate::view::phase;
 
-/// Returns the Approval, as in `docs/guides/approvals.md`.
+/// Returns an Approval with a decision about the plan of a Stack, as `docs/guides/approvals.md` describes.
 pub fn approval(
     stack: &Stack,
     plan: &StackPlan,
@@ -42,7 +42,7 @@ pub fn run_to_resolve(stack: &Stack, decision: Decision) -> Option<(&str, String
             status.current_update.as_ref().map(|open| open.name.clone()).or_else(last)?
         }
         stack_reason::PENDING_CREATES => last()?,
-        // There is no state from which pending creates could be removed.
+        // The decision `Clear` does not apply, because there is no state with pending creates.
         stack_reason::STACK_NOT_FOUND if decision != Decision::Clear => last()?,
         _ => return None,
     };

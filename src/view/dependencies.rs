@@ -4,7 +4,7 @@ use kube::ResourceExt as _;
 
 use crate::api::pulumi::Stack;
 
-/// Returns the namespaces and names of the Stacks to which a Stack refers, without duplicates.
+/// Returns the namespace and the name of each Stack to which a Stack refers, without duplicates.
 pub fn dependencies_of(stack: &Stack) -> Vec<(String, String)> {
     let own = stack.namespace().unwrap_or_default();
     let depends = stack.spec.depends_on.iter().map(|other| {

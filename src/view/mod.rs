@@ -1,5 +1,5 @@
-//! Views of the API objects for users: the phase of a Stack, its next steps, its runs and their logs, and the objects with
-//! which users request actions. The kubectl plugin and the web UI share these pure functions.
+//! Views of the API objects for users: the phase of a Stack, the next steps, the runs and their logs, and the objects
+//! that request actions. The kubectl plugin and the web UI share these pure functions.
 
 pub mod decisions;
 pub mod dependencies;

@@ -15,7 +15,7 @@ pub enum Phase {
     Pending,
     /// A run is open or queued.
     Running,
-    /// The controller prepares a run, for example the workspace pod.
+    /// The controller prepares a run. For example, the controller waits for the workspace pod.
     Preparing,
     /// The last run failed, and the controller retries it.
     Retrying,
@@ -29,7 +29,7 @@ pub enum Phase {
     Ready,
 }
 
-/// All phases. The phases in which a user must act come first.
+/// All phases. The phases that require an action of a user come first.
 pub const PHASES: [Phase; 9] = [
     Phase::Stalled,
     Phase::Retrying,
@@ -95,18 +95,17 @@ pub fn is_suspended(stack: &Stack) -> bool {
     stack.spec.suspend.unwrap_or_default()
 }
 
-/// Returns the condition `Reconciling`, if it is true.
+/// Returns the condition `Reconciling` if its status is `True`.
 pub fn reconciling(status: &StackStatus) -> Option<&Condition> {
     conditions::find(&status.conditions, RECONCILING).filter(|condition| condition.status == "True")
 }
 
-/// Returns the condition `Stalled`, if it is true.
+/// Returns the condition `Stalled` if its status is `True`.
 pub fn stalled(status: &StackStatus) -> Option<&Condition> {
     conditions::find(&status.conditions, STALLED).filter(|condition| condition.status == "True")
 }
 
-/// Returns what a Stack waits for: the message of the condition that explains it best. Returns `None` if the Stack is
-/// Ready.
+/// Returns the message of the condition that best explains the phase. Returns `None` if the Stack is Ready.
 pub fn cause(stack: &Stack) -> Option<&str> {
     let status = stack.status.as_ref()?;
     let ready = || conditions::find(&status.conditions, READY).filter(|condition| condition.status != "True");

@@ -1,5 +1,5 @@
-//! Log of a run. The log of the workspace pod contains the output of all runs and the messages of the agent, so the lines
-//! of a run are selected by their time and by the prefix that the agent adds: see `agent/output.rs`.
+//! Log of a run. The log of the workspace pod contains the output of all runs and the messages of the agent. [`Window`]
+//! selects the lines of a run by their time and by the prefix that the agent adds: see `agent/output.rs`.
 
 use anstream::adapter::strip_str;
 use jiff::SignedDuration;
@@ -12,10 +12,9 @@ use crate::api::auto::Update;
 use crate::api::names;
 use crate::text::printable;
 
-/// Maximum size of a log that is not followed, in bytes.
+/// Maximum size of a log in bytes if the request does not follow the log.
 pub const MAX_BYTES: usize = 10 * 1024 * 1024;
-/// Time after the recorded end of a run within which lines still belong to the run. The recorded times have a precision
-/// of one second.
+/// Tolerance for the times of lines after the recorded end of a run. The recorded times have a precision of one second.
 const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
 
 /// Period of a run, and the prefix of its lines.
@@ -31,7 +30,7 @@ pub struct Window {
 /// Position of a line relative to the run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// Before the run, or a line of the agent or of another run.
+    /// Line before the run, or a line of the agent or of another run.
     Before,
     /// Contains the line without its time and its prefix.
     Within(&'a str),
@@ -67,7 +66,7 @@ impl Window {
     /// Returns the output in a line, or `None` if another run or the agent has written the line.
     fn without_prefix<'a>(&self, text: &'a str) -> Option<&'a str> {
         let Some(prefix) = &self.prefix else { return Some(text) };
-        // Tools between the pod and the user can remove the space at the end of an empty line.
+        // Tools that transport the log can remove the space at the end of the prefix of an empty line.
         text.strip_prefix(prefix.as_str()).or_else(|| (text == prefix.trim_end()).then_some(""))
     }
 
@@ -93,7 +92,7 @@ pub fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> Log
     }
 }
 
-/// Returns whether the run was in this pod. A later pod has the same name.
+/// Returns whether the run was in this pod. A name is not sufficient, because a later pod has the same name.
 pub fn is_pod_of(pod: &Pod, update: &Update) -> bool {
     let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
     binding.is_none_or(|binding| Some(&binding.pod_uid) == pod.metadata.uid.as_ref())

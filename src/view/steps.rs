@@ -32,7 +32,7 @@ impl<'a> State<'a> {
         State { stack, phase: Phase::of(stack), reason: main_reason(stack), namespace, name }
     }
 
-    /// Returns one sentence about the state.
+    /// Returns a summary of the state in one or two sentences.
     pub fn summary(&self) -> &'static str {
         match self.phase {
             Phase::Pending => "The controller has not reconciled the Stack yet.",
@@ -40,11 +40,11 @@ impl<'a> State<'a> {
                 "The last preview has succeeded. A preview changes no resources."
             }
             Phase::Ready => "The last run has succeeded, and no run is due.",
-            Phase::Running if self.is_queued() => "A run is queued. It starts when other runs have ended.",
+            Phase::Running if self.is_queued() => "A run is queued. The run starts when other runs have ended.",
             Phase::Running => "A run is open or queued.",
             Phase::Preparing => "The controller fetches the source or prepares the workspace pod.",
             Phase::Suspended if self.is_deleted() => {
-                "The Stack was deleted while it was suspended. Its resources are not destroyed yet."
+                "The Stack was deleted while it was suspended, so its resources still exist."
             }
             Phase::Suspended => "spec.suspend is true, so no run starts.",
             Phase::Deleting => {
@@ -54,9 +54,9 @@ impl<'a> State<'a> {
                 "Another update holds the lock of the Pulumi stack. The controller retries the run."
             }
             Phase::Retrying if self.has_violated_policy() => {
-                "The last run has violated a mandatory policy. The controller retries it."
+                "The last run has violated a mandatory policy. The controller retries the run."
             }
-            Phase::Retrying => "The last run has failed. The controller retries it.",
+            Phase::Retrying => "The last run has failed. The controller retries the run.",
             Phase::Waiting => self.summary_of_waiting(),
             Phase::Stalled => self.summary_of_stalled(),
         }
@@ -69,7 +69,7 @@ impl<'a> State<'a> {
             Some(reason::OUTSIDE_SCHEDULE) => "A run is due, but no window is open, or a freeze prevents the run.",
             Some(reason::INPUTS_CHANGE_OFTEN) => "A run is due, but changed inputs have caused too many runs.",
             Some(reason::PREREQUISITE_NOT_SATISFIED) => "The Stack waits for other Stacks.",
-            Some(reason::SOURCE_UNAVAILABLE) => "The source has no artifact that can be fetched.",
+            Some(reason::SOURCE_UNAVAILABLE) => "The source has no artifact that the controller can fetch.",
             _ => UNKNOWN,
         }
     }
@@ -80,15 +80,15 @@ impl<'a> State<'a> {
                 "A user has abandoned the last run, so no run starts until an input changes."
             }
             Some(reason::RUN_OUTCOME_UNKNOWN) => {
-                "It is unknown whether the last run has ended. No other run starts, because both could change resources."
+                "It is unknown whether the last run has ended. No run starts, because both runs could change resources."
             }
             Some(reason::PENDING_CREATES) => {
-                "An interrupted run was creating resources. Another run could create them again, so you must decide."
+                "An interrupted run was creating resources, and another run could create them again. You must decide."
             }
             Some(reason::STACK_NOT_FOUND) => {
                 "The backend does not contain the Pulumi stack to destroy. The destroy requires your decision."
             }
-            Some(reason::CANCELED) => "A user has canceled the last run, so it is not retried.",
+            Some(reason::CANCELED) => "A user has canceled the last run, so the controller does not retry it.",
             Some(reason::PLAN_REJECTED) => "A user has rejected the plan of the next run.",
             Some(reason::UPDATE_FAILED | reason::PREVIEW_FAILED) => {
                 "Before the migration, the Pulumi Kubernetes Operator stopped retrying the last run."
@@ -99,7 +99,7 @@ impl<'a> State<'a> {
             }
             Some(reason::SOURCE_UNAVAILABLE) => "The source does not exist, or the controller or the agent rejects it.",
             Some(reason::WORKSPACE_FAILED) => {
-                "The workspace pod cannot start, its dependencies cannot be installed, or an object was rejected."
+                "The workspace pod or the installation of its dependencies fails, or the API server rejects an object."
             }
             Some(reason::SPEC_INVALID) => "The spec, or an object to which the spec refers, is not valid.",
             Some(reason::ACCESS_DENIED) => {
@@ -122,7 +122,7 @@ impl<'a> State<'a> {
             }
             Phase::Running => vec![self.plugin("Follow the log of the run:", "logs -f", "")],
             Phase::Preparing | Phase::Deleting => {
-                vec![self.plugin("Look at the events of the Workspace and its pod:", "events", "")]
+                vec![self.plugin("List the events of the Workspace and its pod:", "events", "")]
             }
             Phase::Suspended if self.is_deleted() => {
                 vec![self.plugin("Resume the Stack, so that the controller destroys its resources:", "resume", "")]
@@ -132,7 +132,7 @@ impl<'a> State<'a> {
             Phase::Waiting => self.of_waiting(),
             Phase::Stalled => self.of_stalled(),
         };
-        // For these two reasons, the steps already contain an alternative to the destroy.
+        // For these two reasons, the previous steps already contain the deletion without a destroy.
         let has_alternative = [reason::STACK_NOT_FOUND, reason::NAMESPACE_TERMINATING].map(Some).contains(&self.reason);
         if self.destroys() && !matches!(self.phase, Phase::Running | Phase::Pending) && !has_alternative {
             steps.push(self.keep_resources("Or keep the resources, and delete the Stack without a destroy:"));
@@ -148,7 +148,7 @@ impl<'a> State<'a> {
 
     fn of_retrying(&self) -> Vec<String> {
         let retry = self.plugin("To retry the run now:", "reconcile", "");
-        // The Service selects the pod of the Workspace, also if the pod is from a pool.
+        // The Service selects the pod of the Workspace, even if the pod is from a pool.
         let service = names::workspace_object(&self.name);
         let log = "Correct the cause. The log of the last run contains all messages:";
         let first = match self.reason {
@@ -179,17 +179,17 @@ impl<'a> State<'a> {
                 )]
             }
             Some(reason::PREREQUISITE_NOT_SATISFIED) => {
-                vec![self.plugin("Look at the Stacks on which this Stack depends:", "tree", "")]
+                vec![self.plugin("Show the Stacks on which this Stack depends:", "tree", "")]
             }
             Some(reason::SOURCE_UNAVAILABLE) => {
                 vec![self.plugin("Correct the source, and reconcile it:", "reconcile", "--with-source")]
             }
-            _ => vec![self.plugin("Look at the events:", "events", "")],
+            _ => vec![self.plugin("List the events:", "events", "")],
         }
     }
 
-    /// Returns how to decide about the plan. Only the complete digest identifies the plan reliably, because a tenant can
-    /// create another plan with the same prefix.
+    /// Returns the steps for a decision about the plan. The commands contain the complete digest, because a tenant can
+    /// create another plan whose digest has the same prefix.
     fn of_approval(&self) -> Vec<String> {
         let mut steps = vec![self.plugin("Review the plan, and approve it:", "approve", "")];
         if let Some(plan) = self.stack.status.as_ref().and_then(|status| status.plan.as_ref()) {
@@ -200,7 +200,8 @@ impl<'a> State<'a> {
         steps
     }
 
-    /// Returns how a pause ends. The message of the condition tells whether the namespace or the controller is paused.
+    /// Returns the steps that end a pause. The message of the condition contains whether the namespace or the
+    /// controller is paused.
     fn of_pause(&self) -> Vec<String> {
         let of_namespace = step(
             "Wait until the pause ends. An administrator ends the pause of the namespace:",
@@ -276,7 +277,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns the steps for a stalled Stack that continues when a user has corrected the cause.
+    /// Returns the steps for a stalled Stack whose cause a user must correct.
     fn of_cause(&self) -> Vec<String> {
         match self.reason {
             Some(reason::DESTROY_UNCONFIRMED) => vec![step(
@@ -313,8 +314,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns the steps for results that do not prevent a run: drift, outputs that were not written, the expiry, and the
-    /// violations that a drift check has found.
+    /// Returns the steps for results that do not prevent a run: drift, outputs that the controller could not write, the
+    /// expiry, and policy violations that a drift check has found.
     fn of_results(&self, status: &StackStatus) -> Vec<String> {
         let find = |kind: &str| conditions::find(&status.conditions, kind);
         let has_status =
@@ -374,8 +375,8 @@ impl<'a> State<'a> {
         self.stack.metadata.deletion_timestamp.is_some()
     }
 
-    /// Returns whether the Stack is being deleted, and the controller destroys its resources first. The resources of an
-    /// expired Stack are destroyed unless the spec prevents it.
+    /// Returns whether the Stack is being deleted, and the controller destroys its resources first. The controller also
+    /// destroys the resources of an expired Stack, unless the spec prevents the destroy.
     fn destroys(&self) -> bool {
         let conditions = self.stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let has_expired =
@@ -405,7 +406,7 @@ fn step(sentence: &str, command: &str) -> String {
     format!("{sentence}\n    {command}")
 }
 
-/// Returns the reason of the condition that explains the phase best.
+/// Returns the reason of the condition that best explains the phase.
 fn main_reason(stack: &Stack) -> Option<&str> {
     let status = stack.status.as_ref()?;
     let ready = conditions::find(&status.conditions, READY);

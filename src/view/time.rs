@@ -1,4 +1,4 @@
-//! Texts of times and durations, in the format of kubectl.
+//! Formats times and durations like kubectl.
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,16 +1,16 @@
 //! Divides the bytes of a log into lines of limited length.
 
-/// Maximum length of a line in bytes. The rest of a longer line is omitted.
+/// Maximum length of a line in bytes. [`Lines`] omits the rest of a longer line.
 const MAX_LINE: usize = 4096;
 
-/// Beginning of the next line. A program of a tenant writes the log, so the line can be arbitrarily long.
+/// Buffer for the beginning of the next line. A program of a tenant writes the log, so a line can have any length.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     line: Vec<u8>,
 }
 
 impl Lines {
-    /// Adds bytes, and returns the lines that are now complete.
+    /// Adds bytes, and returns the lines that these bytes complete.
     pub(super) fn add(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut complete = Vec::new();
         let mut parts = bytes.split(|byte| *byte == b'\n').peekable();

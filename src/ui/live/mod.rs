@@ -2,9 +2,9 @@
 //!
 //! - `progress`: the phase and the progress of the open run.
 //! - `log`: lines of the output of the run.
-//! - `resources`: the states of resources, from lines of the output.
+//! - `resources`: the states of the resources that lines of the output report.
 //! - `note`: a message for the user.
-//! - `end`: the page is outdated, and the script loads it again.
+//! - `end`: the page is outdated, and the script must reload the page.
 
 mod events;
 mod lines;

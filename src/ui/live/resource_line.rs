@@ -31,7 +31,7 @@ pub(super) struct ResourceState {
     state: String,
 }
 
-/// Returns the state of a resource in a line, or `None` for any other line.
+/// Returns the state of the resource in a line, or `None` if the line reports no resource.
 pub(super) fn parse(line: &str) -> Option<ResourceState> {
     let line = line.trim_start().trim_start_matches("@ ");
     let (symbol, rest) = line.split_once(' ')?;

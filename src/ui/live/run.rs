@@ -1,4 +1,5 @@
-//! Stream of one page: follows the open run, or waits until the Stack changes. All reads use the token of the user.
+//! Stream of events for one page. The stream follows the open run, or waits until the Stack changes. All reads use the
+//! token of the user.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -36,9 +37,9 @@ const MAX_DURATION: Duration = Duration::from_secs(10 * 60);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval between two reads of the Update.
 const POLL_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after the end of a run within which its last lines arrive.
+/// Delay between the end of a run and the end of its stream, because the last lines of the log can arrive late.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Minimum time before a changed page is loaded again, so that frequent changes do not cause frequent requests.
+/// Minimum delay before the browser reloads a changed page. Limits the requests if a Stack changes frequently.
 const MIN_RELOAD: Duration = Duration::from_secs(2);
 /// Maximum number of events that wait for the browser.
 const CAPACITY: usize = 32;
@@ -65,25 +66,25 @@ struct Follower {
     sender: mpsc::Sender<Bytes>,
 }
 
-/// Versions of a Stack, which tell whether a page is outdated.
+/// Versions of a Stack. Their comparison shows whether the page is outdated.
 struct Versions {
     /// Version on the page.
     page: String,
-    /// Version that the API server has returned at the start of the stream.
+    /// Version in the API server at the start of the stream.
     current: String,
     /// Version of the row before this read. `None` if there was no row. The watch can be behind the page, and a failed
-    /// watch must not cause the page to be loaded again and again.
+    /// watch must not cause repeated reloads of the page.
     row: Option<String>,
 }
 
 impl Versions {
-    /// Returns whether the page is outdated if the row now has this version.
+    /// Returns whether the page is outdated. `row` is the current version of the row.
     fn is_outdated(&self, row: Option<&str>) -> bool {
         self.page != self.current || (row != self.row.as_deref() && row != Some(self.page.as_str()))
     }
 }
 
-/// Returns the stream of a Stack. With the parameter `run`, it follows this run.
+/// Returns the stream of a Stack. With the parameter `run`, the stream follows this run.
 pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &str) -> Answer {
     let parameter = |name: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -103,7 +104,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &s
     let mut response = Response::new(Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    // Some proxies would otherwise wait until a buffer is full.
+    // Without this header, some proxies buffer the events.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)
 }
@@ -125,8 +126,8 @@ impl Follower {
                 None => self.until_outdated().await,
             };
         };
-        // The wait for a change sends nothing, so only this future notices that the browser has opened another page. A user
-        // can open many pages within one interval of heartbeats.
+        // While `work` waits for a change, `work` sends nothing, so only this future detects that the browser has
+        // closed the stream. Heartbeats detect a closed stream too late if a user opens many pages within one interval.
         let receiver = self.sender.clone();
         let end = tokio::time::sleep(MAX_DURATION);
         tokio::select! {
@@ -141,8 +142,8 @@ impl Follower {
         self.sender.send(event(name, data)).await.map_err(|_| Closed)
     }
 
-    /// Waits until the page is outdated, for example because the Stack has changed or was deleted. The rows come from a
-    /// watch, so the wait causes no requests.
+    /// Waits until the page is outdated, for example because the Stack has changed or was deleted. The wait uses the
+    /// rows of the watch, and sends no requests to the API server.
     async fn until_outdated(&self) -> Result<(), Closed> {
         let mut changes = self.directory.changes();
         tokio::time::sleep(MIN_RELOAD).await;
@@ -157,7 +158,8 @@ impl Follower {
         }
     }
 
-    /// Follows a run until it has ended and the page is outdated, because the Stack records the end after the Update.
+    /// Follows a run until the run has ended and the page is outdated. The page becomes outdated later than the end of
+    /// the run in the Update, because the controller writes the Stack after the Update.
     async fn follow_run(&self, run: &str) -> Result<(), Closed> {
         let (mut log, mut lines, mut window) = (Log::NotOpen, Lines::default(), None);
         let (mut progress, mut stop, mut length) = (Value::Null, None::<Instant>, 0_usize);
@@ -198,13 +200,14 @@ impl Follower {
         }
     }
 
-    /// Waits until the page is outdated, without the progress of the run. For example, the user may not read Updates.
+    /// Waits until the page is outdated, and shows no progress of the run, for example because the user lacks the
+    /// permission to read Updates.
     async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
         self.send("note", &json!(printable(&error.to_string()))).await?;
         self.until_outdated().await
     }
 
-    /// Sends the progress of a run if it has changed.
+    /// Sends the progress of a run if the progress has changed.
     async fn report(&self, update: &Update, last: &mut Value) -> Result<(), Closed> {
         let progress = progress(update);
         if *last == progress {
@@ -221,7 +224,8 @@ impl Follower {
         match self.request_log(update, &window).await {
             Ok(Some(opened)) => *log = Log::Open(opened),
             Ok(None) => {}
-            // The kubelet reports the start of a container with a delay, and rejects requests for its log until then.
+            // The kubelet reports the start of a container with a delay. Until then, requests for the log of the
+            // container fail.
             Err(UiError::Refused { code: 400, .. }) => {}
             Err(error) => {
                 *log = Log::Ended;
@@ -271,7 +275,7 @@ impl Follower {
     }
 }
 
-/// Reads from the log. Returns zero at its end, and never completes while the log is not open.
+/// Reads from the log. Returns zero at the end of the log. If the log is not open, the future never completes.
 async fn read(log: &mut Log, buffer: &mut [u8]) -> usize {
     match log {
         Log::Open(log) => log.read(buffer).await.unwrap_or_default(),
@@ -279,7 +283,7 @@ async fn read(log: &mut Log, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// Returns the progress of a run for the script.
+/// Returns the data of the event `progress`.
 fn progress(update: &Update) -> Value {
     let progress = update.status.as_ref().and_then(|status| status.progress.as_ref());
     json!({

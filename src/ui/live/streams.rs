@@ -8,11 +8,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Maximum number of open streams in total, and of one user.
+/// Maximum number of open streams of all users.
 const MAX_STREAMS: usize = 64;
+/// Maximum number of open streams of a user.
 const MAX_PER_USER: usize = 6;
-/// Maximum time for which a stream waits for the end of another stream. The controller notices with a delay that a browser
-/// has left a page.
+/// Timeout of the wait of a new stream for the end of another stream. The controller detects with a delay that a
+/// browser has left a page.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Open streams. Cheap to clone.
@@ -21,11 +22,11 @@ pub(in crate::ui) struct Streams {
     tasks: TaskTracker,
     end: CancellationToken,
     users: Arc<Mutex<HashMap<String, usize>>>,
-    /// Signals that a stream has ended.
+    /// Signal that a stream has ended.
     freed: Arc<Notify>,
 }
 
-/// Counts a stream until it is dropped.
+/// Slot of an open stream. Drop the slot to free it.
 pub(in crate::ui) struct StreamSlot {
     users: Arc<Mutex<HashMap<String, usize>>>,
     freed: Arc<Notify>,
@@ -37,7 +38,7 @@ impl Streams {
         Streams { tasks, end, users: Arc::default(), freed: Arc::default() }
     }
 
-    /// Waits for a slot for a stream of a user. Returns `None` if too many streams stay open.
+    /// Waits for a slot for a stream of a user. Returns `None` if no slot becomes free before the timeout.
     pub(in crate::ui) async fn wait(&self, user: &str) -> Option<StreamSlot> {
         let slot = async {
             loop {
@@ -63,7 +64,7 @@ impl Streams {
         Some(StreamSlot { users: self.users.clone(), freed: self.freed.clone(), user: user.to_owned() })
     }
 
-    /// Runs the task of a stream until it ends or the controller stops.
+    /// Runs the task of a stream until the task ends or the controller stops.
     pub(in crate::ui) fn spawn(&self, slot: StreamSlot, task: impl Future<Output = ()> + Send + 'static) {
         let end = self.end.clone();
         self.tasks.spawn(async move {

@@ -15,7 +15,7 @@ use crate::ui::row::Row;
 use crate::ui::state::{Answer, Ui, Visitor};
 use crate::view::phase::{PHASES, Phase};
 
-/// Maximum number of Stacks and namespaces in a table.
+/// Maximum number of rows in a table of Stacks or namespaces.
 const MAX_ROWS: usize = 100;
 
 /// Returns the fleet page.

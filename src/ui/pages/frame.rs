@@ -1,11 +1,11 @@
-//! Frame of all pages, and the pages without content of the cluster: sign-in, errors and reload.
+//! Frame of all pages, and the pages that show no objects of the cluster: sign-in, errors and reload.
 
 use maud::{DOCTYPE, Markup, html};
 use url::form_urlencoded;
 
 use crate::ui::state::Visitor;
 
-/// Version of the style and the script in the browser cache.
+/// Version in the URLs of the style and the script, so that a browser does not use cached files of another version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Page of the navigation.
@@ -33,8 +33,8 @@ pub(in crate::ui) fn page(cluster: &str, visitor: &Visitor, place: Place, title:
     document(cluster, title, &header, content)
 }
 
-/// Returns the page with a form for the sign-in. `next` is the path to which the user returns. `has_issuer` tells whether
-/// users can also sign in at an OIDC issuer.
+/// Returns the page with the form for the sign-in. `next` is the path to open after the sign-in. `has_issuer` is true
+/// if users can also sign in at an OIDC issuer.
 pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error: Option<&str>) -> Markup {
     let return_to: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
     let content = html! {
@@ -52,7 +52,7 @@ pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error:
             textarea id="token" name="token" rows="5" required spellcheck="false" autocapitalize="off" autocomplete="off"
                 aria-describedby="token-help" {}
             p.hint id="token-help" {
-                "You see and change only what this token permits. To create a token that expires after eight hours, run: "
+                "This token determines what you can read and change. To create a token that expires after eight hours, run: "
                 code { "kubectl create token SERVICE_ACCOUNT --namespace NAMESPACE --duration 8h" }
             }
             button.primary type="submit" { "Sign in" }
@@ -76,7 +76,7 @@ pub(in crate::ui) fn error(cluster: &str, visitor: Option<&Visitor>, message: &s
 }
 
 /// Returns a page that loads a path of this server. The browser sends the cookie of the session only if a page of this
-/// server opens the path, and not if a link on another site opens it.
+/// server opens the path, and not if a link on another site opens the path.
 pub(in crate::ui) fn reload(path: &str) -> Markup {
     html! {
         (DOCTYPE)

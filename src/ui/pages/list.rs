@@ -27,7 +27,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, query: &str) -> An
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Stacks, "Stacks", &content)))
 }
 
-/// Returns the namespaces that the user may see. With a filter, only its namespace is checked.
+/// Returns the namespaces that the user may see. If the query filters by namespace, checks only this namespace.
 async fn visible(ui: &Ui, visitor: &Visitor, query: &Query) -> Result<Visible, UiError> {
     let all: BTreeSet<String> = match query.namespace.as_str() {
         "" => ui.directory.namespaces(),
@@ -47,7 +47,7 @@ fn content(query: &Query, page: &Page, unchecked: usize, now: Timestamp) -> Mark
         }
         p role="status" { (page.found) @if page.found == 1 { " Stack" } @else { " Stacks" } }
         @if page.rows.is_empty() {
-            p.empty { "No Stack matches, or you have no permission to list Stacks." }
+            p.empty { "No Stack matches the query, or you lack the permission to list Stacks." }
         } @else {
             (table(page, now))
             (pages(query, page))

@@ -9,7 +9,7 @@ use crate::ui::row::Key;
 use crate::view::phase::Phase;
 use crate::view::time::age;
 
-/// Returns a phase with a color. The text also tells the phase.
+/// Returns a phase as a colored label. The label also contains the name of the phase, because users can be color-blind.
 pub(super) fn phase(phase: Phase) -> Markup {
     let tone = match phase {
         Phase::Ready => "good",
@@ -21,7 +21,7 @@ pub(super) fn phase(phase: Phase) -> Markup {
     html! { span class={ "badge " (tone) } { (phase.as_str()) } }
 }
 
-/// Returns a state of a run with a color.
+/// Returns a state of a run as a colored label.
 pub(super) fn run_state(state: &str) -> Markup {
     let tone = match state.to_ascii_lowercase().as_str() {
         "succeeded" => "good",
@@ -41,17 +41,18 @@ pub(super) fn ago(time: Option<&Time>, now: Timestamp) -> Markup {
     }
 }
 
-/// Returns the path of the page of a Stack. Names of objects need no escapes in a path.
+/// Returns the path of the page of a Stack. Names of objects contain no characters that a path must escape.
 pub(super) fn path((namespace, name): &Key) -> String {
     format!("/stacks/{namespace}/{name}")
 }
 
-/// Returns a text from the cluster, without characters that can mislead a reader. The template escapes it.
+/// Returns a text from the cluster, without characters that can mislead a reader. The template escapes the text.
 pub(super) fn text(text: &str) -> Markup {
     html! { (printable(text)) }
 }
 
-/// Returns a link to Pulumi Cloud if the URL has a safe scheme. A run reports the URL, so it is not trusted.
+/// Returns a link to Pulumi Cloud if the URL has a safe scheme. The URL comes from a run, so the UI does not trust the
+/// URL.
 pub(super) fn permalink(url: &str) -> Markup {
     html! {
         @if url.starts_with("https://") {

@@ -15,7 +15,7 @@ pub(super) struct Decided {
 }
 
 impl Decided {
-    /// Returns the decision in the query of the page, to which the form of the decision redirects.
+    /// Returns the decision in the query of the URL. The form redirects to this URL after the decision.
     pub(super) fn parse(query: &str) -> Option<Self> {
         let value = |wanted: &str| {
             let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -35,7 +35,7 @@ impl Decided {
 pub(super) enum Review {
     /// The Stack has no plan, or its plan requires no decision.
     NotRequired,
-    /// The plan requires the decision of a user.
+    /// The plan waits for the decision of a user.
     Awaited,
     /// The user has approved the plan. The controller has not handled the approval yet.
     Approved,
@@ -50,7 +50,8 @@ pub(super) enum Review {
 }
 
 impl Review {
-    /// Returns the state of the decision. `decided` is the decision that the user has just recorded.
+    /// Returns the state of the decision about the plan of a Stack. `decided` is the decision that the user has just
+    /// recorded.
     pub(super) fn of(stack: &Stack, decided: Option<&Decided>) -> Self {
         let Some(status) = &stack.status else { return Review::NotRequired };
         let Some(plan) = &status.plan else { return Review::NotRequired };
@@ -84,19 +85,19 @@ impl Review {
                 Some("Your approval is recorded. The run starts when enough users have approved the plan.")
             }
             Review::Ignored => {
-                Some("Your approval is recorded. The message below tells why an approval does not count.")
+                Some("Your approval is recorded. The message below explains why an approval does not count.")
             }
-            Review::Rejected => Some("Your rejection is recorded. The plan is not executed."),
+            Review::Rejected => Some("Your rejection is recorded. The controller does not execute the plan."),
         }
     }
 
-    /// Returns whether the status does not contain the decision of the user yet. Its message about a missing approval
-    /// would contradict the notice.
+    /// Returns whether the status of the Stack does not contain the decision of the user yet. The message about a
+    /// missing approval in the status would then contradict the notice.
     pub(super) fn is_ahead_of_status(self) -> bool {
         matches!(self, Review::Approved | Review::Rejected)
     }
 
-    /// Returns whether the plan waits for a decision that the status contains.
+    /// Returns whether the status of the Stack contains no decision about the plan, although the plan requires one.
     pub(super) fn is_undecided(self) -> bool {
         !matches!(self, Review::NotRequired | Review::Running { .. })
     }

@@ -38,7 +38,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
         Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await,
         None => Ok(Stored::Missing),
     };
-    // A failed storage hides only the stored output, and not the result of the run.
+    // If the read of the storage fails, the page still shows the result of the run.
     let (stored, failure) = match stored {
         Ok(stored) => (stored, None),
         Err(UiError::SignedOut) => return Err(UiError::SignedOut),
@@ -52,13 +52,13 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, name, &content)))
 }
 
-/// Data of a run. An old run has no Update, and an open run has no record.
+/// Data of a run. If the run is old, its Update no longer exists. If the run is open, the history has no record yet.
 struct Run<'a> {
     name: &'a str,
     record: Option<RunRecord>,
     update: Option<Update>,
     stored: Stored,
-    /// Why the stored data is not available.
+    /// Reason why the stored data is not available.
     failure: Option<String>,
 }
 
@@ -138,12 +138,13 @@ fn output(run: &Run<'_>) -> Markup {
     }
 }
 
-/// Returns why the page does not contain the complete output. A failed storage has its own message.
+/// Returns the reason why the page does not contain the complete output. Returns an empty text after a failed read of
+/// the storage, which has its own message.
 fn missing_output(run: &Run<'_>) -> &'static str {
     match run.stored {
         _ if run.failure.is_some() => "",
         _ if run.record.is_none() => {
-            "The page shows the stored output of the last ten runs after they have ended, except drift checks."
+            "The page shows the stored output of the last ten completed runs, except drift checks."
         }
         Stored::Forbidden => {
             "You have no permission to read the complete output (get of stacks/history in the group pulumi.com)."

@@ -31,18 +31,19 @@ use crate::view::dependencies::dependencies_of;
 use crate::view::steps::State;
 use crate::view::{phase, runs};
 
-/// Maximum number of outputs, and maximum length of an output in characters.
+/// Maximum number of outputs that the page shows.
 const MAX_OUTPUTS: usize = 200;
+/// Maximum length of an output, in characters.
 const MAX_OUTPUT: usize = 2000;
-/// Value that replaces a secret output in the status.
+/// Placeholder for the value of a secret output in the status.
 const SECRET: &str = "[secret]";
 
 /// Objects of the page.
 struct Facts {
     stack: Stack,
-    /// The open run or, if no run is open, the last run. `None` if the user may not read it.
+    /// The open run or, if no run is open, the last run. `None` if the user may not read the Update.
     update: Option<Update>,
-    /// The preview that has saved the plan. `None` if the user may not read it.
+    /// The preview that has saved the plan. `None` if the user may not read the Update.
     preview: Option<Update>,
     graph: Graph,
     /// Action that the user has performed.
@@ -67,7 +68,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, &title, &content)))
 }
 
-/// Returns an object, or `None` if it does not exist or the user may not read it.
+/// Returns an object, or `None` if the object does not exist or the user may not read the object.
 async fn read<K>(reader: &Reader, namespace: &str, name: Option<&str>) -> Result<Option<K>, UiError>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -87,7 +88,7 @@ async fn graph(ui: &Ui, visitor: &Visitor, key: &Key, stack: &Stack) -> Result<G
     if namespaces.is_empty() {
         return Ok(all);
     }
-    // The Stacks of other namespaces can fill the graph, and must not hide the Stacks of this namespace.
+    // Stacks of other namespaces can exceed the limit of the graph, and must not hide the Stacks of this namespace.
     namespaces.insert(key.0.clone());
     let visible = ui.permissions.visible(&visitor.user, namespaces).await?;
     let rows: Vec<Arc<Row>> = rows.into_iter().filter(|row| visible.contains(&row.namespace)).collect();
@@ -106,7 +107,7 @@ fn namespaces(graph: &Graph) -> BTreeSet<String> {
     namespaces
 }
 
-/// Returns the message about an action.
+/// Returns the message that confirms an action.
 fn done(query: &str) -> Option<&'static str> {
     let action = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "done").map(|(_, value)| value)?;
     match action.as_ref() {
@@ -181,7 +182,8 @@ fn command(step: &str) -> Markup {
     html! { p { (parts::text(sentence)) } pre { code { (parts::text(command.trim())) } } }
 }
 
-/// Returns the resources of a plan with the paths of the properties that differ, which only the preview contains.
+/// Returns the resources of a plan. The preview adds the paths of the changed properties, which the plan in the status
+/// does not contain.
 fn planned_resources(plan: &StackPlan, preview: Option<&Update>) -> Vec<PlannedResource> {
     let previewed = preview.and_then(|preview| preview.status.as_ref()?.plan.as_ref());
     let previewed = previewed.filter(|previewed| previewed.file_digest.as_ref() == Some(&plan.file_digest));
@@ -239,7 +241,7 @@ fn live_run(run: &str, update: Option<&Update>, key: &Key) -> Markup {
                 }
             }
             pre.log id="run-log" tabindex="0" role="log" aria-label="Output of the run" hidden {}
-            noscript { p { "Enable JavaScript to follow the run, or load the page again." } }
+            noscript { p { "Enable JavaScript to follow the run, or reload the page." } }
         }
     }
 }
@@ -314,7 +316,7 @@ fn outputs(status: &StackStatus, (namespace, name): &Key) -> Markup {
     }
 }
 
-/// Returns an output as text. A string has no quotation marks.
+/// Returns an output as text. Strings have no quotation marks.
 fn output(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),

@@ -17,7 +17,7 @@ pub(super) struct Forms<'a> {
 
 impl Forms<'_> {
     /// Returns the actions that apply to the state of a Stack. While a plan waits for a decision, the decision is the
-    /// primary action, because another run replaces the plan.
+    /// primary action, because a requested run would replace the plan.
     pub(super) fn actions(&self, stack: &Stack, review: Review) -> Markup {
         let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
         let none = html! {};
@@ -41,7 +41,7 @@ impl Forms<'_> {
         }
     }
 
-    /// Returns the forms that decide about a plan. They contain the digest of the plan on the page.
+    /// Returns the forms that approve or reject a plan. The forms contain the digest of the plan that the page shows.
     pub(super) fn decisions(&self, plan: &StackPlan) -> Markup {
         let fields = |label: &str| {
             html! {
@@ -57,7 +57,7 @@ impl Forms<'_> {
         }
     }
 
-    /// Returns the forms that resolve a run, or nothing if no run requires a decision.
+    /// Returns the forms that resolve a run, or an empty text if no run requires a decision.
     pub(super) fn resolutions(&self, stack: &Stack) -> Markup {
         let choices = [
             (Decision::Retry, "Run again", "The state is not changed before the run."),

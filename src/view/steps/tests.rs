@@ -11,14 +11,14 @@ use crate::view::fixtures::{DIGEST, PLAN, condition, now, stack};
 /// The reference of Stacks.
 const REFERENCE: &str = include_str!("../../../docs/spec/v1/stack.md");
 
-/// Returns the rows of the table with this header in the reference, as cells without spaces around them.
+/// Returns the rows of the table with this header in the reference, as trimmed cells.
 fn table(header: &str) -> Vec<Vec<&'static str>> {
     let (_, rest) = REFERENCE.split_once(header).unwrap_or_else(|| panic!("no table {header}"));
     let lines = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
-/// Returns the conditions of a row in the table of states. A cell without a condition contains `–`.
+/// Returns the conditions that a row in the table of states describes. A cell without a condition contains `–`.
 fn conditions_of(row: &[&str], message: &str) -> Vec<Value> {
     let cells = row.iter().skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let parsed = cells.filter_map(|(cell, kind)| {
@@ -36,7 +36,7 @@ fn steps(stack: &Stack) -> Vec<String> {
     State::of(stack).next_steps()
 }
 
-/// Asserts that the steps have the format of a sentence and a command, and that the reason is known.
+/// Asserts that each step consists of a sentence and a command, and that the summary is specific to the reason.
 fn assert_explained(stack: &Stack, row: &str) {
     let (state, steps) = (State::of(stack), steps(stack));
     assert!(!steps.is_empty(), "{row}");
