@@ -1,10 +1,10 @@
-//! Checks that the API server adds no fields to lists of the spec. Argo CD compares a list as a whole, so an object with
-//! such a list would always be out of sync.
+//! Checks that no schema has defaults in the items of a list of the spec. Argo CD compares a list as a whole, so an
+//! object to whose list the API server adds a default would always be out of sync.
 
 use pulumi_controller::api::definitions::custom_resource_definitions;
 use serde_json::Value;
 
-/// Collects the paths of all defaults in a schema.
+/// Collects the paths of all fields with a default in a schema.
 fn collect(schema: &Value, path: &str, found: &mut Vec<String>) {
     if schema.get("default").is_some() {
         found.push(path.to_owned());

@@ -1,5 +1,4 @@
-//! Runs the health checks in `config/argocd` in the same way as Argo CD: with Lua 5.1, the base functions and the
-//! library `table`.
+//! Runs the health checks in `config/argocd` like Argo CD: with Lua 5.1, the base functions and the library `table`.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +33,7 @@ pub fn restricted_lua() -> Lua {
     Lua::new_with(StdLib::TABLE, LuaOptions::new()).expect("a Lua state")
 }
 
-/// Returns the health of an object.
+/// Runs the health check of the kind of an object, and returns the result.
 pub fn health(object: &impl Serialize) -> Health {
     let object = serde_json::to_value(object).expect("a JSON object");
     let field = |name: &str| object[name].as_str().unwrap_or_else(|| panic!("{name} is absent: {object}"));
@@ -50,7 +49,7 @@ pub fn health(object: &impl Serialize) -> Health {
     Health { status: text("status"), message: text("message") }
 }
 
-/// Converts a JSON value. As in Argo CD, fields with the value `null` are absent.
+/// Converts a JSON value to a Lua value. Omits fields with the value `null`, as Argo CD does.
 fn to_lua(lua: &Lua, value: &Value) -> LuaValue {
     match value {
         Value::Null => LuaValue::Nil,

@@ -1,4 +1,4 @@
-//! Checks the health checks of Argo CD in `config/argocd` with each state that the controllers report, and with objects
+//! Tests the health checks for Argo CD in `config/argocd` with each state that the controllers report, and with objects
 //! of the Pulumi Kubernetes Operator.
 #![allow(
     clippy::expect_used,
@@ -26,7 +26,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("timestamp in range")
 }
 
-/// Marks an object as being deleted. As in the API server, this changes the generation.
+/// Sets the deletion timestamp of an object, and increments the generation like the API server.
 fn deleted<K: Resource + Clone>(object: &K) -> K {
     let mut deleted = object.clone();
     deleted.meta_mut().deletion_timestamp = Some(Time(at(100)));
@@ -72,7 +72,7 @@ fn every_health_check_is_tested() {
     assert_eq!(kinds.collect::<BTreeSet<_>>(), BTreeSet::from(tested));
 }
 
-/// Argo CD provides other libraries only to its own health checks.
+/// Argo CD provides the other Lua libraries only to its built-in health checks.
 #[test]
 fn the_health_checks_run_without_other_libraries() {
     let lua = restricted_lua();

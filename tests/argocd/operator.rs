@@ -1,4 +1,4 @@
-//! Health of objects of the Pulumi Kubernetes Operator, before the controller takes them over.
+//! Health of objects of the Pulumi Kubernetes Operator before their migration to the controller.
 
 use std::path::Path;
 

@@ -39,8 +39,8 @@ fn of_preview(last: Option<LastUpdate>) -> Option<LastUpdate> {
     Some(LastUpdate { kind: Some("preview".to_owned()), ..last.unwrap_or_default() })
 }
 
-/// A state, the last run, and the expected health: its status, and texts that its message contains once each and in
-/// this order.
+/// A state, the last run, and the expected health. The health consists of a status, and of texts that the message must
+/// contain exactly once each, in this order.
 type Row = (State, Option<LastUpdate>, &'static str, &'static [&'static str]);
 
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -153,7 +153,7 @@ fn a_suspended_stack_is_suspended_in_each_state() {
         stack.metadata.generation = Some(4);
         stack.status = Some(with_state(&stack, &State::Suspended, at(20)));
         assert_eq!(health(&stack).status, "Suspended", "{state:?}");
-        // The next change to the spec is not applied.
+        // The controller does not observe the next change to the spec.
         stack.metadata.generation = Some(5);
         stack.status = Some(with_state(&stack, &State::Suspended, at(30)));
         let after = health(&stack);
@@ -201,7 +201,7 @@ fn a_suspended_stack_that_is_being_deleted_explains_what_to_do() {
     assert!(found.message.contains("set spec.suspend to false"), "{found:?}");
 }
 
-/// Fails if a state is added to the table in the documentation, but not to the rows of this test.
+/// Fails if the table in the documentation contains a state that the rows of this test do not contain.
 #[test]
 fn the_rows_cover_each_documented_state() {
     let brief = |condition: &Condition| format!("{}={}/{}", condition.type_, condition.status, condition.reason);
@@ -214,13 +214,13 @@ fn the_rows_cover_each_documented_state() {
     let text = std::fs::read_to_string(path).expect("the document");
     let table = text.split_once("| state | Ready | Reconciling | Stalled |").expect("the table of states").1;
     let lines = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    // A suspended Stack keeps its conditions.
+    // The table contains no conditions for a suspended Stack, because a suspended Stack keeps its conditions.
     let documented: BTreeSet<String> = lines.filter(|line| !line.contains("unchanged")).map(documented).collect();
     assert!(documented.len() > 10, "{documented:?}");
     assert_eq!(documented, tested);
 }
 
-/// Converts a row of the table to the format `type=status/reason`.
+/// Converts a row of the table in the documentation to the format `type=status/reason`.
 fn documented(line: &str) -> String {
     let columns = line.trim_matches('|').split(" | ").skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let condition = |(column, kind): (&str, &str)| {

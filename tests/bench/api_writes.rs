@@ -18,7 +18,7 @@ pub struct ApiWrites {
 }
 
 impl ApiWrites {
-    /// Starts at the current end of the log. Requires a cluster that the tests have started.
+    /// Starts at the current end of the audit log. Requires a cluster that the tests have started.
     pub fn from_now() -> ApiWrites {
         let folder = std::env::var("CLUSTER_RUN_DIR").expect("only a cluster of the tests has an audit log");
         let path = PathBuf::from(folder).join("logs/audit.log");
@@ -26,13 +26,13 @@ impl ApiWrites {
         ApiWrites { path, read }
     }
 
-    /// Returns the number of writes since the last call, by verb and resource, such as `patch stacks/status`. Skips the
-    /// controller's lease.
+    /// Returns the number of writes since the last call by verb and resource, such as `patch stacks/status`. Ignores
+    /// writes to the lease of the controller.
     pub fn take_new(&mut self) -> BTreeMap<String, usize> {
         let mut file = File::open(&self.path).expect("the audit log is readable");
         let length = file.metadata().expect("the audit log exists").len();
         if length < self.read {
-            // The log has been rotated.
+            // The API server has rotated the log.
             self.read = 0;
         }
         file.seek(SeekFrom::Start(self.read)).expect("the audit log can be read");
@@ -55,13 +55,13 @@ impl ApiWrites {
         writes
     }
 
-    /// Waits until no write has occurred for `quiet`. Panics after `limit`.
+    /// Waits until the controller has written nothing for the duration `quiet`. Panics after the timeout `limit`.
     pub async fn until_quiet(&mut self, quiet: Duration, limit: Duration) {
         drop(self.take_until_quiet(quiet, limit).await);
     }
 
-    /// Waits until no write has occurred for `quiet`, and returns the number of writes since the last call. Panics after
-    /// `limit`.
+    /// Waits until the controller has written nothing for the duration `quiet`, and returns the number of writes since
+    /// the last call. Panics after the timeout `limit`.
     pub async fn take_until_quiet(&mut self, quiet: Duration, limit: Duration) -> BTreeMap<String, usize> {
         let mut all = BTreeMap::new();
         let (began, mut last) = (Instant::now(), Instant::now());

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 
-/// Number of concurrent pods, enough to keep two CPUs busy without contention.
+/// Number of concurrent pods. This number keeps two CPUs busy without contention.
 const CONCURRENT_PODS: usize = 6;
 
-/// Script that creates and updates the Pulumi stack as the agent does.
+/// Script that creates and updates the Pulumi stack with the same CLI calls as the agent.
 const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; printf '%s' \"$PROGRAM\" >Pulumi.yaml; \
     pulumi --non-interactive stack select --create bare-$JOB_COMPLETION_INDEX; \
     pulumi --non-interactive --color=never up --yes --skip-preview --stack=bare-$JOB_COMPLETION_INDEX";
 
-/// Returns the time that the Job needs for `stacks` new Pulumi stacks of a program.
+/// Returns the duration of a Job that creates `stacks` Pulumi stacks of a program.
 pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
     let began = Instant::now();
     scene.create::<Job>(job(program, stacks)).await;

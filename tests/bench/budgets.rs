@@ -1,5 +1,5 @@
-//! End-to-end benchmarks and their budgets, on the test cluster with the installed controller. `make bench` runs them;
-//! docs/performance.md explains the benchmarks.
+//! End-to-end benchmarks and their budgets, on the test cluster with the installed controller. `make bench` runs the
+//! benchmarks, and docs/performance.md explains them.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -62,7 +62,7 @@ use futures::FutureExt;
 use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
-/// The names of all benchmarks in order.
+/// Names of all benchmarks, in the order of their execution.
 const BENCHMARKS: [&str; 16] = [
     "size",
     "parts",
@@ -132,7 +132,7 @@ async fn run(benchmark: &str, expected: &[String], folder: &Path) -> Vec<Row> {
             "languages" => languages::measure().await,
             "tenants" => tenants::measure().await,
             "crowd" => crowd::measure(with_rest).await,
-            // The benchmark `crowd` includes the benchmark `rest` with the same Stacks.
+            // If the selection contains `crowd`, the benchmark `crowd` also measures `rest` with the same Stacks.
             "rest" if !expected.iter().any(|name| name == "crowd") => crowd::measure(true).await,
             "rest" => Vec::new(),
             "delete" => delete::measure().await,

@@ -1,4 +1,5 @@
-//! Measures the time from the creation of a pod until its Workspace is Ready. The images are already on the node.
+//! Measures the time from the creation of a workspace pod until its Workspace is Ready. The node has already pulled the
+//! images.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -13,7 +14,7 @@ use crate::table::{Row, Step, median};
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 3.0;
 
-/// The steps in order. A watch observes the end of each step.
+/// Steps of the measurement, in order. A watch observes the end of each step.
 const STEPS: [&str; 3] = [
     "scheduled",
     "sandbox and volumes created, agent copied by `bootstrap`, status reported by the kubelet",

@@ -5,12 +5,12 @@ use kube::ResourceExt;
 use crate::harness::Controller;
 
 const PORT: u16 = 8080;
-/// Metric of the requests to the API server. A watch counts as one request.
+/// Counter of the requests to the API server. A watch increments the counter once.
 const API_REQUESTS: &str = "rest_client_requests_total";
-/// Begin of the series that exists for each Stack that the controller has reconciled.
+/// Prefix of the metric series that exists for each reconciled Stack.
 const RECONCILED_STACK: &str = "gotk_reconcile_duration_seconds_count{kind=\"Stack\",";
 
-/// Metrics at one point in time. All counters start at zero when the process starts.
+/// Metrics at one point in time. All counters are zero when the process starts.
 pub struct ControllerMetrics(String);
 
 impl ControllerMetrics {

@@ -1,4 +1,4 @@
-//! Creates many idle Stacks without a run for each of them. While the controller is stopped, this module copies all
+//! Creates many idle Stacks without a run of each Stack. While the controller is stopped, this module copies all
 //! objects of a Stack whose run has ended, with a different name for each copy. The pods of the copies run on the fake
 //! node.
 
@@ -33,8 +33,8 @@ struct Part {
     resource: ApiResource,
     uid: String,
     object: Value,
-    /// Status that is written after the creation of the object, or `None` for kinds whose status this controller does
-    /// not write.
+    /// Status to write after the creation of the object, or `None` if another controller writes the status of this
+    /// kind.
     status: Option<Value>,
 }
 
@@ -47,8 +47,8 @@ impl Original {
             (ApiResource::erase::<Secret>(&()), false),
             (ApiResource::erase::<Service>(&()), false),
             (ApiResource::erase::<PodDisruptionBudget>(&()), false),
-            // The copy of the pod is created before the copy of the StatefulSet. The StatefulSet adopts the pod instead
-            // of creating another pod.
+            // The pod precedes the StatefulSet, so the copy of the StatefulSet adopts the copy of the pod instead of
+            // creating another pod.
             (ApiResource::erase::<Pod>(&()), false),
             (ApiResource::erase::<StatefulSet>(&()), false),
         ];
@@ -111,7 +111,7 @@ impl Part {
     }
 }
 
-/// Returns the value with all replacements in its JSON text.
+/// Returns the value after all replacements in its JSON text.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
     serde_json::from_str(&text).expect("valid JSON")

@@ -1,4 +1,4 @@
-//! Measures the simultaneous creation of sixty Stacks from one source, and the cost of sixty idle Stacks.
+//! Measures the simultaneous creation of sixty Stacks with the same source, and the cost of sixty idle Stacks.
 
 use std::time::Duration;
 
@@ -18,17 +18,18 @@ use crate::processes::Process;
 use crate::table::{Row, Step};
 
 const STACKS: usize = 60;
-/// Maximum ratio of the measured time to the time that a Job needs for the same Pulumi stacks. ARCHITECTURE.md explains
-/// why the budget is relative.
+/// Maximum ratio of the measured time to the duration of a Job that creates the same Pulumi stacks. ARCHITECTURE.md
+/// explains why the budget is relative.
 const BUDGET: f64 = 1.5;
 /// Budget for the memory of the controller after the runs, in MiB.
 const MEMORY_BUDGET: f64 = 20.0;
-/// Time after the last run until the memory of the controller is read.
+/// Delay between the end of the last run and the measurement of the memory of the controller.
 const MEMORY_DELAY: Duration = Duration::from_secs(60);
-/// Budget for the memory of one agent in MiB.
+/// Budget for the memory of one agent, in MiB.
 const AGENT_BUDGET: f64 = 10.0;
-/// Time without writes after which the controller counts as idle, and the timeout until this happens.
+/// Duration without writes after which the benchmark regards the controller as idle.
 const QUIET: Duration = Duration::from_secs(30);
+/// Timeout of the wait until the controller is idle.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub async fn measure(with_rest: bool) -> Vec<Row> {
@@ -102,7 +103,7 @@ async fn memory_afterwards(scene: &Scene) -> Row {
     .with_note(format!("resident memory (RSS) one minute afterwards: {:.1} MiB", process.rss()))
 }
 
-/// Returns the memory of the agent that uses the most memory, as the sum of its two processes.
+/// Returns the row for the agent that uses the most memory. The memory of an agent is the sum of its two processes.
 async fn agents(scene: &Scene) -> Row {
     let pods: Vec<Pod> = scene.list().await;
     let pods = pods.iter().filter(|pod| pod.labels().contains_key(LABEL_COMPONENT));
@@ -142,8 +143,8 @@ async fn rest(scene: &Scene) -> Row {
     .with_note(format!("the controller uses {share:.1} % of a CPU"))
 }
 
-/// Waits until the status of each Workspace contains the version of the CLI. The agent queries this version some time
-/// after its start, so the status changes once after the first run.
+/// Waits until the status of each Workspace contains the version of the CLI. The agent queries this version with a
+/// delay after its start, so each status changes once more after the first run.
 async fn until_versions_are_reported(scene: &Scene) {
     let is_unknown = |workspace: &Workspace| workspace.status.as_ref().is_none_or(|it| it.pulumi_version.is_none());
     wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
@@ -155,8 +156,8 @@ async fn until_versions_are_reported(scene: &Scene) {
     .await;
 }
 
-/// Returns the duration of the measurement at rest in seconds. The environment variable `BENCH_REST_SECONDS` overrides
-/// the default, for work on the benchmark.
+/// Returns the duration of the measurement of the idle controller, in seconds. The environment variable
+/// `BENCH_REST_SECONDS` overrides the default, so a developer can shorten the benchmark.
 pub fn rest_seconds(default: u64) -> u64 {
     std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -1,5 +1,5 @@
-//! Measures the deletion of a namespace with many Stacks. The baseline is the deletion of a namespace with the same number
-//! of pods without a controller.
+//! Measures the deletion of a namespace with many Stacks. The baseline is the deletion of a namespace that contains the
+//! same number of pods and no Stacks.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ use crate::table::{Row, Step};
 
 /// Number of Stacks, unless `DELETE_STACKS` sets another number.
 const STACKS: usize = 60;
-/// Maximum ratio of the measured time to the time for the same number of pods.
+/// Maximum ratio of the measured time to the baseline.
 const BUDGET: f64 = 1.5;
 /// Timeout for the start of the pods.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
@@ -65,7 +65,8 @@ fn row(stacks: usize, total: f64, bare: &Bare) -> Row {
     ))
 }
 
-/// Returns the steps until the last pod, Workspace and Stack are deleted, and until the namespace is deleted.
+/// Returns the steps of the deletion, which end when the last pod, Workspace and Stack and then the namespace no longer
+/// exist.
 fn steps(began: Moment, total: f64, deletions: [&Deletions; 3]) -> Vec<Step> {
     let names =
         ["until the last pod is deleted", "until the last Workspace is deleted", "until the last Stack is deleted"];
@@ -80,7 +81,7 @@ fn steps(began: Moment, total: f64, deletions: [&Deletions; 3]) -> Vec<Step> {
     steps
 }
 
-/// Returns a new namespace whose states are not recorded.
+/// Returns a scene with a new namespace. The harness does not record the states of its objects.
 async fn scene(name: &str) -> Scene {
     let mut scene = Scene::new(name).await;
     scene.timeline.end();
@@ -93,8 +94,8 @@ struct Bare {
     pod: f64,
 }
 
-/// Measures the deletion of one pod, and of a namespace with pods that have the image and the grace period of workspace
-/// pods.
+/// Measures the deletion of one pod, and the deletion of a namespace with pods. The pods have the image and the grace
+/// period of workspace pods.
 async fn bare(pods: usize) -> Bare {
     let scene = scene("bench-delete-bare").await;
     println!("creating {} pods without the controller", pods + 1);
@@ -162,7 +163,7 @@ fn remaining(namespace: &Namespace) -> String {
     remaining.filter_map(|condition| condition.message.clone()).collect::<Vec<_>>().join("; ")
 }
 
-/// Time of the last deletion of an object, observed with a watch.
+/// Time at which a watch has observed the last deletion of an object.
 struct Deletions {
     last: Arc<Mutex<Option<Moment>>>,
     _watch: JoinSet<()>,

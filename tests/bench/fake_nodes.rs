@@ -19,7 +19,7 @@ const NAME: &str = "fake0";
 const FAKE_NODE_KEY: &str = "kwok.x-k8s.io/node";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Environment variable with the IP address of fake pods.
+/// Environment variable that contains the IP address of fake pods.
 const ADDRESS: &str = "FAKE_POD_ADDRESS";
 
 /// Returns whether the cluster manages fake nodes.
@@ -28,13 +28,13 @@ pub fn are_available() -> bool {
     std::env::var_os(ADDRESS).is_some()
 }
 
-/// Returns the address in the status of fake pods. It is the address of the real node.
+/// Returns the address in the status of fake pods, which is the address of the real node.
 pub fn address() -> SocketAddr {
     let address = std::env::var(ADDRESS).expect("FAKE_POD_ADDRESS is not set: run `tests/cluster/cluster fake-nodes`");
     SocketAddr::new(address.parse().expect("an address"), AGENT_PORT)
 }
 
-/// Creates the node and waits until it accepts pods.
+/// Creates the fake node, and waits until the node accepts pods.
 pub async fn create(client: &Client) {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = json!({
@@ -54,7 +54,7 @@ pub async fn create(client: &Client) {
     .await;
 }
 
-/// Returns the Stack with a template that schedules its pod on the fake node.
+/// Changes the template of a Stack so that its pod runs on the fake node.
 pub fn place(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
         let toleration = json!({"key": FAKE_NODE_KEY, "operator": "Exists", "effect": "NoSchedule"});

@@ -1,6 +1,7 @@
-//! Measures the controller with thousands of Stacks in many namespaces, on a fake node with fake agents, and with some
-//! real workspace pods: the memory and the CPU usage at rest, the start of a new controller, a push to one Stack, a change
-//! to a source that many Stacks share, and three shards.
+//! Measures the controller with thousands of Stacks in many namespaces. A few Stacks have real workspace pods, and the
+//! pods of the others are on a fake node with fake agents. The benchmark measures the memory and the CPU usage of the
+//! idle controller, the start of a new controller, a push to one Stack, a change to a source that many Stacks share,
+//! and three shards.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
@@ -34,30 +35,32 @@ const STACKS_PER_NAMESPACE: usize = 50;
 const MAX_NAMESPACES: usize = 200;
 const STACKS_PER_SOURCE: usize = 20;
 const MAX_SOURCES: usize = 500;
-/// One of this number of Stacks uses the source that Stacks of all namespaces share.
+/// Divisor of the number of Stacks. The quotient is the number of Stacks that use the shared source.
 const SHARED_PART: usize = 10;
-/// Number of Stacks with a real workspace pod.
+/// Number of Stacks that have real workspace pods.
 const REAL: usize = 6;
-/// Number of sources that change while the controller is restarted.
+/// Number of sources that change while no controller runs.
 const PUSHES: usize = 5;
 /// Prefix of the names of the Stacks.
 const PREFIX: &str = "fleet-";
 
-/// Budgets for the controller at rest, in MiB and in percent of one CPU.
+/// Budget for the memory of the idle controller, in MiB.
 const MEMORY_BUDGET: f64 = 250.0;
+/// Budget for the CPU usage of the idle controller, in percent of one CPU.
 const PROCESSOR_BUDGET: f64 = 5.0;
-/// Budget in seconds until a new controller has started the runs of all pushes.
+/// Budget for the time until a new controller has started the runs of all pushes, in seconds.
 const START_BUDGET: f64 = 60.0;
-/// Budget for the requests to the API server that a new controller sends for each Stack.
+/// Budget for the number of requests to the API server that a new controller sends per Stack.
 const REQUESTS_BUDGET: f64 = 3.0;
-/// Budget in seconds for the part of a push that the controller executes.
+/// Budget for the duration of the part of a push that the controller executes, in seconds.
 const PUSH_BUDGET: f64 = 1.0;
-/// Budget for the writes to the API for each run.
+/// Budget for the number of writes to the API per run.
 const WRITES_BUDGET: f64 = 12.0;
 
-/// Timeout until a new controller has started the runs of all pushes, long enough to measure a missed budget.
+/// Timeout of the wait until a new controller has started the runs of all pushes. The timeout exceeds the budget, so
+/// the benchmark can measure a missed budget.
 const START_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Timeout until the controller is idle after the creation of all Stacks.
+/// Timeout of the wait until the controller is idle after the creation of all Stacks.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Interval between two reads of the metrics, which contain series for each Stack.
 const METRICS_INTERVAL: Duration = Duration::from_secs(5);
@@ -68,7 +71,7 @@ struct Size {
     stacks: usize,
     namespaces: usize,
     sources: usize,
-    /// Number of Stacks with the shared source, which is the first source.
+    /// Number of Stacks that use the shared source, which is the first source.
     shared: usize,
     real: usize,
 }
@@ -121,7 +124,8 @@ pub async fn measure() -> Vec<Row> {
     let arguments = controller.arguments().await;
     let mut rows = Vec::new();
     let measured = async || {
-        // Stacks of all namespaces refer to the shared source.
+        // Stacks of all namespaces refer to the shared source, so the controller must permit references to other
+        // namespaces.
         let open = [arguments.as_slice(), &["--no-cross-namespace-refs=false".to_owned()]].concat();
         controller.start_with(&open, 1).await;
         let scenes = create_scenes(size.namespaces).await;
@@ -145,7 +149,7 @@ async fn attempt(name: &str, measuring: impl Future<Output = Vec<Row>>) -> Vec<R
     rows
 }
 
-/// Creates the namespaces. Their states are not recorded.
+/// Creates the namespaces. The harness does not record the states of their objects.
 async fn create_scenes(namespaces: usize) -> Vec<Scene> {
     let mut scenes = Vec::new();
     for number in 1..=namespaces {
@@ -237,7 +241,7 @@ impl<'a> Fleet<'a> {
         rows
     }
 
-    /// Waits until the controller is idle. Returns the counter of further writes.
+    /// Waits until the controller is idle, and returns a counter of later writes.
     async fn until_quiet(&self) -> ApiWrites {
         println!("waiting until the controller is idle");
         let mut writes = ApiWrites::from_now();
@@ -300,7 +304,8 @@ impl<'a> Fleet<'a> {
         vec![requests, duration]
     }
 
-    /// Changes some sources while no controller is running, and measures when a new controller has started all their runs.
+    /// Changes some sources while no controller runs, and measures the time until a new controller has started the runs
+    /// of these sources.
     async fn measure_pushes_during_restart(&self) -> Vec<Row> {
         self.until_quiet().await;
         let size = self.size;
@@ -327,7 +332,7 @@ impl<'a> Fleet<'a> {
         vec![row]
     }
 
-    /// Changes the source that many Stacks share.
+    /// Changes the source that many Stacks share, and measures the runs of these Stacks.
     async fn measure_shared_source(&self) -> Vec<Row> {
         let mut writes = self.until_quiet().await;
         let Size { shared, namespaces, .. } = self.size;
@@ -344,7 +349,7 @@ impl<'a> Fleet<'a> {
         let (found, _) =
             wait_for_count("runs of the shared source are complete", shared, self.size.timeout(), state).await;
         let took = began.elapsed().as_secs_f64();
-        // The Stacks record the results after the Updates are complete.
+        // The controller writes the results to the Stacks after the Updates are complete.
         let written = writes.take_until_quiet(QUIET, QUIET_TIMEOUT).await;
         let each = written.values().sum::<usize>() as f64 / found.max(1) as f64;
         let of = format!("{shared} Stacks with one source, {namespaces} namespaces");

@@ -1,6 +1,6 @@
-//! Measures five hundred Stacks that poll one Git repository, and five hundred Stacks that each poll their own
-//! repository: the cost of the controller at rest and the load on the Git server. The pods are on a fake node with a
-//! fake agent.
+//! Measures the cost of the idle controller and the load on the Git server. In the first case, five hundred Stacks poll
+//! one Git repository. In the second case, each of five hundred Stacks polls its own repository. The pods are on a fake
+//! node with a fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ const CONCURRENT_PUSHES: usize = 4;
 const PUSHES_PER_MESSAGE: usize = 50;
 /// Minimum poll interval of a repository in seconds.
 const MIN_INTERVAL: u64 = 60;
-/// Requests per poll: one for the capabilities of the server, one for the reference of the branch.
+/// Number of requests per poll: one for the capabilities of the server, and one for the reference of the branch.
 const REQUESTS_PER_POLL: usize = 2;
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(900);
 
@@ -50,7 +50,8 @@ pub async fn measure() -> Vec<Row> {
         let mut scene = Scene::new("bench-followers").await;
         scene.timeline.end();
         let outcome = AssertUnwindSafe(measure_repositories(&scene, repositories, &fake_agent)).catch_unwind().await;
-        // The Stacks are also removed after a failure, because later measurements must not include them.
+        // The benchmark removes the Stacks even after a failure, because later measurements must not include these
+        // Stacks.
         remove(scene, STACKS).await;
         rows.extend(outcome.unwrap_or_else(|failure| resume_unwind(failure)));
     }
@@ -83,7 +84,7 @@ async fn pushed(scene: &Scene, repositories: usize) -> Vec<Source<'_>> {
     stream::iter(0..repositories).map(push).buffered(CONCURRENT_PUSHES).collect().await
 }
 
-/// Measures memory and requests for a period in which each repository is polled at least twice.
+/// Measures memory and requests during a period in which the controller polls each repository at least twice.
 async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
@@ -122,7 +123,7 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     vec![memory, git]
 }
 
-/// Returns the counters of the repositories of this scene.
+/// Returns the total of the counters of all repositories of this scene.
 async fn request_counts(scene: &Scene) -> RequestCounts {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
@@ -131,7 +132,8 @@ async fn request_counts(scene: &Scene) -> RequestCounts {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 
-/// Deletes the Stacks of a scene with a longer timeout than the timeout of a scene, and then the scene.
+/// Deletes the Stacks of a scene, and then the scene. The timeout of the deletion is longer than the timeout of a
+/// scene.
 pub async fn remove(scene: Scene, number: usize) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)

@@ -1,5 +1,6 @@
-//! Measures the warm path of a Git repository that the controller polls: from a reconcile request immediately after a
-//! push to the start of the CLI. Only the first step differs from the steps of `path.rs`.
+//! Measures the warm path of a Git repository that the controller polls. The path starts with a reconcile request
+//! immediately after a push, and ends with the start of the CLI. Only the first step differs from the steps of
+//! `path.rs`.
 
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
@@ -9,9 +10,9 @@ use crate::moments::{Moments, now};
 use crate::path::{Pod, ROUNDS, STEPS, STEPS_TO_EXEC, moments_of, program, steps, total};
 use crate::table::{Row, median};
 
-/// Poll interval in seconds, so long that only requests trigger a poll.
+/// Poll interval in seconds. The interval is so long that only reconcile requests cause polls.
 const POLL_INTERVAL: i64 = 3600;
-/// Description of the first step, which differs from that of a Flux artifact.
+/// Description of the first step, which differs from the first step of a Flux artifact.
 const FIRST_STEP: &str = "Stack reconciled: repository polled, commit fetched and packed, Workspace written";
 
 pub async fn measure() -> Row {

@@ -1,5 +1,5 @@
-//! Measures many Stacks whose Workspaces are asleep: the resources that they request, and the cost of the controller. The
-//! pods are on a fake node with a fake agent.
+//! Measures many Stacks with sleeping Workspaces: the requests of all pods, and the cost of the controller. The pods
+//! are on a fake node with a fake agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,12 +30,13 @@ use crate::table::Row;
 
 /// Number of Stacks, unless `IDLE_STACKS` sets another number.
 const STACKS: usize = 1_000;
-/// Minimum idle time before a Workspace falls asleep.
+/// Value of `idle.after` of each Workspace, which is the minimum that the controller permits.
 const IDLE_AFTER: &str = "1m";
-/// Budgets for the requests of all pods, including the controller: CPU in cores, and memory in MiB.
+/// Budget for the CPU requests of all pods including the controller, in cores.
 const PROCESSOR_BUDGET: f64 = 1.0;
+/// Budget for the memory requests of all pods including the controller, in MiB.
 const MEMORY_BUDGET: f64 = 4096.0;
-/// Timeout until all Workspaces are asleep. The controller checks each Workspace every two minutes.
+/// Timeout of the wait until all Workspaces are asleep. The controller checks each Workspace every two minutes.
 const SLEEP_TIMEOUT: Duration = Duration::from_secs(1800);
 
 pub async fn measure() -> Vec<Row> {
@@ -60,7 +61,7 @@ async fn measure_asleep(scene: &Scene, stacks: usize, fake_agent: &FakeAgent) ->
     restart(scene).await;
     let (done, asleep) = (Done::watch(scene.api()), Asleep::watch(scene.api()));
     run(scene, &|number: usize| stack(scene, &external, number), fake_agent, &done, 0..1).await;
-    // The pod still exists, because the first Workspace falls asleep only after the idle time.
+    // The pod still exists, because the idle time of the first Workspace has not expired.
     let awake = Requests::of(&scene.list::<Pod>().await);
     let note = run(scene, &|number: usize| stack(scene, &external, number), fake_agent, &done, 1..stacks).await;
     until_count("Workspaces are asleep", stacks, SLEEP_TIMEOUT, async || (asleep.number(), fake_agent.calls())).await;
@@ -75,7 +76,7 @@ async fn measure_asleep(scene: &Scene, stacks: usize, fake_agent: &FakeAgent) ->
     rows
 }
 
-/// Returns a Stack whose Workspace has the default requests, and falls asleep.
+/// Returns a Stack whose Workspace has the default requests and falls asleep when idle.
 fn stack(scene: &Scene, external: &FluxObject<'_>, number: usize) -> Stack {
     let mut stack = scene.stack_on_kind(&name(number), None, external);
     if let Some(template) = &mut stack.spec.workspace_template {
@@ -85,7 +86,7 @@ fn stack(scene: &Scene, external: &FluxObject<'_>, number: usize) -> Stack {
     stack
 }
 
-/// Returns the row for the requests of all pods. `awake` is the request of one pod that is awake.
+/// Returns the row for the requests of all pods. `awake` are the requests of the pod of one Workspace that is awake.
 async fn requests(scene: &Scene, stacks: usize, awake: Requests) -> Row {
     let asleep = Requests::of(&scene.list::<Pod>().await);
     let controller = Requests::of(&Controller::new(&scene.client).pods().await);
@@ -132,7 +133,7 @@ async fn controller_at_rest(scene: &Scene, stacks: usize) -> Vec<Row> {
     ]
 }
 
-/// The Workspaces that are asleep, observed with a watch.
+/// Names of the Workspaces that a watch has observed as asleep.
 struct Asleep {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,

@@ -1,5 +1,6 @@
-//! Measures programs in TypeScript, Python and Go: the time from an artifact in the status of its source to the end of
-//! the Update. The baseline is the package manager and the CLI alone, which make the same change in the same pod.
+//! Measures programs in TypeScript, Python and Go. The measured time starts with a new artifact in the status of the
+//! source, and ends with the Update. The baseline makes the same change in the same pod, only with the package manager
+//! and the CLI.
 
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::pulumi::Stack;
@@ -12,9 +13,9 @@ use crate::path::{PULUMI_UP, Pod, STEPS, moments_of, steps, total};
 use crate::table::{Row, median};
 
 const ROUNDS: usize = 5;
-/// Maximum overhead in seconds for a commit that changes only code.
+/// Budget for the overhead of a commit that changes only code, in seconds.
 const CODE_BUDGET: f64 = 0.5;
-/// Maximum overhead in seconds for a commit that changes the lock file.
+/// Budget for the overhead of a commit that changes the lock file, in seconds.
 const LOCK_BUDGET: f64 = 1.0;
 
 const PACKAGE: &str = include_str!("../cluster/languages/packages/npm/package.json");
@@ -26,12 +27,13 @@ const GO_SUM: &str = include_str!("../cluster/languages/packages/go/go.sum");
 /// A language, and the commands that a user would run without the controller.
 struct Language {
     name: &'static str,
-    /// Returns the files of the project. The program exports the text. If `more` is true, the project has one more
+    /// Returns the files of the project. The program exports `text`. If `more` is true, the project has an additional
     /// direct dependency.
     project: fn(text: &str, more: bool) -> Vec<File>,
     /// Command that installs the dependencies.
     install: &'static str,
-    /// Files that the command completes. The project contains the completed files, as a repository does.
+    /// Files that the command completes, such as lock files. The measured projects contain the completed files, as a
+    /// repository does.
     completed: &'static [&'static str],
 }
 
@@ -40,8 +42,7 @@ const LANGUAGES: [Language; 3] = [
     Language {
         name: "Python",
         project: python,
-        // pip does not remove packages. A new environment is therefore necessary to install exactly the listed
-        // packages.
+        // pip does not remove packages. Only a new environment contains exactly the listed packages.
         install: "rm -rf venv && python3 -m venv venv && venv/bin/python -m pip install --quiet --requirement requirements.txt",
         completed: &[],
     },
@@ -157,7 +158,7 @@ async fn measure_language(scene: &Scene, language: &Language) -> Vec<Row> {
     rows
 }
 
-/// Returns the files that the last installation in the pod has completed.
+/// Reads the files that the last installation in the pod has completed.
 async fn completed(pod: &Pod, language: &Language) -> Vec<File> {
     let mut files = Vec::new();
     for path in language.completed {
@@ -177,7 +178,7 @@ async fn bare_change(pod: &Pod, language: &Language, text: &str, more: bool, ins
         let content = content.replace("name: bench", &format!("name: bare-{}", pod.namespace));
         prepare.push_str(&format!("\ncat >{path} <<'END_OF_FILE'\n{content}END_OF_FILE"));
     }
-    // The agent sets the same cache directories for runs.
+    // The agent also sets these cache directories for runs.
     prepare.push_str("\nexport GOCACHE=/share/cache/go-build GOMODCACHE=/share/cache/go-modules");
     pod.duration(&prepare, &format!("{{ {install}; }} && {PULUMI_UP}")).await
 }

@@ -1,4 +1,4 @@
-//! The index lookups of the controller for one push, with any number of idle Stacks.
+//! Index lookups of the controller for one push while any number of other Stacks are idle.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const UPDATES: usize = 5;
 /// Number of Stacks per source.
 const STACKS_PER_SOURCE: usize = 10;
 
-/// Idle Stacks and the indexes that the controller has for them.
+/// Idle Stacks, and the indexes of the controller with these Stacks.
 pub struct AtRest {
     stacks: Stacks,
     updates: Updates,
@@ -54,8 +54,8 @@ impl AtRest {
         AtRest { stacks, updates, dependents, duplicates, reader, update_writer, pushed, runtime }
     }
 
-    /// Simulates a push: the source changes, and the Stack creates an Update, which runs and ends. Each step looks up
-    /// the related objects.
+    /// Simulates a push: the source changes, the controller creates an Update, and the Update runs and ends. Each step
+    /// looks up the related objects.
     pub fn push(&mut self) {
         let (namespace, name) = (self.pushed.namespace().unwrap_or_default(), self.pushed.name_any());
         let source = self.pushed.spec.flux_source.as_ref().map(|source| source.source_ref.name.clone());
@@ -65,7 +65,8 @@ impl AtRest {
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
-        // The Update changes five times: it is created, bound to a pod, ended and recorded, and it gets its result.
+        // Five events change the Update: the creation, the binding to a pod, the end of the run, the result, and the
+        // record in the Stack.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));
             self.duplicates.record(&self.pushed);
@@ -105,7 +106,7 @@ fn update_number(number: usize, attempt: usize) -> Update {
     .expect("an Update")
 }
 
-/// Returns a client that fails for any request, because lookups must not call the API server.
+/// Returns a client whose requests all fail, because lookups must not call the API server.
 fn no_api_server() -> Client {
     let service = tower::service_fn(|request: axum::http::Request<kube::client::Body>| async move {
         Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other(format!(

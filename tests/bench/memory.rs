@@ -24,25 +24,27 @@ use crate::progress::until_count;
 use crate::push_at_rest::Pushed;
 use crate::table::Row;
 
-/// Numbers of Stacks and their budgets in MiB.
+/// Numbers of Stacks, and the memory budget for each number in MiB.
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
-/// Duration of a run of the fake agent.
+/// Duration of each run of the fake agent.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
-/// Maximum number of Stacks for which the benchmark executes a first run. All further Stacks are copies of a Stack
-/// whose run has ended.
+/// Maximum number of Stacks with a first run. All further Stacks are copies of a Stack whose run has ended.
 const MAX_RUNS: usize = 1_000;
-/// Number of reconciled copies after which the caches of a new controller are complete.
+/// Minimum number of reconciled copies before the measurement. After this number, the caches of a new controller are
+/// complete.
 const RECONCILED: usize = 500;
 /// Number of concurrent creations.
 pub const CONCURRENCY: usize = 16;
-/// Additional timeout per Stack until all Stacks are Ready. The minimum timeout is `MIN_TIMEOUT`.
+/// Timeout per Stack of the wait until all Stacks are Ready. [`MIN_TIMEOUT`] is the minimum.
 pub const TIMEOUT_PER_STACK: Duration = Duration::from_secs(2);
+/// Minimum timeout of the wait until all Stacks are Ready.
 pub const MIN_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time without writes after which the controller counts as idle, and the timeout until this happens.
+/// Duration without writes after which the benchmark regards the controller as idle.
 pub const QUIET: Duration = Duration::from_secs(30);
+/// Timeout of the wait until the controller is idle.
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
-/// Duration of the measurement at rest in seconds, longer than the interval at which the controller queries the agent
-/// of an idle Stack.
+/// Duration of the measurement of the idle controller, in seconds. The duration exceeds the interval at which the
+/// controller queries the agent of an idle Stack.
 pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
@@ -93,7 +95,7 @@ async fn get_or_start<'a, 'b>(pushed: &'b mut Option<Pushed<'a>>, scene: &'a Sce
     pushed.as_ref().expect("the Stack exists")
 }
 
-/// Returns all budgets, or the budgets for the numbers of Stacks in `BENCH_STACKS`.
+/// Returns the budgets for the numbers of Stacks in `BENCH_STACKS` or, by default, all budgets.
 fn budgets() -> Vec<(usize, f64)> {
     match std::env::var("BENCH_STACKS") {
         Ok(text) => {
@@ -104,7 +106,7 @@ fn budgets() -> Vec<(usize, f64)> {
     }
 }
 
-/// Restarts the controller, so its memory does not include the objects of earlier measurements.
+/// Restarts the controller, because its memory must not include the objects of earlier measurements.
 pub async fn restart(scene: &Scene) {
     let before = Controller::new(&scene.client).kill().await;
     until_count("the controller has restarted", 1, MIN_TIMEOUT, async || {
@@ -149,8 +151,9 @@ async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<us
     controller.until_available().await;
 }
 
-/// Measures the memory during the first reconciliation of all Stacks, which is higher than at rest. With ten thousand
-/// Stacks, the first reconciliations take more than an hour because of the load on the API server.
+/// Measures the memory during the first reconciliation of all Stacks, which is higher than the memory of the idle
+/// controller. With ten thousand Stacks, the first reconciliations take more than an hour because of the load on the
+/// API server.
 async fn measure_reconciled(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
     until_count("Workspaces are reconciled", RECONCILED, MIN_TIMEOUT, async || {
@@ -174,7 +177,7 @@ pub fn name(number: usize) -> String {
     format!("stack-{number:05}")
 }
 
-/// Measures the memory with only idle Stacks.
+/// Measures the memory of the controller while all Stacks are idle.
 async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
@@ -228,7 +231,8 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
         .await;
 }
 
-/// The Stacks that are Ready, observed with a watch, because polling thousands of objects would dominate the load.
+/// Names of the Stacks that a watch has observed as Ready. The benchmark uses a watch, because polls of thousands of
+/// objects would dominate the load.
 pub struct Done {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,
@@ -254,7 +258,7 @@ impl Done {
         self.number_with("")
     }
 
-    /// Returns the number of the Stacks whose names begin with a prefix.
+    /// Returns the number of these Stacks whose names begin with a prefix.
     pub fn number_with(&self, prefix: &str) -> usize {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.iter().filter(|name| name.starts_with(prefix)).count()

@@ -1,5 +1,5 @@
-//! Records the times at which a watch observes object states. These times are more precise than the timestamps in a
-//! status, which have a resolution of one second.
+//! Records the times at which a watch observes the states of objects. These times are more precise than the timestamps
+//! in a status, which have a resolution of one second.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ pub fn now() -> Moment {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after the Unix epoch").as_secs_f64()
 }
 
-/// All observed states of the objects of a kind. The watch ends when this value is dropped.
+/// All observed states of the objects of a kind. Drop this value to end the watch.
 pub struct Moments<K> {
     seen: Arc<Mutex<Vec<(Moment, K)>>>,
     _watch: JoinSet<()>,
@@ -35,7 +35,7 @@ where
         Moments { seen, _watch: watch }
     }
 
-    /// Returns the time of the first state for which `predicate` returned true. Panics if there is no such state.
+    /// Returns the time of the first state that matches `predicate`. Panics if no state matches.
     pub fn first(&self, what: &str, predicate: impl Fn(&K) -> bool) -> Moment {
         let (moment, _) = self.find(predicate).unwrap_or_else(|| panic!("no {} was observed {what}", K::kind(&())));
         moment
@@ -45,7 +45,8 @@ where
         self.seen().iter().find(|(_, object)| predicate(object)).cloned()
     }
 
-    /// Returns the time of the first state for which `predicate` returned true for each object, ordered by name.
+    /// Returns, for each object, the time of the first state that matches `predicate`. The order of the times is the
+    /// order of the names of the objects.
     pub fn first_of_each(&self, predicate: impl Fn(&K) -> bool) -> Vec<Moment> {
         let mut moments = std::collections::BTreeMap::new();
         for (moment, object) in self.seen().iter().filter(|(_, object)| predicate(object)) {

@@ -1,6 +1,6 @@
-//! Measures the verification and the extraction of a source. The baselines are the usual tools, `sha256sum` and
-//! `tar -xzf`. Also measures the lookups of the controller for a push with few and with many idle Stacks. `make bench`
-//! reads the medians that criterion writes.
+//! Measures the verification and the extraction of a source. The baselines are the tools `sha256sum` and `tar -xzf`.
+//! Also measures the index lookups of the controller for a push while few or many Stacks are idle. `make bench` reads
+//! the medians that criterion writes.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -22,13 +22,14 @@ use tempfile::TempDir;
 
 use lookups::AtRest;
 
-/// Number of directories in a typical repository with dependencies: many small files, and some files of a few hundred
-/// kilobytes.
+/// Number of directories in the source. The source resembles a typical repository with dependencies, which contains many
+/// small files, and some files of a few hundred kilobytes.
 const FOLDERS: usize = 100;
+/// Number of files in each directory.
 const FILES_IN_FOLDER: usize = 12;
-/// Size of the archive for the digest in bytes. It is so large that the start of `sha256sum` is negligible.
+/// Size of the archive for the digest, in bytes. With this size, the start of `sha256sum` is negligible.
 const DIGESTED: usize = 64 * 1024 * 1024;
-/// Words of the generated source code, which compresses like real code.
+/// Words of the generated source code. The generated code compresses like real code.
 const WORDS: [&str; 24] = [
     "const",
     "export",
@@ -75,7 +76,7 @@ fn archives(criterion: &mut Criterion) {
     let archive = make_archive(folder.path());
     let mut group = criterion.benchmark_group("unpack");
     group.sample_size(15).measurement_time(Duration::from_secs(6));
-    // The measured time excludes the removal of the files.
+    // The batches exclude the removal of the files from the measured time.
     group.bench_function("ours", |bencher| {
         bencher.iter_batched(
             scratch,
@@ -99,7 +100,7 @@ fn archives(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Returns a directory in memory if possible, because the speed of the disk must not affect the results.
+/// Returns a temporary directory, in memory if possible, because the speed of the disk must not affect the results.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };

@@ -1,5 +1,5 @@
-//! Measures the warm path: from an artifact in the status of its source to the start of the CLI and to the end of the
-//! Update. The baseline is a bare `pulumi up` of the same program in the same pod.
+//! Measures the warm path, which starts with an artifact in the status of its source, and ends with the start of the
+//! CLI or with the end of the Update. The baseline is only `pulumi up` for the same program in the same pod.
 
 use std::process::Stdio;
 
@@ -18,10 +18,10 @@ use crate::table::{Row, Step, median};
 
 pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
-/// Maximum overhead of a run in seconds, compared with the CLI alone.
+/// Budget for the overhead of a run compared with only the CLI, in seconds.
 const BUDGET_TO_END: f64 = 1.0;
 
-/// The steps in order. A watch or the journal of the agent provides the end of each step.
+/// Steps of the warm path, in order. A watch or the journal of the agent provides the end of each step.
 pub const STEPS: [&str; 7] = [
     "Stack reconciled: source read, artifact fetched and verified, Workspace written",
     "Workspace reconciled: source streamed, verified, unpacked and installed",
@@ -43,7 +43,7 @@ pub async fn measure() -> Vec<Row> {
 async fn warm(scene: &Scene) -> Vec<Row> {
     let source = scene.source("app").await;
     let mut artifact = source.artifact_of(&source.push(&program("start")).await).await;
-    // The benchmark writes the status of the source, so it has the exact time.
+    // The benchmark itself writes the status of the source, and therefore has the exact time.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
     external.publish(&artifact).await;
@@ -96,7 +96,7 @@ pub fn steps(runs: &[Vec<Moment>], end: usize) -> Vec<Step> {
     (0..end).map(|i| Step { name: STEPS[i].to_owned(), seconds: step(i) }).collect()
 }
 
-/// The times at which watches have observed the states of a run.
+/// Times at which watches have observed the states of a run.
 pub struct Watched {
     pub requested: Moment,
     pub source_installed: Moment,
@@ -138,7 +138,7 @@ pub async fn moments_of(
     vec![began, requested, source_installed, created, bound, exec, cli_ended, ended]
 }
 
-/// Returns a program with one resource that changes with `text` and needs no plugin.
+/// Returns a program with one resource. The resource changes with `text`, and needs no plugin.
 pub fn program(text: &str) -> Vec<File> {
     vec![File { path: "Pulumi.yaml".to_owned(), content: project(text) }]
 }
@@ -152,7 +152,7 @@ fn project(text: &str) -> String {
     format!("{project:#}\n")
 }
 
-/// Command that runs the CLI alone.
+/// Command that runs only the CLI, without the agent.
 pub const PULUMI_UP: &str =
     "pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare";
 
@@ -171,7 +171,7 @@ impl Pod {
         Pod { namespace: scene.namespace.clone(), name }
     }
 
-    /// Returns the start and end time of the CLI for an operation, from the journal of the agent.
+    /// Reads the start time and the end time of the CLI from the journal of the agent for an operation.
     pub async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;
         let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);
@@ -187,7 +187,8 @@ impl Pod {
         (milliseconds(started.expect("the journal contains the start of the CLI")), milliseconds(result.ended))
     }
 
-    /// Returns the duration of the CLI alone in the same pod in seconds, with its own project and stack.
+    /// Returns the duration of only the CLI in the same pod, in seconds. The command uses its own project and Pulumi
+    /// stack.
     async fn bare_up(&self, text: &str, first: bool) -> f64 {
         let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
         let prepare = format!(
@@ -197,11 +198,11 @@ impl Pod {
         self.duration(&prepare, PULUMI_UP).await
     }
 
-    /// Returns the duration of a command in the pod in seconds. The command and its preparation use the backend of the
+    /// Returns the duration of a command in the pod, in seconds. The command and its preparation use the backend of the
     /// scene.
     pub async fn duration(&self, prepare: &str, command: &str) -> f64 {
         let environment = crate::harness::Environment::get();
-        // `/proc/uptime` has two decimals. The clock of the shell has no decimals.
+        // `/proc/uptime` has two decimals, while the clock of the shell has none.
         let script = format!(
             "export PULUMI_BACKEND_URL='{}' AWS_ACCESS_KEY_ID='{}' AWS_SECRET_ACCESS_KEY='{}' PULUMI_CONFIG_PASSPHRASE=e2e \
              PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi; mkdir -p /tmp/bare-home\n\

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Sampling interval, short compared with the duration of the command and long compared with the time for one sample.
+/// Interval between two samples. The interval is short compared with the duration of the command, and long compared
+/// with the duration of a sample.
 const PAUSE: Duration = Duration::from_millis(4);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -59,7 +60,7 @@ pub fn run(command: &mut Command) -> Usage {
     }
 }
 
-/// Returns a process and all its descendants. A process that has exited has no descendants.
+/// Returns a process and all its descendants. Ignores processes that have exited.
 fn with_children(process: u32) -> Vec<u32> {
     let mut found = vec![process];
     for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {

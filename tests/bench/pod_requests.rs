@@ -21,7 +21,8 @@ impl Requests {
         Requests { processor: self.processor + other.processor, memory: self.memory + other.memory }
     }
 
-    /// Init containers run one after another before the other containers, so the largest of them counts.
+    /// Init containers run one after another before the other containers. The scheduler therefore reserves the maximum
+    /// of the largest init container and the sum of the other containers.
     fn of_pod(pod: &Pod) -> Requests {
         let Some(spec) = &pod.spec else { return Requests::default() };
         let containers = spec.containers.iter().map(Requests::of_container).fold(Requests::default(), Requests::plus);

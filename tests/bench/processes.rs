@@ -1,4 +1,4 @@
-//! Reads the memory and the CPU time of processes in pods from `/proc`, on the machine that runs the node.
+//! Reads the memory and the CPU time of processes in pods from `/proc` of the machine that runs the node.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ const CLOCK_TICKS: f64 = 100.0;
 pub struct Process(u32);
 
 impl Process {
-    /// Returns the processes of the controller binary that have this role (`manager` or `agent`) in a pod.
+    /// Returns the processes of the controller binary in a pod that have this role (`manager` or `agent`).
     pub fn in_pod(pod_uid: &str, role: &str) -> Vec<Process> {
         let all = fs::read_dir("/proc").expect("/proc can be listed").flatten();
         let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

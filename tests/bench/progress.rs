@@ -7,13 +7,13 @@ use tokio::time::{Instant, sleep};
 const PAUSE: Duration = Duration::from_millis(250);
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Waits until `count` returns at least `expected`. Panics with the last state after the timeout `limit`.
+/// Waits until `count` returns at least `expected`. After the timeout `limit`, panics with the last state.
 pub async fn until_count(what: &str, expected: usize, limit: Duration, count: impl AsyncFn() -> (usize, String)) {
     let (found, state) = wait_for_count(what, expected, limit, count).await;
     assert!(found >= expected, "timed out after {limit:?}: {what}: {found} of {expected}; {state}");
 }
 
-/// Waits until `count` returns at least `expected`, or until the timeout `limit`. Returns the last number and state.
+/// Waits until `count` returns at least `expected` or the timeout `limit` expires. Returns the last number and state.
 pub async fn wait_for_count(
     what: &str,
     expected: usize,

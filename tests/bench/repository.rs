@@ -1,19 +1,20 @@
-//! A repository with a long history and many large files, which `git` creates once.
+//! A Git repository with a long history and many large files. The benchmark creates the repository once.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Number of commits and number of large files. The last commits add the large files of one megabyte each.
+/// Number of commits.
 pub const COMMITS: usize = 10_000;
+/// Number of large files of one megabyte each. The last commits add these files.
 pub const MEGABYTES: usize = 200;
 const MEGABYTE: usize = 1_000_000;
 /// Number of large files per commit.
 const FILES_PER_COMMIT: usize = 10;
-/// Number of small files. All other commits change them in turn.
+/// Number of small files. The commits without large files change the small files in turn.
 const SMALL_FILES: usize = 500;
-/// Time of the first commit in seconds since the Unix epoch. The other commits follow at intervals of one minute. Fixed
-/// times make the commits reproducible.
+/// Time of the first commit, in seconds since the Unix epoch. The other commits follow at intervals of one minute.
+/// Fixed times make the commits reproducible.
 const BEGAN: usize = 1_700_000_000;
 
 /// A repository that later runs of the benchmark reuse.
@@ -35,7 +36,7 @@ impl Repository {
         Repository { root }
     }
 
-    /// Returns the directory that the servers serve. The repository is its subdirectory `app`.
+    /// Returns the root directory of the servers, which contains the repository in the subdirectory `app`.
     pub fn root(&self) -> &Path {
         &self.root
     }

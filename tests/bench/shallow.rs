@@ -1,6 +1,6 @@
-//! Measures the fetch and the packing of one commit of a large repository: by the controller's code, and by
-//! `git fetch --depth 1` and `git archive`. Each runs in its own processes with the same server on loopback, without a
-//! cluster.
+//! Measures the fetch and the packing of one commit of a large repository. The benchmark compares the code of the
+//! controller with `git fetch --depth 1` and `git archive`. Both run in separate processes with the same server on
+//! loopback, without a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,10 +23,10 @@ use crate::repository::{COMMITS, MEGABYTES, Repository, git};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// First argument of the process that runs the controller's code. The URL and a directory follow.
+/// First argument of the process that runs the code of the controller. The other arguments are the URL and a directory.
 pub const ROLE: &str = "fetch-as-the-controller";
 
-/// The resource usage of both implementations in one round.
+/// Resource usage of both implementations in one round.
 struct Round {
     ours: Usage,
     fetch: Usage,
@@ -101,7 +101,7 @@ fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
     run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
 }
 
-/// Packs the commit with `git`, without compression, as the controller does. Returns the resource usage.
+/// Packs the commit with `git` without compression, like the controller, and returns the resource usage.
 fn packed_by_git(scratch: &TempDir) -> Usage {
     let archive: PathBuf = scratch.path().join("artifact.tar.gz");
     let output = format!("--output={}", archive.display());
@@ -110,7 +110,7 @@ fn packed_by_git(scratch: &TempDir) -> Usage {
     usage
 }
 
-/// Fetches `main` of a repository to a store in a directory, as the controller does for a Stack.
+/// Fetches `main` of a repository to a store in a directory, like the controller for a Stack.
 pub fn fetch(url: &str, folder: &Path) {
     rustls::crypto::ring::default_provider().install_default().expect("no other TLS provider is installed");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be started");
@@ -126,7 +126,7 @@ pub fn fetch(url: &str, folder: &Path) {
             slots: followed::Slots::default(),
             subprocess: Subprocess::of(env!("CARGO_BIN_EXE_pulumi-controller").into()),
         };
-        // The repository needs no Secret, so the client has no API server.
+        // The repository needs no Secret, so the fetch sends no requests to this API server.
         let config = Config::new("http://127.0.0.1:1".parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");
         let (git, mut requeued) =

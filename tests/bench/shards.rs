@@ -1,5 +1,5 @@
-//! Measures three controllers that share the Stacks by labels, while one of them is killed. The pods are on a fake node
-//! with a fake agent, which the caller starts.
+//! Measures three controllers, each with a shard of the Stacks, while the benchmark kills one controller. The pods are
+//! on a fake node with a fake agent, which the caller starts.
 
 use std::time::Duration;
 
@@ -21,19 +21,20 @@ use crate::progress::until_count;
 use crate::starts::Starts;
 use crate::table::Row;
 
-/// Maximum number of Stacks, so that their first runs take little time in comparison with those of the fleet.
+/// Maximum number of Stacks. With this number, the first runs take little time compared with the first runs of the
+/// fleet.
 const MAX_STACKS: usize = 300;
 const NAMESPACE: &str = "flux-system";
 const DEPLOYMENT: &str = "pulumi-controller";
 const KEY: &str = "sharding.fluxcd.io/key";
 const LEASE: &str = "pulumi-controller-leader-election";
 const ROLE: &str = "pulumi-controller-own-namespace";
-/// Values of the label of the Stacks. Stacks without the label belong to the installed controller.
+/// Values of the shard label of the Stacks. Stacks without the label belong to the installed controller.
 const SHARDS: [&str; 2] = ["shard1", "shard2"];
-/// The shard whose controller is killed.
+/// Shard whose controller the benchmark kills.
 const KILLED: &str = SHARDS[0];
-/// Suffixes of the names of the Leases: the first eight characters of the SHA-256 hashes of the label selectors. The
-/// first suffix belongs to the selector `!sharding.fluxcd.io/key`.
+/// Suffixes of the names of the Leases. Each suffix is the beginning of the SHA-256 hash of a label selector. The first
+/// suffix belongs to the selector `!sharding.fluxcd.io/key`.
 const LEASE_SUFFIXES: [&str; 3] = ["42da7484", "73fdc1be", "b5f72efd"];
 
 /// Measures the shards. `arguments` are the arguments of the installed controller.
@@ -66,13 +67,14 @@ fn deployment(shard: &str) -> String {
     format!("{DEPLOYMENT}-{shard}")
 }
 
-/// Permits the controllers to use these Leases.
+/// Permits the controllers to change the Leases with these names.
 async fn set_leases(names: &[String]) {
     let patch = json!([{"op": "replace", "path": "/rules/2/resourceNames", "value": names}]).to_string();
     kubectl(&["patch", "role", ROLE, "--namespace", NAMESPACE, "--type=json", "--patch", &patch], "").await;
 }
 
-/// Creates the controller of a shard: a copy of the installed Deployment with another name, label and selector.
+/// Creates the controller of a shard, which is a copy of the installed Deployment with another name, label and
+/// selector.
 async fn start_shard(shard: &str, arguments: &[String]) {
     let installed = kubectl(&["get", "deployment", DEPLOYMENT, "--namespace", NAMESPACE, "--output=json"], "").await;
     let mut copy: Value = serde_json::from_str(&installed).expect("a Deployment");
@@ -87,7 +89,7 @@ async fn start_shard(shard: &str, arguments: &[String]) {
     println!("started the controller of {shard}");
 }
 
-/// Returns the shard of a Stack, or `None` for the installed controller.
+/// Returns the shard of a Stack, or `None` if the Stack belongs to the installed controller.
 fn shard_of(number: usize) -> Option<&'static str> {
     SHARDS.get(number % (SHARDS.len() + 1)).copied()
 }
@@ -156,14 +158,14 @@ async fn scale(replicas: i32) {
     kubectl(&["scale", "deployment", &deployment(KILLED), "--namespace", NAMESPACE, &replicas], "").await;
 }
 
-/// Kills the controller of a shard. Its Deployment creates no other pod.
+/// Kills the controller of a shard. The Deployment has no replicas, so it creates no other pod.
 async fn kill(client: &Client) {
     scale(0).await;
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let of_shard = ListParams::default().labels(&format!("app={}", deployment(KILLED)));
     for pod in api_call("listing the pods of the shard", pods.list(&of_shard)).await.items {
         let name = pod.name_any();
-        // The pod may have ended since it was listed.
+        // The pod can have exited since the list request.
         drop(pods.delete(&name, &DeleteParams::default().grace_period(0)).await);
         println!("killed the pod {name}");
     }

@@ -1,4 +1,4 @@
-//! Records the starts of the runs of one revision in all namespaces, in the order in which a watch observes them.
+//! Records the starts of the runs of one revision in all namespaces, in the order in which a watch observes the starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use pulumi_controller::api::auto::Update;
 use tokio::task::JoinSet;
 
-/// The observed runs. The watch ends when this value is dropped.
+/// The observed runs. Drop this value to end the watch.
 pub struct Starts {
     seen: Arc<Mutex<Seen>>,
     _watch: JoinSet<()>,
@@ -19,7 +19,7 @@ pub struct Starts {
 struct Seen {
     /// UIDs of the Updates whose runs have started.
     started: BTreeSet<String>,
-    /// Namespace and name of the workspace of each started run, in order.
+    /// Namespace and name of the Workspace of each started run, in the order of the starts.
     order: Vec<(String, String)>,
     /// UIDs of the Updates that are complete.
     complete: BTreeSet<String>,
@@ -44,13 +44,13 @@ impl Starts {
         self.seen().complete.len()
     }
 
-    /// Returns the number of started runs for whose workspace `predicate` returns true.
+    /// Returns the number of started runs whose Workspace matches `predicate`.
     pub fn number_of(&self, predicate: impl Fn(&str) -> bool) -> usize {
         self.seen().order.iter().filter(|(_, workspace)| predicate(workspace)).count()
     }
 
-    /// Returns the maximum difference between the numbers of started runs of two namespaces, until all runs of a namespace
-    /// have started. With a fair order, the difference is small.
+    /// Returns the maximum difference between the numbers of started runs of any two namespaces. The function considers
+    /// the starts until all runs of one namespace have started. With a fair order, the difference is small.
     pub fn spread(&self) -> usize {
         let order: Vec<String> = self.seen().order.iter().map(|(namespace, _)| namespace.clone()).collect();
         let mut totals: BTreeMap<&str, usize> = BTreeMap::new();

@@ -11,7 +11,7 @@ pub struct Row {
     pub measured: String,
     /// Whether the budget is met, or `None` if the row has no budget.
     pub met: Option<bool>,
-    /// Steps whose durations add up to the measured value.
+    /// Steps of the measurement. The sum of their durations is the measured value.
     pub steps: Vec<Step>,
     /// Additional information.
     pub notes: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Step {
 }
 
 impl Row {
-    /// Returns a row for a duration in seconds that must be below the budget.
+    /// Returns a row for a duration in seconds, which must be below the budget.
     pub fn seconds(name: &str, measured: f64, budget: f64) -> Row {
         Row::of(name, format!("{budget} s"), format!("{measured:.2} s"), Some(measured < budget))
     }
@@ -82,7 +82,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
-/// Prints the report and writes it to a directory.
+/// Prints the report, and writes the report to a directory.
 pub fn publish(rows: &[Row], folder: &Path) -> std::io::Result<()> {
     let text = markdown(rows);
     println!("\n{text}");

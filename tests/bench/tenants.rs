@@ -1,5 +1,5 @@
-//! Measures how much a tenant delays the runs of another namespace. The measurement covers the controller's part of the
-//! warm path, without and with an attack by a tenant that has the role `edit`.
+//! Measures how much a tenant can delay the runs of another namespace. The measurement covers the steps of the warm
+//! path that the controller executes, without and with an attack by a tenant with the role `edit`.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::path::watched;
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 8;
-/// Maximum additional delay in seconds.
+/// Budget for the additional delay, in seconds.
 const BUDGET: f64 = 1.0;
 /// Number of Stacks of the attacker.
 const ATTACKERS: usize = 10;
-/// Pause between two changes to all Stacks of the attacker.
+/// Delay between two rounds of changes to all Stacks of the attacker.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Duration of an attack before the measurement starts.
+/// Duration of an attack before the start of the measurement.
 const WARM_UP: Duration = Duration::from_secs(10);
 /// Size of each repository of the attacker in bytes.
 const REPOSITORY: usize = 8 << 20;
@@ -48,7 +48,7 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// The sources of the victims, in the order of the measured times.
+/// Names of the sources of the victims, in the order of the measured times.
 const NAMES: [&str; 3] = ["fluxSource", "fluxSource and readyExpr", "projectRepo"];
 
 fn rows_of(attack: &str, rest: &[Vec<f64>; 3], times: [Vec<f64>; 3]) -> Vec<Row> {
@@ -114,7 +114,7 @@ impl<'a> Victims<'a> {
         }
     }
 
-    /// Returns the times until the runs are bound to their pods, in seconds, for each victim.
+    /// Returns, for each victim, the times until its runs are bound to their pods, in seconds.
     async fn rounds(&self, name: &str) -> [Vec<f64>; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for round in 1..=ROUNDS {
@@ -174,8 +174,8 @@ async fn measure_during(name: &str, victims: &Victims<'_>, attack: impl Future<O
     }
 }
 
-/// Creates Stacks of 1.3 MB and changes them continuously. Half of them have more values than the controller parses.
-/// The harness does not watch their namespace.
+/// Creates Stacks of 1.3 MB, and changes these Stacks continuously. Half of the Stacks have more values than the
+/// controller parses. The harness does not watch the namespace of these Stacks.
 async fn measure_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     let client = crate::harness::client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -212,7 +212,7 @@ async fn measure_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     times
 }
 
-/// Changes expressions with a high evaluation cost continuously.
+/// Continuously changes expressions with a high evaluation cost.
 async fn expressions(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("attack")).await;
@@ -241,7 +241,7 @@ async fn expressions(scene: &Scene) {
     }
 }
 
-/// Pushes to repositories of 8 MiB continuously, and requests a reconciliation for each commit.
+/// Continuously pushes to repositories of 8 MiB, and requests a reconciliation for each commit.
 async fn repositories(scene: &Scene) {
     let random = |_| char::from(fastrand::u8(b' '..=b'~'));
     let file = |path: &str, content: String| File { path: path.to_owned(), content };
@@ -271,7 +271,7 @@ async fn long_runs(scene: &Scene) {
     source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project.to_owned() }]).await;
     for number in 0..ATTACKERS {
         let mut stack = scene.stack(&format!("attack-{number}"), &source);
-        // The deletion of a Stack waits for the end of its run.
+        // The deletion of a Stack waits for the end of its run, so the run needs a timeout.
         stack.spec.timeout = Some("3m".to_owned());
         scene.start(stack).await;
     }

@@ -1,6 +1,6 @@
-//! Measures how fast a Workspace wakes: from an artifact in the status of its source to the start of the CLI, while the
-//! Workspace is asleep. The baseline is a bare pod with the same image and, with dependencies, the package manager or
-//! `tar` alone.
+//! Measures how fast a sleeping Workspace wakes up. The measured time starts with an artifact in the status of the
+//! source, and ends with the start of the CLI. The baseline is a pod with only the same image and, for programs with
+//! dependencies, the package manager or `tar`.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as CorePod};
 use kube::ResourceExt;
@@ -20,12 +20,12 @@ use crate::path::{self, Pod, Watched, watched};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// Shortest idle time that a Workspace can have.
+/// Minimum idle time that the controller permits.
 const IDLE_AFTER: &str = "1m";
 const CLAIM: &str = "pulumi-cache";
 const STORED: &str = "stored the dependencies in the cache";
 
-/// The steps in order.
+/// Steps of the measurement, in order.
 const STEPS: [&str; 5] = [
     "artifact fetched, Workspace woken, pod created",
     "pod scheduled, volumes mounted, agent copied by `bootstrap`",
@@ -34,17 +34,17 @@ const STEPS: [&str; 5] = [
     "agent called, CLI started",
 ];
 
-/// A program, and what its Workspace keeps while it is asleep.
+/// A program, and the settings of its Workspace.
 struct Case {
     name: &'static str,
     scene: &'static str,
-    /// Returns the files of the program with a text that changes in each round.
+    /// Returns the files of the program. `text` changes in each round.
     files: fn(text: &str) -> Vec<File>,
     has_dependencies: bool,
     keeps_caches: bool,
     /// Whether the Workspace takes a pod from a pool.
     uses_pool: bool,
-    /// Maximum time in seconds, if there is a budget.
+    /// Budget in seconds, or `None` if the case has no budget.
     budget: Option<f64>,
 }
 
@@ -165,7 +165,7 @@ async fn moments(
     let created = pods.first("of this run", |pod| pod.uid() == uid);
     let initialized = pods.first("that is initialized", |pod| pod.uid() == uid && has_condition(pod, "Initialized"));
     let (exec, _) = pod.journal(&update.uid().unwrap_or_default()).await;
-    // The pod of a pool exists before the measurement.
+    // A pod of a pool exists before the measurement, so its steps have no duration.
     let (created, initialized) = (created.max(began), initialized.max(began));
     vec![began, created, initialized, source_installed, bound, exec]
 }
@@ -183,7 +183,7 @@ fn row(case: &Case, rounds: &[Vec<Moment>], limit: f64, description: &str) -> Ro
         .with_note(format!("{description}: {limit:.2} s; ratio {:.2}; medians of {ROUNDS}", total / limit))
 }
 
-/// Returns the time in seconds without the controller, and its description.
+/// Returns the baseline without the controller in seconds, and its description.
 async fn limit(scene: &Scene, case: &Case, pod: &Pod) -> (f64, String) {
     let image = if case.has_dependencies { IMAGE } else { scene.pulumi_image() };
     let mut starts = Vec::new();
