@@ -10,7 +10,7 @@ use crate::harness::{Scene, kubectl, try_kubectl};
 /// User who approves plans.
 const APPROVER: &str = "approver";
 
-/// Permits the user to approve plans in the namespace of the scene.
+/// Grants the user the permission to approve plans in the namespace of the scene.
 pub async fn permit(scene: &Scene) {
     let (role, user) = ("--clusterrole=pulumi-controller-approver", format!("--user={APPROVER}"));
     kubectl(&["--namespace", &scene.namespace, "create", "rolebinding", APPROVER, role, &user], "").await;
@@ -21,14 +21,14 @@ pub fn settings() -> Value {
     json!({"mode": "Always", "destroy": true})
 }
 
-/// Approves the plan of each Stack that waits for an approval. Returns the names of these Stacks. A failed request is
-/// repeated by the next call.
+/// Approves the plan of each Stack that waits for an approval, and returns the names of these Stacks. The next call
+/// repeats a failed request.
 pub async fn approve_all(scene: &Scene, stacks: &[Stack]) -> Vec<String> {
     let mut approved = Vec::new();
     for (stack, plan) in stacks.iter().filter_map(|stack| Some((stack, awaited_plan(stack)?))) {
         let object = approval(&stack.name_any(), plan).to_string();
         let arguments = ["--namespace", &scene.namespace, "--as", APPROVER, "create", "--filename", "-"];
-        // The Approval already exists if the controller has not observed it yet.
+        // The request fails if the Approval already exists because the controller has not observed the Approval yet.
         if try_kubectl(&arguments, &object).await.is_ok() {
             approved.push(stack.name_any());
         }

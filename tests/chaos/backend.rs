@@ -11,7 +11,7 @@ use crate::harness::{Environment, PulumiCloud};
 use crate::provider_log::get;
 
 const REGION: &str = "us-east-1";
-/// Bucket that contains all states. `tests/cluster/cluster up` creates it.
+/// Bucket that contains all states. `tests/cluster/cluster up` creates the bucket.
 const BUCKET: &str = "state";
 /// Validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
@@ -30,7 +30,7 @@ pub fn is_cloud() -> bool {
 }
 
 impl Backend {
-    /// Returns the state of a stack. If the backend has no state of the stack, the result is empty.
+    /// Returns the state of a Pulumi stack, or an empty state if the backend does not contain the stack.
     pub async fn state(&self, project: &str, stack: &str) -> State {
         match self {
             Backend::S3(backend) => backend.state(stack).await,
@@ -42,7 +42,7 @@ impl Backend {
         }
     }
 
-    /// Returns the locks of a stack: lock files, or updates in progress in Pulumi Cloud.
+    /// Returns the locks of a Pulumi stack: lock files or, in Pulumi Cloud, updates in progress.
     pub async fn locks(&self, project: &str, stack: &str) -> Vec<String> {
         match self {
             Backend::S3(backend) => backend.locks(stack).await,
@@ -84,7 +84,7 @@ impl S3Backend {
         self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
     }
 
-    /// Returns the object keys with a prefix. The client library signs only requests for objects, and S3 responds to a
+    /// Returns the object keys with a prefix. The client library can sign only requests for objects. S3 responds to a
     /// request for the empty key with a list of keys.
     async fn keys(&self, prefix: &str) -> Vec<String> {
         let mut list = self.bucket.get_object(Some(&self.credentials), "");
@@ -95,15 +95,15 @@ impl S3Backend {
     }
 }
 
-/// Parses the keys in an object list. Returns `None` if the response is not a complete list. Does not unescape XML,
-/// because the keys contain no special characters.
+/// Parses the keys in an object list. Returns `None` if the response is not a complete list. The function does not
+/// unescape XML, because the keys contain no special characters.
 fn keys_in(text: &str) -> Option<Vec<String>> {
     let is_whole = text.contains("<ListBucketResult") && !text.contains("<IsTruncated>true</IsTruncated>");
     let keys = || text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>"));
     is_whole.then(|| keys().map(|(key, _)| key.to_owned()).collect())
 }
 
-/// The required fields of a state file.
+/// Fields of a state file that the checks require.
 #[derive(Deserialize)]
 struct File {
     checkpoint: Checkpoint,
@@ -114,7 +114,7 @@ struct Checkpoint {
     latest: Option<Snapshot>,
 }
 
-/// The required fields of a state that Pulumi Cloud exports.
+/// Fields of an exported state of Pulumi Cloud that the checks require.
 #[derive(Deserialize)]
 struct Deployment {
     deployment: Option<Snapshot>,

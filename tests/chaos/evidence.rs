@@ -13,7 +13,7 @@ use crate::harness::is_done;
 use crate::provider_log;
 use crate::stage::{PROJECT, Stage};
 
-/// Returns the facts about one Stack. `seen` contains the states of Updates that the watch has observed.
+/// Returns the facts about one Stack. `seen` contains all states of Updates that the watch has observed.
 pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
     let current = stage.scene.list::<Update>().await;
@@ -33,7 +33,7 @@ pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     }
 }
 
-/// Returns the reason why a Stack has not reached the latest revision, or `None` if it has.
+/// Returns the reason why a Stack has not reached the latest revision, or `None` if the Stack has reached it.
 fn stuck(stack: Option<&Stack>) -> Option<String> {
     let Some(stack) = stack else { return Some("the Stack was deleted and not created again".to_owned()) };
     if is_done(stack) {

@@ -15,7 +15,7 @@ pub enum Operation {
     Delete,
 }
 
-/// Phase of an operation. An operation that begins but never ends was interrupted.
+/// Phase of an operation. An interrupted operation begins but never ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -28,7 +28,7 @@ pub enum Phase {
 /// One event of the provider.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// Sequence number of the event in the order of arrival.
+    /// Sequence number, in the order in which the log received the events.
     pub sequence: u64,
     pub urn: String,
     /// Resource and revision, such as `first@7`.
@@ -38,11 +38,11 @@ pub struct Event {
     pub phase: Phase,
     pub pid: i64,
     pub time: Timestamp,
-    /// Common ID of the begin and the end of an operation.
+    /// ID of the operation, which is the same for its begin and its end.
     pub id: String,
 }
 
-/// A resource that the user has removed from the provider after the event with the sequence number `after`.
+/// A resource that the simulated user has removed from the provider after the event with the sequence number `after`.
 #[derive(Clone, Debug)]
 pub struct RemovedManually {
     pub urn: String,
@@ -59,26 +59,26 @@ pub struct State {
     pub pending_creates: BTreeSet<String>,
 }
 
-/// The expected final revision.
+/// Revision that all Stacks of a repository must finally reach.
 #[derive(Clone, Debug)]
 pub struct LatestRevision {
-    /// Revision in Flux's format.
+    /// Revision in the format of Flux.
     pub revision: String,
     pub number: u64,
 }
 
-/// The result that an Update records.
+/// Result that the status of an Update contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     Succeeded,
     Failed { reason: String, message: String },
 }
 
-/// The latest observed state of an Update.
+/// Latest observed state of an Update.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub update: String,
-    /// Number of the program revision that ran.
+    /// Number of the revision of the program.
     pub number: u64,
     pub is_destroy: bool,
     pub created: Timestamp,
@@ -86,7 +86,7 @@ pub struct Run {
     pub has_begun: bool,
     pub ended: Option<Timestamp>,
     pub outcome: Option<RunOutcome>,
-    /// Whether the object still exists.
+    /// Whether the Update still exists.
     pub exists: bool,
 }
 
@@ -106,16 +106,17 @@ pub struct Facts {
     pub stuck: Option<String>,
     /// Runs in order.
     pub runs: Vec<Run>,
-    /// Times at which a fault affected the Stack's pod, agent, CLI or provider, or at which the Stack was deleted.
+    /// Times of the faults that affected the pod, the agent, the CLI or the provider of the Stack, and times of
+    /// deletions of the Stack.
     pub hits: Vec<Timestamp>,
 }
 
-/// Returns the name in a URN.
+/// Returns the resource name in a URN.
 pub fn name_of(urn: &str) -> &str {
     urn.rsplit("::").next().unwrap_or(urn)
 }
 
-/// Returns the names of the resources in a revision of the program. One name changes with each revision.
+/// Returns the resource names in a revision of the program. One name changes with each revision.
 pub fn resources_of(number: u64) -> [String; 4] {
     ["first".to_owned(), "second".to_owned(), "third".to_owned(), format!("turn{}", number % 3)]
 }

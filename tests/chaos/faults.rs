@@ -1,5 +1,5 @@
-//! Executes the plan. The faults affect only the pods of this scene, the controller, and the API server of a cluster that the
-//! tests have started.
+//! Executes the acts of the plan. The faults affect only the pods of this scene, the controller and, if the tests have
+//! started the cluster, the API server.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::stage::Stage;
 
 /// Namespace of the controller.
 const NAMESPACE: &str = "flux-system";
-/// Maximum number of restarts of a container before its pod is replaced. The kubelet delays further restarts.
+/// Maximum number of restarts of a container before the test deletes the pod. The kubelet delays further restarts.
 const RESTARTS: i32 = 2;
-/// Time from the start of an API server outage to the fault during the outage.
+/// Delay between the start of an API server outage and the fault during the outage.
 const DURING_OUTAGE: Duration = Duration::from_secs(5);
 
-/// Executes an act. Returns a description that includes the target, or `None` if no target exists.
+/// Executes an act, and returns a description that contains the target. Returns `None` if no target exists.
 pub async fn perform(stage: &mut Stage<'_>, controller: &Controller, act: Act) -> Option<String> {
     match act.kind {
         Kind::PushRevision => Some(stage.push_to(act.pick).await),
@@ -58,8 +58,8 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader process, either by force, so that its lease expires, or gracefully, so that the process releases the
-/// lease.
+/// Ends the leader process, either by force or gracefully. After a forced end, the lease expires. At a graceful end,
+/// the process releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_leader_other_than("").await;
     if pick.is_multiple_of(2) {
@@ -73,7 +73,7 @@ async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) ->
 
 async fn delete_pod(stage: &mut Stage<'_>, pick: usize, by_force: bool) -> Option<String> {
     let pods = stage.pods().await;
-    // If the CLI runs in any pods, only these pods are candidates.
+    // If the CLI runs in at least one pod, only the pods with a running CLI are candidates.
     let running = find(&pods, Role::Pulumi).into_iter().map(|process| process.owner).collect::<Vec<_>>();
     let candidates = if running.is_empty() { pods.into_values().collect() } else { running };
     let stack = candidates.get(pick.checked_rem(candidates.len())?)?;
@@ -90,7 +90,7 @@ async fn kill_pod_process(stage: &mut Stage<'_>, role: Role, pick: usize) -> Opt
 fn kill_one(stage: &mut Stage<'_>, pods: &BTreeMap<String, String>, role: Role, pick: usize) -> Option<String> {
     let process = pick_process(find(pods, role), pick)?;
     let member = stage.stacks.get_mut(&process.owner)?;
-    // The fault is recorded before the kill, so its time precedes its effects.
+    // The test records the fault before the kill, so that the recorded time precedes all effects.
     member.record_hit();
     process.kill().then(|| process.owner.clone())
 }

@@ -1,5 +1,5 @@
-//! Injects faults into Stacks on a real cluster and checks that no run is lost or repeated. `make chaos` runs this
-//! suite; docs/reliability.md lists the guarantees.
+//! Injects faults into Stacks on a real cluster, and checks that no run is lost or repeated. `make chaos` runs this
+//! suite, and docs/reliability.md lists the guarantees.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -45,7 +45,7 @@ use jiff::Timestamp;
 
 use crate::harness::{ApiServerOutage, Controller, Scene, client, in_scene, report_skipped, run_alone};
 
-/// Default duration of the fault injection in seconds; `CHAOS_SECONDS` overrides it.
+/// Default duration of the fault injection in seconds. The environment variable `CHAOS_SECONDS` overrides the default.
 const SECONDS: u64 = 120;
 
 #[test]
@@ -83,7 +83,8 @@ async fn run_storm(scene: &Scene, controller: &Controller, seed: u64, length: Du
     assert!(tally.is_good(), "runs were lost or repeated (CHAOS_SEED={seed}):\n{problems}\n{}", timelines.join("\n\n"));
 }
 
-/// Returns the number in an environment variable, if set. Panics if the value is not a number.
+/// Returns the number in an environment variable, or `None` if the variable is not set. Panics if the value is not a
+/// number.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))

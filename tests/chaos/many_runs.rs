@@ -1,5 +1,5 @@
-//! Tests five hundred open runs. They do not delay other runs, a restarted controller attaches to all of them, and each
-//! result is recorded once. One run in ten has an agent of an older version.
+//! Tests five hundred open runs. The open runs do not delay other runs, a restarted controller attaches to all open
+//! runs, and the controller records each result once. One run in ten has an agent of an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -24,11 +24,11 @@ use crate::harness::{
 use crate::progress::until_count;
 
 const RUNS: usize = 500;
-/// Duration of a run, longer than the test. The test ends all runs.
+/// Duration of a run. The runs last longer than the test, so the test must end all runs.
 const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Number of concurrent creations.
 const CONCURRENCY: usize = 16;
-/// Timeout for a step of all five hundred Stacks.
+/// Timeout of each step with all five hundred Stacks.
 const TIMEOUT: Duration = Duration::from_secs(400);
 /// Name prefix of the Stacks with the fake agent.
 const PREFIX: &str = "many-";
@@ -104,7 +104,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     remove(scene).await;
 }
 
-/// Creates a source that all Stacks use.
+/// Creates the source of all Stacks.
 async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
@@ -133,7 +133,8 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks. The removal of so many Stacks would exceed the timeouts of a scene and of a single call.
+/// Deletes the Stacks in several calls, because the deletion of five hundred Stacks exceeds the timeouts of a scene and
+/// of a single call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)
@@ -151,18 +152,18 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// The runs of the Stacks with the fake agent, observed with a watch, because polling hundreds of objects would
-/// dominate the load.
+/// Runs of the Stacks with the fake agent that a watch has observed. The test uses a watch, because polls of hundreds
+/// of objects would dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,
 }
 
-/// The observed states of an Update.
+/// Observed states of an Update.
 #[derive(Default)]
 struct Seen {
     is_bound: bool,
-    /// All results that were observed in the status.
+    /// All results that the watch has observed in the status.
     ends: BTreeSet<String>,
 }
 

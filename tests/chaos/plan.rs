@@ -1,11 +1,11 @@
-//! Derives a plan of faults and their times from a seed. This module contains only pure functions.
+//! Derives a plan from a seed. A plan contains acts and their times. All functions are pure.
 
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Kind of an act: a change by the user, or a fault.
+/// Kind of an act: a change by the simulated user, or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     PushRevision,
@@ -20,8 +20,8 @@ pub enum Kind {
     StopApiServer,
 }
 
-/// Number of acts of each kind in one deck. All acts of a deck take place before the next deck starts. Pushes are
-/// frequent, because they start the runs that most faults interrupt.
+/// Number of acts of each kind in one deck. All acts of a deck precede the acts of the next deck. Pushes are frequent,
+/// because most faults interrupt the runs that pushes start.
 const DECK: [(Kind, usize); 10] = [
     (Kind::PushRevision, 4),
     (Kind::RecreateStack, 1),
@@ -41,7 +41,7 @@ const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 
 impl Kind {
-    /// Returns whether the act is a fault, not a change by the user.
+    /// Returns whether the act is a fault and not a change by the simulated user.
     pub fn is_fault(self) -> bool {
         !matches!(self, Kind::PushRevision | Kind::RecreateStack)
     }

@@ -1,4 +1,4 @@
-//! Finds the processes of pods in `/proc`, on the machine that runs the node.
+//! Finds the processes of pods in `/proc` of the machine that runs the node.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,8 @@ pub enum Role {
     Provider,
 }
 
-/// A process in a pod. A pidfd identifies it, so a signal never reaches another process with a reused process ID.
+/// A process in a pod. A pidfd identifies the process, so a signal never reaches another process with a reused process
+/// ID.
 #[derive(Debug)]
 pub struct Process {
     pub pid: i32,
@@ -40,8 +41,8 @@ pub fn find(pods: &BTreeMap<String, String>, role: Role) -> Vec<Process> {
     found
 }
 
-/// Returns a process if it has the role and is in one of these pods. Opens the pidfd first, because the process ID
-/// could be reused while the values are read.
+/// Returns a process if the process has the role and is in one of these pods. Opens the pidfd first, because another
+/// process could reuse the process ID before the function has read the other values.
 fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process> {
     let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let text = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -50,7 +51,7 @@ fn open(pid: i32, pods: &BTreeMap<String, String>, role: Role) -> Option<Process
     has_role(&text("cmdline"), role).then(|| Process { pid, handle, owner: owner.clone() })
 }
 
-/// Returns whether a command line matches a role. NUL characters separate its words.
+/// Returns whether a command line matches a role. NUL characters separate the words of the command line.
 fn has_role(command: &str, role: Role) -> bool {
     let words: Vec<&str> = command.split('\0').collect();
     let program = words.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();

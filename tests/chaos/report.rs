@@ -1,4 +1,4 @@
-//! Statistics of one fault injection run.
+//! Statistics of a chaos test.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::facts::{Facts, Run, RunOutcome};
 use crate::plan::Kind;
 use crate::storm::StormResults;
 
-/// Results of one fault injection run.
+/// Results of a chaos test.
 #[derive(Debug)]
 pub struct Tally {
     /// Number of acts by kind.
@@ -20,11 +20,11 @@ pub struct Tally {
     pub interrupted: usize,
     /// Number of interrupted runs after which another run of the Stack has succeeded.
     pub recovered: usize,
-    /// Number of decisions that the simulated user made for waiting Stacks.
+    /// Number of decisions of the simulated user for waiting Stacks.
     pub resolved: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Violation>,
-    /// Requests for a decision that were not justified.
+    /// Unjustified requests for a decision.
     pub unjustified: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Tally {
         broken.chain(self.unjustified.iter().cloned()).chain(unsettled).collect()
     }
 
-    /// Prints the report, writes it to the target directory and returns its path.
+    /// Prints the report, writes the report to the target directory, and returns the path.
     pub fn publish(&self, seed: u64, length: Duration) -> PathBuf {
         let text = self.markdown(seed, length);
         println!("\n{text}");

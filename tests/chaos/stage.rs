@@ -1,4 +1,4 @@
-//! The Stacks and repositories under test, and the pushed revisions.
+//! Stacks and repositories of the test, and the pushed revisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,10 +21,11 @@ pub const STACKS: usize = 20;
 const REPOSITORIES: usize = 4;
 /// Project name of all programs.
 pub const PROJECT: &str = "chaos";
-/// Maximum number of faults that affect a Stack between two pushes, because the backoff grows with each retry.
+/// Maximum number of faults that affect a Stack between two pushes. More faults would delay the run too long, because
+/// the backoff grows with each retry.
 const FAULTS_PER_REVISION: usize = 2;
 
-/// All objects under test.
+/// All objects of the test.
 pub struct Stage<'a> {
     pub scene: &'a Scene,
     pub backend: Backend,
@@ -36,18 +37,18 @@ pub struct Stage<'a> {
     pub stacks: BTreeMap<String, Member>,
 }
 
-/// A Stack and the faults that affected it.
+/// A Stack, and the faults that affected the Stack.
 #[derive(Debug, Default)]
 pub struct Member {
     pub repository: usize,
     /// Name of the Pulumi stack.
     pub pulumi_stack: String,
-    /// Whether the Stack is being deleted. The test creates it again after its removal.
+    /// Whether the Stack is being deleted. The test creates the Stack again after the deletion.
     pub is_deleted: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
     pub removed_manually: Vec<RemovedManually>,
-    /// Updates for which the user has made a decision.
+    /// Updates about which the simulated user has made a decision.
     pub resolved: BTreeSet<String>,
 }
 
@@ -113,11 +114,11 @@ impl<'a> Stage<'a> {
         LatestRevision { revision, number }
     }
 
-    /// Pushes another revision to one of the repositories. Returns a description of the push.
+    /// Pushes another revision to one of the repositories, and returns a description of the push.
     pub async fn push_to(&mut self, pick: usize) -> String {
         let repository = pick % REPOSITORIES;
         self.latest[repository] = self.push(repository).await;
-        // A push does not reset the number of faults for a Stack that is being destroyed.
+        // A push does not reset the number of faults of a Stack that is being deleted.
         let follows = |member: &&mut Member| member.repository == repository && !member.is_deleted;
         for member in self.stacks.values_mut().filter(follows) {
             member.hits_on_revision = 0;
@@ -129,7 +130,7 @@ impl<'a> Stage<'a> {
         &self.latest[member.repository]
     }
 
-    /// Deletes a Stack. [`Stage::create_again`] creates it again. Returns `None` if all Stacks are already being
+    /// Deletes a Stack, which [`Stage::create_again`] creates again. Returns `None` if all Stacks are already being
     /// deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
@@ -143,7 +144,7 @@ impl<'a> Stage<'a> {
         Some(name)
     }
 
-    /// Creates each deleted Stack again once it is removed. Returns the names of the created Stacks.
+    /// Creates each deleted Stack again when the Stack no longer exists. Returns the names of the created Stacks.
     pub async fn create_again(&mut self, existing: &[Stack]) -> Vec<String> {
         let exists = |name: &str| existing.iter().any(|stack| stack.name_any() == name);
         let gone = self.stacks.iter().filter(|(name, member)| member.is_deleted && !exists(name));
@@ -158,7 +159,7 @@ impl<'a> Stage<'a> {
         gone.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the pods of the Stacks that may still be affected by a fault, by UID.
+    /// Returns the UIDs of the pods that a fault may affect, and the names of their Stacks.
     pub async fn pods(&self) -> BTreeMap<String, String> {
         let pods = self.scene.list::<Pod>().await;
         let owner = |pod: &Pod| {
@@ -176,7 +177,7 @@ impl<'a> Stage<'a> {
         api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
     }
 
-    /// Disables `destroyOnFinalize`, so the removal of the scene starts no destroy runs.
+    /// Disables `destroyOnFinalize`, because the removal of the scene must not start destroy runs.
     pub async fn disable_destroy(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;
@@ -195,7 +196,8 @@ async fn backend(scene: &Scene) -> Backend {
     Backend::Cloud(cloud)
 }
 
-/// Returns whether the plans of a Stack require an approval: those of every fifth Stack, one of each repository.
+/// Returns whether the plans of a Stack require an approval. The plans of every fifth Stack, which are one Stack per
+/// repository, require an approval.
 fn requires_approval(name: &str) -> bool {
     let number: usize = name.trim_start_matches('s').parse().unwrap_or_default();
     number % 5 == 4
@@ -205,8 +207,9 @@ fn repository_name(repository: usize) -> String {
     format!("r{repository}")
 }
 
-/// Returns a program with four resources, three of which depend on each other in a chain. Each takes a few seconds in
-/// several steps. The resource names contain the revision, and one resource changes with each revision.
+/// Returns a program with four resources. Three resources form a chain of dependencies. Each operation takes a few
+/// seconds and consists of several steps. The resource names contain the revision, and one resource changes with each
+/// revision.
 fn program(number: u64) -> Value {
     let step = |name: &str, seconds: f64, value: &str| {
         let properties = json!({"name": called(name, number), "seconds": seconds, "steps": 3, "value": value});

@@ -1,5 +1,5 @@
-//! Executes the acts at their planned times, makes the decisions for waiting Stacks as a user would, and then waits
-//! until all Stacks are Ready.
+//! Executes the acts at their planned times. Meanwhile, simulates a user who makes the decisions for waiting Stacks.
+//! Then waits until all Stacks are Ready.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use crate::user::{Resolution, resolve_all};
 
 /// Interval at which the simulated user checks the Stacks.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum time from the last fault until all Stacks are Ready. The kubelet delays the restart of a container by
-/// minutes after several restarts.
+/// Timeout of the wait from the last fault until all Stacks are Ready. After several restarts of a container, the
+/// kubelet delays the next restart by minutes.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// An executed act or an observation.
@@ -42,7 +42,7 @@ pub struct StormResults {
     pub resolutions: Vec<Resolution>,
     /// Time until all Stacks were Ready, or `None` if the timeout expired.
     pub settled_after: Option<Duration>,
-    /// Start time of the scene, to which the times of its timeline refer.
+    /// Start time of the scene. The times of the timeline are relative to this time.
     pub began: Timestamp,
 }
 
@@ -87,7 +87,7 @@ impl StormResults {
         self.log.push(LogEntry { at, kind, what });
     }
 
-    /// Checks all facts for violations, and summarizes the fault injection run.
+    /// Checks all facts for violations, and summarizes the chaos test.
     pub fn tally(&self) -> Tally {
         let broken: Vec<_> = self.facts.iter().flat_map(find_violations).collect();
         Tally::of(self, broken)
@@ -106,7 +106,7 @@ async fn until_first_run(stage: &Stage<'_>) {
     .await;
 }
 
-/// Resolves waiting Stacks and creates deleted Stacks again. Returns all Stacks.
+/// Resolves waiting Stacks, creates deleted Stacks again, and returns all Stacks.
 async fn observe(stage: &mut Stage<'_>, results: &mut StormResults) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
@@ -128,7 +128,7 @@ async fn observe(stage: &mut Stage<'_>, results: &mut StormResults) -> Vec<Stack
     stacks
 }
 
-/// Waits until each Stack exists and is Ready at the latest revision.
+/// Waits until each Stack exists and is Ready with the latest revision.
 async fn settle(stage: &mut Stage<'_>, results: &mut StormResults) {
     let (begin, mut last_report) = (Instant::now(), Instant::now());
     results.record(Timestamp::now(), None, "all faults are injected".to_owned());

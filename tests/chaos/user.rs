@@ -1,4 +1,4 @@
-//! Simulates a user who makes the decisions for which Stacks wait.
+//! Simulates a user who makes the decisions that waiting Stacks require.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -11,31 +11,31 @@ use crate::evidence;
 use crate::facts::{RemovedManually, name_of};
 use crate::stage::Stage;
 
-/// Annotation with the decision.
+/// Annotation that contains the decision.
 const RESOLVE: &str = "pulumi.com/resolve";
 const PENDING_CREATES: &str = "PendingCreates";
 const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
 
-/// A decision for which a Stack waits.
+/// A decision that a waiting Stack requires.
 struct PendingDecision {
     stack: String,
     reason: String,
     message: String,
-    /// Name of the Update that needs the decision.
+    /// Name of the Update that requires the decision.
     update: String,
 }
 
-/// A decision of the user, or the reason why no decision was necessary.
+/// A decision of the simulated user, or the reason why no decision was necessary.
 #[derive(Clone, Debug)]
 pub struct Resolution {
     pub stack: String,
-    /// Existing resources that were missing from the state. The user has removed these resources.
+    /// Resources that existed but were missing from the state. The simulated user has removed these resources.
     pub removed: Vec<String>,
-    /// Reason why no decision was necessary, if any.
+    /// Reason why no decision was necessary. `None` if a decision was necessary.
     pub unjustified: Option<String>,
 }
 
-/// Makes the decision for every Stack that waits for one, once per run.
+/// Makes the decision for every waiting Stack, once per run.
 pub async fn resolve_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Resolution> {
     let mut resolutions = Vec::new();
     for decision in stacks.iter().filter_map(pending_decision) {
@@ -52,7 +52,7 @@ async fn resolve(stage: &mut Stage<'_>, decision: PendingDecision) -> Resolution
     let last = facts.events.last().map_or(0, |event| event.sequence);
     let (found, unjustified) = match find_pending_creates(&facts) {
         Ok(found) => (found.exist, None),
-        // If the outcome of a run is unknown, the state may contain no pending operations.
+        // If the outcome of a run is unknown, a decision is necessary even if the state contains no pending creates.
         Err(_) if decision.reason == RUN_OUTCOME_UNKNOWN => (Vec::new(), None),
         Err(why) => {
             (Vec::new(), Some(format!("{} waits for a decision ({}), but {why}", decision.update, decision.message)))
@@ -72,7 +72,7 @@ async fn resolve(stage: &mut Stage<'_>, decision: PendingDecision) -> Resolution
     Resolution { stack: decision.stack, removed, unjustified }
 }
 
-/// Returns the decision for which a Stack waits, if any.
+/// Returns the decision that a Stack requires, or `None` if the Stack requires no decision.
 fn pending_decision(stack: &Stack) -> Option<PendingDecision> {
     let status = stack.status.as_ref()?;
     let stalled = find(&status.conditions, STALLED).filter(|_| is_true(&status.conditions, STALLED))?;
@@ -81,8 +81,8 @@ fn pending_decision(stack: &Stack) -> Option<PendingDecision> {
     }
     let last = status.last_update.as_ref().and_then(|last| last.name.clone());
     let current = status.current_update.as_ref().map(|current| current.name.clone());
-    // The message contains the name of the run. Otherwise, an open run takes precedence over the last run that has
-    // ended.
+    // The message normally contains the name of the run. If it does not, the open run takes precedence over the last
+    // run.
     let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
     let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
     Some(PendingDecision {

@@ -1,6 +1,6 @@
-//! Renders the Helm chart and the kustomize overlays, and compares their objects. If `helm` or `kubectl` is not on the
-//! `PATH`, the tests are skipped. If the environment variable `CI` is set, the tests fail instead. `tests/generated`
-//! checks the files of the chart without Helm.
+//! Renders the Helm chart and the kustomize overlays, and compares their objects. The tests skip themselves if `helm`
+//! or `kubectl` is not on the `PATH`, but fail if the environment variable `CI` is set. `tests/generated` checks the
+//! files of the chart without Helm.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,12 +28,12 @@ use serde_json::Value;
 use objects::{Objects, is_read_without_loss, parse};
 use schemas::Schemas;
 
-/// Version of Kubernetes for the templates. Without the flag, Helm uses the version of its client library.
+/// Version of Kubernetes for the templates. Without this flag, Helm uses the version of its client library.
 const KUBE_VERSION: &str = "--kube-version=1.33.0";
 /// Image of the kustomize base.
 const IMAGE: &str = "--set=image.registry=localhost,image.repository=pulumi-controller,image.tag=dev";
 
-/// A kustomization, and the values and the namespace with which the chart renders the same objects.
+/// A kustomization, and the values and the namespace of the chart that render the same objects.
 struct Case {
     /// File in `deploy/chart/ci` without its suffix. Empty for the default values.
     values: &'static str,
@@ -100,7 +100,7 @@ fn values_file(values: &str) -> Option<PathBuf> {
 fn template(chart: &Path, namespace: &str, values: &str) -> Objects {
     let mut command = helm(&["template", "pulumi-controller", "--namespace", namespace, KUBE_VERSION], chart);
     match values_file(values) {
-        // This file sets its own image.
+        // The values in the file `all` contain their own image.
         Some(file) if values == "all" => command.arg("--values").arg(file),
         Some(file) => command.arg(IMAGE).arg("--values").arg(file),
         None => command.arg(IMAGE),
@@ -112,8 +112,8 @@ fn kustomize(folder: &Path) -> Objects {
     parse(&stdout(Command::new("kubectl").arg("kustomize").arg(folder)))
 }
 
-/// Renders an overlay. kustomize requires relative paths, so the directory for an additional component is in the target
-/// directory of cargo.
+/// Renders an overlay. The directory for an additional component is in the target directory of cargo, because kustomize
+/// requires relative paths.
 fn render_overlay(case: &Case) -> Objects {
     let overlay = root().join("kustomize/overlays").join(case.overlay);
     let Some(component) = case.component else { return kustomize(&overlay) };
@@ -143,7 +143,7 @@ fn the_chart_renders_the_same_objects_as_the_overlays() {
     }
 }
 
-/// Checks that the comparison of objects finds a difference.
+/// Checks that the comparison of objects finds each kind of difference.
 #[test]
 fn a_changed_a_missing_and_an_additional_object_are_found() {
     let text = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 80}]}}";
@@ -187,7 +187,7 @@ fn helm_lint_accepts_the_chart_with_all_test_values() {
     }
 }
 
-/// Finds misspelled fields without kubeconform: a misspelled field is lost when the object is read.
+/// Finds misspelled fields without kubeconform, because the deserialization of an object drops unknown fields.
 #[test]
 fn all_rendered_objects_have_only_fields_of_their_kind() {
     if !has_tools("the validation of the rendered objects") {
@@ -244,7 +244,7 @@ fn all_names_and_label_values_have_at_most_63_characters() {
     }
 }
 
-/// The examples use the published image, and set only values that the chart accepts.
+/// The examples must use the published image, and set only values that the chart accepts.
 #[test]
 fn the_chart_accepts_the_values_of_the_examples() {
     if !has_tools("the values of the examples") {
@@ -275,7 +275,7 @@ fn containers(objects: &Objects) -> impl Iterator<Item = &Value> {
     deployments.map(|deployment| &deployment["spec"]["template"]["spec"]["containers"][0])
 }
 
-/// Without permission for its Lease, a controller never becomes the leader.
+/// A controller without the permission to write its Lease would never become the leader.
 #[test]
 fn the_controller_accepts_its_flags_and_may_write_its_lease() {
     if !has_tools("the flags in the chart") {

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::manifest_files::covers;
 
-/// Labels that only the chart sets. The overlays set `part-of` and `component` only on some of the objects.
+/// Labels that the chart sets on all objects. The overlays set none of these labels except `part-of` and `component`,
+/// which they set on some objects.
 const CHART_LABELS: [&str; 7] = [
     "app.kubernetes.io/component",
     "app.kubernetes.io/instance",
@@ -30,7 +31,7 @@ const PROTECTION: [&str; 2] = ["helm.sh/resource-policy", "kustomize.toolkit.flu
 /// Rendered objects by kind, namespace and name.
 pub struct Objects(BTreeMap<[String; 4], Value>);
 
-/// Reads the documents of a YAML stream. Removes Namespaces, which Helm creates with `--create-namespace`.
+/// Parses the documents of a YAML stream. Omits Namespaces, which Helm creates with `--create-namespace`.
 pub fn parse(text: &str) -> Objects {
     let mut objects = BTreeMap::new();
     for document in text.split("\n---\n") {
@@ -53,7 +54,8 @@ impl Objects {
         self.0.values()
     }
 
-    /// Returns the differences between the objects, except labels and annotations of the installation method.
+    /// Returns the differences between the objects. Ignores labels and annotations that depend on the installation
+    /// method.
     pub fn differences(&self, others: &Objects) -> Vec<String> {
         let mut differences = Vec::new();
         for (key, object) in &self.0 {
@@ -72,7 +74,7 @@ impl Objects {
     }
 }
 
-/// Returns an object without the labels of the chart that the other object does not have, and without the annotations
+/// Returns a copy of an object without the labels of the chart that the other object lacks, and without the annotations
 /// that protect the CustomResourceDefinitions.
 fn comparable(object: &Value, other: &Value) -> Value {
     let mut object = object.clone();
@@ -108,8 +110,9 @@ fn first_difference(path: &str, left: &Value, right: &Value) -> String {
     }
 }
 
-/// Deserializes an object as its type, and compares the serialized type with the object. Skips objects of the Prometheus
-/// Operator, which have no type, and CustomResourceDefinitions, which are generated from their type.
+/// Deserializes an object to its Rust type, and compares the serialization of the result with the object. Skips objects
+/// of the Prometheus Operator, which have no Rust type, and CustomResourceDefinitions, which are generated from Rust
+/// types.
 pub fn is_read_without_loss(object: &Value) -> Result<(), String> {
     match object["kind"].as_str().unwrap_or_default() {
         "ClusterRole" => reread::<ClusterRole>(object),

@@ -1,5 +1,5 @@
-//! Validates rendered objects with kubeconform. Its schemas are generated from the OpenAPI document of Kubernetes, so the
-//! validation needs neither a cluster nor a network.
+//! Validates rendered objects with kubeconform. The test generates the schemas from the OpenAPI document of Kubernetes,
+//! so the validation needs neither a cluster nor a network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,18 +10,19 @@ use tempfile::TempDir;
 use crate::objects::Objects;
 use crate::required_programs::{has_programs, report_skipped};
 
-/// Path of the OpenAPI document, which `tests/cluster/cluster openapi` prints.
+/// Environment variable that contains the path of the OpenAPI document, which `tests/cluster/cluster openapi` prints.
 const DOCUMENT: &str = "KUBERNETES_OPENAPI";
-/// Kinds of the Prometheus Operator, which the document does not contain.
+/// Kinds of the Prometheus Operator, which the OpenAPI document does not contain.
 const OTHER_KINDS: &str = "PrometheusRule,ServiceMonitor";
-/// File with all definitions, to which the schemas of the kinds refer.
+/// File with all definitions. The schemas of the kinds refer to this file.
 const DEFINITIONS: &str = "_definitions.json";
 
 /// A directory with one schema for each kind.
 pub struct Schemas(TempDir);
 
 impl Schemas {
-    /// Returns `None` and reports the test as skipped if a program or the document is missing.
+    /// Generates the schemas. If a program or the OpenAPI document is missing, reports the test as skipped and returns
+    /// `None`.
     pub fn generate(test: &str) -> Option<Schemas> {
         if !has_programs(test, &["helm", "kubectl", "kubeconform"]) {
             return None;
@@ -51,13 +52,13 @@ impl Schemas {
     }
 }
 
-/// Writes the definitions, and a file for each kind with the name that kubeconform expects.
+/// Writes the definitions, and one file for each kind. The names of the files are the names that kubeconform expects.
 fn write(document: &Value, folder: &Path) {
     let mut definitions = document["definitions"].clone();
     for definition in definitions.as_object_mut().expect("definitions").values_mut() {
         restrict(definition);
     }
-    // The API server also accepts numbers.
+    // The API server accepts numbers in addition to strings.
     for (name, number) in [
         ("io.k8s.apimachinery.pkg.api.resource.Quantity", "number"),
         ("io.k8s.apimachinery.pkg.util.intstr.IntOrString", "integer"),
@@ -69,7 +70,7 @@ fn write(document: &Value, folder: &Path) {
         for kind in definition["x-kubernetes-group-version-kind"].as_array().into_iter().flatten() {
             let text = |field: &str| kind[field].as_str().unwrap_or_default().to_lowercase();
             let (group, version) = (text("group"), text("version"));
-            // kubeconform uses only the first part of the group.
+            // The file names of kubeconform contain only the first part of the group.
             let suffix = match group.split('.').next() {
                 Some(first) if !first.is_empty() => format!("{first}-{version}"),
                 _ => version,
@@ -82,7 +83,7 @@ fn write(document: &Value, folder: &Path) {
     std::fs::write(folder.join(DEFINITIONS), json!({"definitions": definitions}).to_string()).unwrap();
 }
 
-/// Rejects unknown fields, as `kubectl apply` with strict validation does.
+/// Changes a schema to reject unknown fields, like the strict validation of `kubectl apply`.
 fn restrict(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {

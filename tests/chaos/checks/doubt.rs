@@ -1,18 +1,20 @@
-//! Checks whether a Stack has a reason to wait for a decision, and returns the facts that a user would find.
+//! Checks whether a Stack has a reason to wait for a decision, and returns the facts that a user needs for the
+//! decision.
 
 use super::life;
 use crate::facts::{Facts, name_of};
 
-/// The pending creates in the state of a Stack.
+/// Pending creates in the state of a Stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingCreates {
-    /// URNs of resources that exist but are missing from the state. The user removes these resources.
+    /// URNs of resources that exist but are missing from the state. The simulated user removes these resources.
     pub exist: Vec<String>,
     /// URNs of resources that do not exist.
     pub do_not_exist: Vec<String>,
 }
 
-/// Checks the state and the provider as a user would. Returns an error with the reason if no create is pending.
+/// Finds the pending creates in the state, and checks in the provider whether their resources exist. Returns the reason
+/// as an error if no create is pending.
 pub fn find_pending_creates(facts: &Facts) -> Result<PendingCreates, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no pending create".to_owned());

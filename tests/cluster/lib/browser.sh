@@ -1,4 +1,4 @@
-# Chromium, and Node.js with the npm packages for the tests of the web UI, which are installed on demand.
+# Chromium, and Node.js with the npm packages for the tests of the web UI. The script installs them on demand.
 # shellcheck shell=bash
 
 browser_folder=$cluster_folder/../browser
@@ -11,7 +11,7 @@ install_browser() {
         require_root
         step "installed the Debian package chromium" install_missing chromium
     fi
-    # `npm ci` creates a directory instead of the link.
+    # If `npm ci` has created a directory instead of the link, keeps the directory.
     [[ -L $link || ! -e $link ]] || return 0
     hash=$(sha256sum <"$lock")
     target=$cache_folder/tools/browser-${hash:0:16}
@@ -25,7 +25,8 @@ install_browser() {
     ln -sfn "$target/node_modules" "$link"
 }
 
-# fill_browser_folder LOCK TARGET: an interrupted download leaves no partial result, because the directory is renamed.
+# fill_browser_folder LOCK TARGET: downloads to a temporary directory and then renames the directory, so an interrupted
+# download leaves no partial result.
 fill_browser_folder() {
     local scratch
     scratch=$(mktemp -d "$cache_folder/tools/.browser.XXXXXX")

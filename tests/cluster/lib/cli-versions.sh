@@ -1,7 +1,7 @@
-# Images of workspace pods with other versions of the Pulumi CLI, which are built on demand.
+# Images of workspace pods with other versions of the Pulumi CLI. The script builds the images on demand.
 # shellcheck shell=bash
 
-# Each version is a part of lib/tools.sh with the name pulumi-VERSION.
+# Each version corresponds to the part pulumi-VERSION of lib/tools.sh.
 cli_versions=(oldest middle newest)
 
 # build_cli_versions VERSION...

@@ -2,8 +2,9 @@
 # shellcheck shell=bash
 
 start_etcd() {
-    # A single member with disposable data needs no fsync and can have a short election timeout. The quota is for
-    # benchmarks: ten thousand Stacks exceed the default before the API server compacts the history for the first time.
+    # A single member with disposable data needs no fsync, and can have a short election timeout. The quota is larger
+    # than the default for the benchmarks: before the first compaction of the history, ten thousand Stacks exceed the
+    # default.
     start_process etcd "$(tool common etcd)" \
         --data-dir "$data_folder/etcd" \
         --unsafe-no-fsync \
@@ -36,7 +37,7 @@ END
 start_api_server() {
     local folder=$credentials_folder
     local -a features=()
-    # Kubernetes 1.30 does not have this kind.
+    # Kubernetes 1.30 does not have the kind MutatingAdmissionPolicy.
     [[ $cluster_versions == oldest ]] || features=(--feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true)
     write_audit_policy
     start_process kube-apiserver "$(tool kubernetes kube-apiserver)" \
@@ -67,8 +68,8 @@ start_api_server() {
 
 start_controllers() {
     local folder=$credentials_folder
-    # The rate limits allow sixty concurrent Stacks. The grace period is for API server outages: a controller manager
-    # that observes the node's lease late must not remove the endpoints of the only node.
+    # The rate limits permit sixty concurrent Stacks. The grace period is long because of API server outages: a
+    # controller manager that observes the lease of the node late must not remove the endpoints of the only node.
     keep_running kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
         --kubeconfig "$folder/controller-manager.kubeconfig" \
         --bind-address 127.0.0.1 \
@@ -87,7 +88,7 @@ start_controllers() {
         --kube-api-qps 200 --kube-api-burst 400
 }
 
-# Runs kubectl as the administrator of the local node. The timeout is for an API server that hangs.
+# Runs kubectl as the administrator of the local node. The timeout prevents an endless wait if the API server hangs.
 own_kubectl() {
     in_network timeout 60 "$(tool kubernetes kubectl)" --kubeconfig "$run_folder/kubeconfig" "$@"
 }

@@ -1,4 +1,5 @@
-# Certificates, tokens and kubeconfigs of the local node. Each cluster has its own, which are removed with the cluster.
+# Certificates, tokens and kubeconfigs of the local node. Each cluster has its own credentials, and `down` removes the
+# credentials with the cluster.
 # shellcheck shell=bash
 
 credentials_folder=$run_folder/credentials
@@ -13,8 +14,8 @@ create_credentials() {
     create_user scheduler system:kube-scheduler ""
     create_user proxy system:kube-proxy ""
     create_user kubelet "system:node:$node_name" system:nodes
-    # coredns is not a pod here, so it has no ServiceAccount for a role binding. system:masters is acceptable in a test
-    # cluster.
+    # coredns is not a pod in this cluster, and therefore has no ServiceAccount for a role binding. The group
+    # system:masters is acceptable in a test cluster.
     create_user coredns coredns system:masters
     install -m 600 "$folder/admin.kubeconfig" "$run_folder/kubeconfig"
 }

@@ -1,9 +1,9 @@
-# Environment variables for tests, and commands that run with them.
+# Environment variables for tests, and commands that run with these variables.
 # shellcheck shell=bash
 
 s3_backend_url="s3://$state_bucket?endpoint=http://s3.$services_namespace.svc.cluster.local:7070&s3ForcePathStyle=true&region=us-east-1&disableSSL=true"
 
-# Prints the variables whose values do not depend on the kind of cluster.
+# Prints the environment variables whose values do not depend on the kind of cluster.
 print_common_environment() {
     find_flux_manifests
     printf '%s\n' \
@@ -20,7 +20,8 @@ print_common_environment() {
         "FLUX_COMPONENTS=$flux_manifests/components.yaml"
 }
 
-# On a local node, the tests run in the network of the node, in which the cluster IPs of Services work as in a pod.
+# On a local node, the tests run in the network of the node, in which they can reach the cluster IPs of Services like a
+# pod.
 record_service_addresses() {
     local git provider_log source_faults pulumi_cloud s3 registry
     git=$(service_address git)
@@ -56,8 +57,8 @@ own_node_run() {
 }
 
 # Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm,
-# kubeconform, cosign, oras, promtool and otel-collector, in the versions of the cluster. If a part is not built, its
-# directory does not exist, and the shell finds another version of the program in the rest of the PATH.
+# kubeconform, cosign, oras, promtool and otel-collector in the versions of the cluster. The directory of a part that is
+# not built does not exist. The shell then searches the program in the rest of the PATH, and can find another version.
 path_with_tools() {
     local part
     for part in kubernetes common services helm kubeconform cosign oras prometheus otel-collector; do

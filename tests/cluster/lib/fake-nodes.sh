@@ -1,6 +1,6 @@
-# Fake nodes, for more pods than a machine can run. KWOK manages every node with the annotation
-# `kwok.x-k8s.io/node=fake`. The creator of such a node must taint it: only pods with a toleration may be scheduled
-# there.
+# Fake nodes for tests with more pods than a machine can run. KWOK manages every node with the annotation
+# `kwok.x-k8s.io/node=fake`. The creator of a fake node must add a taint to the node, so that only pods with a
+# toleration can run on it.
 # shellcheck shell=bash
 
 own_node_fake_nodes() {

@@ -1,17 +1,18 @@
-# The controllers of the Flux Operator for ResourceSets, which are built on demand. They do not manage the installed Flux.
+# Controllers of the Flux Operator for ResourceSets. The script builds the controllers on demand. They do not manage the
+# installed Flux.
 # shellcheck shell=bash
 
 flux_operator_module=github.com/controlplaneio-fluxcd/flux-operator
-# A kind that only the test of the ResourceSets uses.
+# CustomResourceDefinition of a kind that only the test of ResourceSets uses.
 operator_definition=resourcesets.fluxcd.controlplane.io
-# A kind that only an example uses.
+# CustomResourceDefinition of a kind that only an example uses.
 example_definition=fluxinstances.fluxcd.controlplane.io
 
 flux_operator_version() {
     required_version flux-operator "$flux_operator_module"
 }
 
-# Keeps the operator of an existing cluster.
+# If the cluster already contains another Flux Operator, keeps it.
 install_flux_operator() {
     if cluster_kubectl get customresourcedefinition "$operator_definition" >/dev/null 2>&1 &&
         ! is_ours customresourcedefinition "$operator_definition"; then
@@ -45,8 +46,8 @@ with_flux_operator_manifests() {
     rm -rf "$scratch"
 }
 
-# Installs the CustomResourceDefinition FluxInstance, to validate the example without the operator. Keeps the definition
-# of an existing cluster.
+# Installs the CustomResourceDefinition FluxInstance, so that the tests can validate the example without the operator.
+# If the cluster already contains another definition, keeps it.
 apply_example_definition() {
     ! cluster_kubectl get customresourcedefinition "$example_definition" >/dev/null 2>&1 || return 0
     local folder

@@ -1,10 +1,10 @@
-# Flux's controllers, installed from the manifests in their Go modules.
+# Controllers of Flux. The script installs the manifests in their Go modules.
 # shellcheck shell=bash
 
-# This component is part of the project and under test.
+# kustomize component of this project, which the tests cover.
 notifications_component=$cluster_folder/../../kustomize/components/notifications
 flux_controllers=(source-controller kustomize-controller notification-controller)
-# The cluster always has the CustomResourceDefinition of this controller, but runs the controller only on demand.
+# Controller that runs only on demand. The cluster always contains its CustomResourceDefinition.
 flux_extra_controller=helm-controller
 
 # flux_controller_part CONTROLLER: prints the part of lib/tools.sh that contains the controller.
@@ -67,7 +67,7 @@ render_flux_manifests() {
     "$(tool kubernetes kubectl)" kustomize "$scratch/extended" >"$scratch/rendered/crds.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components" >"$scratch/rendered/controllers.yaml"
     "$(tool kubernetes kubectl)" kustomize "$components/$flux_extra_controller" >"$scratch/rendered/$flux_extra_controller.yaml"
-    # A single file, as `flux bootstrap` writes it.
+    # Like `flux bootstrap`, writes all components to a single file.
     {
         cat "$scratch/rendered/namespace.yaml"
         printf -- '---\n'
@@ -90,8 +90,8 @@ module_folder() {
     printf '%s' "$folder"
 }
 
-# Applies the CustomResourceDefinitions first, because the API server serves a new kind with a delay. The caller creates
-# the namespace.
+# Applies the CustomResourceDefinitions first, because the API server serves a new kind only after a delay. The caller
+# must create the namespace.
 apply_flux() {
     local -a apply=(cluster_kubectl apply --server-side --force-conflicts)
     "${apply[@]}" --filename "$flux_manifests/crds.yaml"

@@ -1,4 +1,4 @@
-# Helm, and Flux's helm-controller for HelmReleases. Both are built on demand.
+# Helm, and the helm-controller of Flux for HelmReleases. The script builds both programs on demand.
 # shellcheck shell=bash
 
 build_helm() {

@@ -1,8 +1,8 @@
-# Messages for users. They go to standard error, because the standard output of `env`, `exec` and `kubectl` must contain
-# only their results.
+# Messages for users. The scripts print messages to stderr, because the stdout of `env`, `exec` and `kubectl` must
+# contain only results.
 # shellcheck shell=bash
 
-# Prefix of the messages. Other scripts override it.
+# Prefix of the messages. Each script sets its own prefix.
 program=cluster
 
 say() {
@@ -26,7 +26,7 @@ seconds_since() {
     printf '%d.%d' "$((tenths / 10))" "$((tenths % 10))"
 }
 
-# step DESCRIPTION COMMAND...: runs the command and prints its duration.
+# step DESCRIPTION COMMAND...: runs the command, and prints the description and the duration.
 step() {
     local description=$1 start
     shift
@@ -35,7 +35,7 @@ step() {
     printf '%7s s  %s\n' "$(seconds_since "$start")" "$description" >&2
 }
 
-# quietly COMMAND...: prints the output of the command only if it fails.
+# quietly COMMAND...: runs the command, and prints its output only if the command fails.
 quietly() {
     local output result
     # The command is not part of an `if` or `||`, because bash would then ignore `set -e` in a function.
@@ -52,8 +52,8 @@ quietly() {
     fi
 }
 
-# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the check. After the timeout, fails with the output of the command
-# EXPLAIN, which is a single argument.
+# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the command CHECK until it succeeds. After the timeout, fails with the
+# output of the command EXPLAIN, which is a single argument.
 wait_for() {
     local limit=$1 what=$2 explain=$3 deadline
     shift 3

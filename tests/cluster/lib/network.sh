@@ -1,4 +1,4 @@
-# The network of the local node: a network namespace with one address and without access to the machine.
+# Network of the local node: a network namespace with one address and without access to the network of the machine.
 # shellcheck shell=bash
 
 in_network() {
@@ -7,7 +7,7 @@ in_network() {
 
 create_network() {
     ip netns add "$cluster_name"
-    # A veth pair, because a kernel may lack the "dummy" type. The other end is not used.
+    # Uses one end of a veth pair, because some kernels lack the interface type "dummy".
     ip -netns "$cluster_name" -batch - <<END
 link set lo up
 link add node0 type veth peer name node0p
@@ -16,17 +16,18 @@ link set node0 up
 link set node0p up
 route add default dev node0 src $node_address
 END
-    # /proc/sys/net contains the settings of the reading process's network namespace.
+    # /proc/sys/net contains the settings of the network namespace of the process that opens the file.
     in_network bash -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 }
 
-# After the last process has exited, only the name of the namespace remains. Its deletion also deletes the interfaces.
+# After the last process has exited, only the name keeps the network namespace. The deletion of the name also deletes
+# the interfaces.
 remove_network() {
     [[ ! -e /run/netns/$cluster_name ]] || ip netns delete "$cluster_name"
 }
 
-# http_ok ADDRESS PORT PATH: succeeds if the response inside the network has the status 200. Uses only bash, because
-# other tools may be missing.
+# http_ok ADDRESS PORT PATH: sends an HTTP request inside the network, and succeeds if the response has the status 200.
+# Uses only bash, because other tools can be missing.
 http_ok() {
     # shellcheck disable=SC2016 # expanded by the inner shell
     in_network timeout 2 bash -c '

@@ -23,8 +23,8 @@ own_folder /var/log ""
 own_folder /run "$run_folder"
 own_folder /var/lib "$data_folder"
 
-# The kubelet sets these values for the whole machine if they differ. The bind mounts show matching values to the
-# kubelet.
+# The kubelet changes these settings of the whole machine if they have other values. The bind mounts show the expected
+# values to the kubelet.
 show_setting() {
     local shown
     shown=$run_folder/settings/${1//\//.}
@@ -39,6 +39,6 @@ show_setting kernel/panic_on_oops 1
 show_setting kernel/keys/root_maxkeys 1000000
 show_setting kernel/keys/root_maxbytes 25000000
 
-# Volumes may request mounts that are created after the start of their pod.
+# A volume of a pod can request mounts that appear after the start of the pod.
 mount --make-rshared /
 exec "$@"

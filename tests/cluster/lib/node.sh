@@ -37,8 +37,8 @@ state = "$run_folder/containerd"
 [$cri]
   sandbox_image = "$pause_image"
   stream_server_address = "127.0.0.1"
-  # Without CAP_SYS_RESOURCE, for example in a sandbox, runc must not lower its oom_score_adj:
-  # it would fail with "can't get final child's PID from pipe: EOF".
+  # Without CAP_SYS_RESOURCE, for example in a sandbox, runc must not lower its oom_score_adj, because it would fail
+  # with "can't get final child's PID from pipe: EOF".
   restrict_oom_score_adj = true
 
 [$cri.containerd]
@@ -59,7 +59,7 @@ END
 }
 
 # Each pod has one veth pair and one route. Every packet therefore passes the rules of the node, and kube-proxy does not
-# need br_netfilter. NetworkPolicies are accepted but not enforced.
+# need br_netfilter. The API server accepts NetworkPolicies, but the node does not enforce them.
 write_pod_network() {
     mkdir -p "$run_folder/cni"
     cat >"$run_folder/cni/10-pods.conflist" <<END
@@ -109,7 +109,7 @@ clusterDNS: ["$node_address"]
 resolvConf: $run_folder/resolv.conf
 volumePluginDir: $data_folder/kubelet-plugins
 podLogsDir: $data_folder/pod-logs
-# All processes of pods are below this cgroup, so that they can be found when the cluster is stopped.
+# This cgroup contains all processes of pods, so that `down` can find these processes.
 cgroupRoot: /$cluster_name
 cgroupDriver: cgroupfs
 cgroupsPerQOS: true
@@ -119,10 +119,10 @@ failSwapOn: false
 oomScoreAdj: 0
 maxPods: 250
 serializeImagePulls: false
-# Changed Secrets and ConfigMaps are mounted at the next sync of a pod.
+# The kubelet updates mounted Secrets and ConfigMaps at the next sync of a pod.
 syncFrequency: 10s
-# Images come from archives and not from a registry, so collected images would be lost. The cluster does not free disk
-# space.
+# The kubelet must not remove images to free disk space. The images come from archives, so the kubelet could not pull
+# them again.
 imageGCHighThresholdPercent: 100
 evictionHard:
   memory.available: 50Mi
@@ -146,8 +146,8 @@ start_proxy() {
         --metrics-bind-address 127.0.0.1:10249
 }
 
-# DNS is a process on the node's address, because it must run before any pod. It has no cache, so new Services are
-# visible immediately.
+# DNS is a process with the address of the node, because DNS must run before all pods. DNS has no cache, so new Services
+# are visible immediately.
 start_dns() {
     cat >"$run_folder/Corefile" <<END
 cluster.local in-addr.arpa {
@@ -173,7 +173,7 @@ import_image() {
     local name=$1 archive=$2 answer known
     answer=$(containerd_client images import "$archive" 2>&1) || die "failed to import $archive into containerd: $answer"
     known=$(containerd_client images ls --quiet)
-    # containerd adds a default host to a name without a host.
+    # containerd adds a default registry to an image name without a registry.
     grep -qxE "(.*/)?$name" <<<"$known" ||
         die "$archive does not contain the image $name. It contains: $(sed -n 's/^unpacking \([^ ]*\).*/\1/p' <<<"$answer" | tr '\n' ' ')"
 }

@@ -37,7 +37,7 @@ own_node_is_healthy() {
         deployments_available flux-system >/dev/null && deployments_available "$services_namespace" >/dev/null
 }
 
-# Prints all inputs of a cluster. A difference means that the running cluster is outdated.
+# Prints all inputs of a cluster. If the inputs of the running cluster differ, the cluster is outdated.
 own_node_made_from() {
     find_images
     find_flux_manifests
@@ -52,7 +52,8 @@ has_leftovers() {
     [[ -e $run_folder || -e $data_folder || -e /run/netns/$cluster_name ]] || [[ -n $(our_cgroups) ]]
 }
 
-# Starts steps with the same prerequisites in parallel. Steps that no other step needs run while CPU time is available.
+# Starts steps with the same prerequisites in parallel. Steps that no other step requires run while CPU time is
+# available.
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"
@@ -122,8 +123,9 @@ remove_everything() {
     remove_cgroups
 }
 
-# The mounts were in a separate mount namespace and ended with its processes. If a mount remains in this namespace, it
-# must be unmounted first: otherwise, its files would be deleted.
+# The mounts were in a separate mount namespace, and ended with its processes. If a mount remains in this mount
+# namespace, the script must unmount it before the deletion of the directory, because the deletion would otherwise
+# delete the mounted files.
 remove_mounts() {
     local folder
     while read -r folder; do

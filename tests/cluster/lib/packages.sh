@@ -1,9 +1,9 @@
-# The Debian packages that the node needs.
+# Debian packages that the node requires.
 # shellcheck shell=bash
 
 cni_plugins=/usr/lib/cni
 
-# For each package, a file or command that proves its installation.
+# File or command of each package whose existence proves the installation.
 declare -A package_proof=(
     [containerd]=containerd
     [runc]=runc
@@ -22,7 +22,7 @@ declare -A package_proof=(
 )
 
 install_packages() {
-    # Debian installs half of these programs in sbin, which is not on the PATH of every user.
+    # Debian installs half of these programs in directories named sbin, which are not on the PATH of every user.
     PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
     local package
     local -a missing=()
@@ -52,8 +52,8 @@ apt_get_install() {
     "${install[@]}" || { apt-get update && "${install[@]}"; }
 }
 
-# Debian starts a service after its installation and at every boot. policy-rc.d prevents the start. The node needs only
-# the programs of containerd and sshd.
+# Debian starts a service after its installation and at every boot. policy-rc.d prevents the start, because the node
+# requires only the programs of containerd and sshd, and not the services.
 without_starting_services() {
     local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd="" had_sshd=""
     type -P containerd >/dev/null && had_containerd=yes

@@ -1,8 +1,8 @@
-# Processes of the local node. Each process is started in a cgroup of the cluster and recorded by ID and start time. The
-# scripts end only these processes.
+# Processes of the local node. The scripts start each process in a cgroup of the cluster, record the ID and the start
+# time of the process, and end only recorded processes and their descendants.
 # shellcheck shell=bash
 
-# Prints the mounted cgroup hierarchies: one with cgroup v2, one per controller with v1.
+# Prints the mounted cgroup hierarchies. cgroup v2 has one hierarchy, and cgroup v1 has one hierarchy per controller.
 cgroup_hierarchies() {
     awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/mounts
 }
@@ -39,7 +39,7 @@ share_controllers() {
     for setting in cpuset.mems cpuset.cpus; do
         [[ ! -e $hierarchy/$cluster_name/$setting ]] || cat "$hierarchy/$setting" >"$hierarchy/$cluster_name/$setting"
     done
-    # With v2, a parent enables the controllers of its children.
+    # With v2, the controllers of a child must be enabled in its parent.
     [[ $hierarchy == /sys/fs/cgroup ]] || return 0
     for controller in $(<"$hierarchy/cgroup.controllers"); do
         { echo "+$controller" >"$hierarchy/cgroup.subtree_control"; } 2>/dev/null || true
@@ -47,21 +47,21 @@ share_controllers() {
     done
 }
 
-# start_time_of PID: prints the start time in clock ticks since boot. The ID and the start time together identify a
-# process.
+# start_time_of PID: prints the start time of a process in clock ticks since boot. The ID and the start time together
+# identify a process.
 start_time_of() {
     local stat
     { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
-    # The name in parentheses may contain spaces, so the fields are counted from the end of the name.
+    # The name in parentheses can contain spaces, so the function counts the fields from the end of the name.
     local -a fields
     read -ra fields <<<"${stat##*) }"
-    # A zombie counts as ended.
+    # A zombie has ended.
     [[ ${fields[0]} != Z ]] || return 1
     printf '%s' "${fields[19]}"
 }
 
 # start_process NAME COMMAND...: starts a background process in the network of the cluster, detached from the terminal.
-# GOGC reduces the CPU time of the garbage collector of Go, because memory is less scarce than CPU time.
+# The value of GOGC saves CPU time of the garbage collector of Go, because CPU time is more scarce than memory.
 start_process() {
     local name=$1
     shift
@@ -74,8 +74,8 @@ start_process() {
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
 }
 
-# keep_running NAME COMMAND...: starts a process and restarts it when it ends. The scheduler exits if its cache is
-# inconsistent, which can happen after an API server outage. In other clusters, the kubelet restarts it.
+# keep_running NAME COMMAND...: starts a process, and restarts the process when it ends. For example, the scheduler
+# exits if its cache is inconsistent after an API server outage. In other clusters, the kubelet restarts the scheduler.
 keep_running() {
     local name=$1
     shift

@@ -1,4 +1,4 @@
-# Test services as pods, with the same manifests on a local node and on an existing cluster.
+# Test services in pods. The manifests are the same on a local node and on an existing cluster.
 # shellcheck shell=bash
 
 services=(git s3 registry provider-log source-faults pulumi-cloud)
@@ -34,7 +34,7 @@ wait_for_deployments() {
     wait_for "$1" "the deployments in the namespace $2 to be available" "show_namespace $2" deployments_available "$2"
 }
 
-# The timeout applies to all deployments together, and includes the requests of kubectl.
+# The timeout applies to all Deployments together, and includes the requests of kubectl.
 deployments_available() {
     cluster_kubectl --namespace "$1" wait --for=condition=Available --timeout=10s deployment --all
 }

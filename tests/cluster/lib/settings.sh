@@ -1,4 +1,4 @@
-# Names, addresses and directories. This file neither starts nor changes anything.
+# Names, addresses and directories of the cluster. This file only sets variables.
 # shellcheck shell=bash disable=SC2034 # used by the other files
 
 # TEST_CLUSTER selects another cluster, which can run in parallel with the first cluster: all names below differ, and
@@ -10,15 +10,16 @@ image_prefix=localhost/pulumi-controller-test
 cluster_versions=${TEST_VERSIONS:-current}
 
 # Directories for small state (process IDs, sockets, logs, credentials) and for large data (etcd, images, volumes).
-# `down` removes both.
+# `down` removes both directories.
 run_folder=/run/$cluster_name
 data_folder=/var/lib/$cluster_name
 
-# Directory for persistent files: binaries, image archives, rendered manifests. Each name contains a hash of the inputs.
+# Directory for persistent files: binaries, image archives and rendered manifests. The name of each file contains a hash
+# of its inputs.
 cache_folder=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/pulumi-controller
 
-# Addresses in the benchmark range (RFC 2544). They are used only in a separate network namespace, so they do not
-# collide.
+# Addresses in the range for benchmarks (RFC 2544). Only a separate network namespace uses these addresses, so they do
+# not collide with other addresses.
 node_name=node0
 node_address=198.18.0.1
 pod_range=198.18.128.0/24
@@ -27,7 +28,7 @@ kubernetes_service_address=198.19.0.1
 
 api_server=https://$node_address:6443
 
-# Test services, with the same manifests on a local node and on an existing cluster.
+# Namespace of the test services, on a local node and on an existing cluster.
 services_namespace=test-services
 # Label of the objects that `up` creates in an existing cluster.
 installed_label=pulumi-controller.test/installed-by=cluster
@@ -35,7 +36,7 @@ state_bucket=state
 s3_access_key=test-access-key
 s3_secret_key=test-secret-key
 azure_account=teststate
-# The base64 encoding of "key of the test storage account".
+# Base64 encoding of "key of the test storage account".
 azure_key=a2V5IG9mIHRoZSB0ZXN0IHN0b3JhZ2UgYWNjb3VudA==
 vault_token=test-vault-token
 

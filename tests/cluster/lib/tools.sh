@@ -1,23 +1,24 @@
-# Programs of the cluster, built from Go modules into the cache. Each part is a directory with a go.mod and a complete
-# go.sum. All parts share the build cache and the module cache of Go. The part `common` contains most programs: in one
-# module, they use the same versions of their dependencies, which Go therefore compiles only once.
+# Programs of the cluster. The script builds the programs from Go modules, and stores them in the cache. Each part is a
+# directory with a go.mod and a complete go.sum. All parts share the build cache and the module cache of Go. The part
+# `common` contains most programs, because the programs of one module use the same versions of their dependencies, which
+# Go compiles only once.
 # shellcheck shell=bash
 
 parts=(common kubernetes services)
 [[ $cluster_versions != oldest ]] || parts+=(flux-oldest)
-# These parts are built on demand, because most tests do not need them.
+# Parts that the script builds on demand, because most tests do not need them.
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
     otel-collector transit-server local-kms argo-cd kubeconform flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
 
-# Duration of a cold build on two CPUs in minutes. Only a message uses it.
+# Duration of a cold build on two CPUs in minutes, for a message.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
     [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1
     [flux-oldest]=6 [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
-# Compiles without debug information, which the linker flags remove anyway. The flag is not an input of a part, because
-# it does not change the binaries. tests/run tests the services with these flags.
+# Compiles without debug information, which the linker flags would remove. These flags are not an input of a part,
+# because they do not change the binaries. tests/run also tests the services with these flags.
 go_flags="-mod=readonly -buildvcs=false -trimpath -gcflags=all=-dwarf=false"
 
 part_folder() {
@@ -30,7 +31,7 @@ part_folder() {
     fi
 }
 
-# Linker flags of the upstream builds. The versions come from the go.mod files.
+# Linker flags of the upstream builds. The versions in the flags come from the go.mod files.
 part_linker_flags() {
     local version flags="-s -w"
     case $1 in
@@ -38,13 +39,15 @@ part_linker_flags() {
             version=$(required_version kubernetes k8s.io/kubernetes)
             local package=k8s.io/component-base/version minor=${version#v1.}
             flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
-            # Dependencies of this version refer to symbols of the standard library, which newer linkers reject.
+            # Dependencies of this version refer to internal symbols of the standard library, which newer linkers
+            # reject.
             [[ $cluster_versions != oldest ]] || flags+=" -checklinkname=0"
             ;;
         common | pulumi-oldest | pulumi-middle | pulumi-newest)
             version=$(required_version "$1" github.com/pulumi/pulumi/pkg/v3)
             flags+=" -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version"
-            # A dependency of this version refers to a variable of the standard library, which newer linkers reject.
+            # A dependency of this version refers to an internal variable of the standard library, which newer linkers
+            # reject.
             [[ $1 != pulumi-oldest ]] || flags+=" -checklinkname=0"
             ;;
     esac
@@ -53,11 +56,11 @@ part_linker_flags() {
 
 # Build tags of a part, as flags of Go.
 part_tags() {
-    # Without this tag, Prometheus contains the SDKs of all cloud providers, which it uses only to discover targets.
+    # The tag excludes the SDKs of all cloud providers, which Prometheus uses only to discover targets.
     [[ $1 != prometheus ]] || printf ' -tags=remove_all_sd'
 }
 
-# required_version PART MODULE: prints the version in the go.mod of the part.
+# required_version PART MODULE: prints the version of the module in the go.mod of the part.
 required_version() {
     awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module && $2 ~ /^v/ { print $2; exit }' "$(part_folder "$1")/go.mod"
 }
@@ -74,7 +77,7 @@ part_inputs() {
 
 declare -A part_binaries=()
 
-# find_tools: computes the paths of all binaries once. The binaries may not exist yet.
+# find_tools: computes the paths of all binaries once. The binaries need not exist.
 find_tools() {
     ((${#part_binaries[@]} == 0)) || return 0
     [[ $cluster_versions == current || $cluster_versions == oldest ]] || die "TEST_VERSIONS is $cluster_versions: set it to oldest, or unset it"
@@ -137,7 +140,8 @@ require_go() {
     type -P go >/dev/null || die "go is not on the PATH: install Go 1.26 or later, and run this command again"
 }
 
-# Builds into a temporary directory and renames it. An interrupted build therefore leaves no partial result.
+# Builds in a temporary directory, and then renames the directory. An interrupted build therefore leaves no partial
+# result.
 build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
@@ -152,7 +156,7 @@ build_part() {
             GOWORK=off GOFLAGS="$go_flags$(part_tags "$part")" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
                 go install -v -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1 || result=$?
-    # `wait` prevents the message of bash about an ended job.
+    # `wait` prevents the message of bash about the end of the job.
     { kill "$!" && wait "$!"; } 2>/dev/null || true
     if ((result != 0)); then
         tail -n 20 "$scratch/log" >&2
@@ -180,7 +184,7 @@ report_progress() {
     done
 }
 
-# Removes builds that were not used for two weeks, and the remains of interrupted builds.
+# Removes builds that no script has used for two weeks, and the remains of interrupted builds.
 remove_old_builds() {
     local part=$1
     find "$cache_folder/tools" -mindepth 1 -maxdepth 1 \( -name "$part-????????????????" -mtime +14 -o -name ".$part.??????" \) -exec rm -rf {} +

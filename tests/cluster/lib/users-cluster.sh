@@ -1,5 +1,5 @@
-# An existing cluster that TEST_KUBECONFIG selects. Installs the services and, if missing, Flux, and removes what it has
-# installed.
+# Existing cluster, which TEST_KUBECONFIG selects. `up` installs the services and, if missing, Flux. `down` removes only
+# the objects that `up` has installed.
 # shellcheck shell=bash
 
 users_cluster_kubectl() {
@@ -40,7 +40,7 @@ flux_is_installed() {
     [[ -n $(users_cluster_kubectl get customresourcedefinitions gitrepositories.source.toolkit.fluxcd.io --ignore-not-found --output name) ]]
 }
 
-# Labels the created objects, because `down` must keep a namespace that existed before.
+# Adds a label to the created objects, because `down` must keep a namespace that existed before `up`.
 install_flux() {
     if [[ -z $(users_cluster_kubectl get namespace flux-system --ignore-not-found --output name) ]]; then
         quietly users_cluster_kubectl apply --filename "$flux_manifests/namespace.yaml"
@@ -55,7 +55,7 @@ load_image_by_hook() {
     hand_over_image "$(image_name "$1")" "${image_archives[$1]}"
 }
 
-# hand_over_image NAME ARCHIVE: loads an image with the hook in TEST_IMAGE_HOOK.
+# hand_over_image NAME ARCHIVE: loads an image into the cluster with the command in TEST_IMAGE_HOOK.
 hand_over_image() {
     if [[ -z ${TEST_IMAGE_HOOK:-} ]]; then
         say "TEST_IMAGE_HOOK is not set: load the archive $2 into the cluster as the image $1"
@@ -102,7 +102,7 @@ remove_flux() {
     fi
 }
 
-# is_ours KIND NAME: succeeds if the object exists and `up` created it.
+# is_ours KIND NAME: succeeds if the object exists and `up` has created the object.
 is_ours() {
     [[ -n $(cluster_kubectl get "$1" --selector "$installed_label" --field-selector "metadata.name=$2" --output name) ]]
 }
@@ -113,7 +113,7 @@ users_cluster_status() {
     users_cluster_kubectl get nodes,pods --all-namespaces --output wide
 }
 
-# Prints the variables without forwarded addresses, which exist only during `exec`.
+# Prints the environment variables except the forwarded addresses, which exist only during `exec`.
 users_cluster_environment() {
     require_test_kubeconfig
     printf '%s\n' "TEST_NODE=none" "KUBECONFIG=$TEST_KUBECONFIG"
@@ -143,10 +143,11 @@ users_cluster_run() {
     exit "$result"
 }
 
-# forward SERVICE PORT: forwards a local address to the service and prints the address.
+# forward SERVICE PORT: forwards a local address to the Service, and prints the local address.
 forward() {
     local log=$forwards_folder/$1.log
-    # Starts the program instead of a shell function, because the recorded process ID must be that of the program.
+    # Starts the program directly and not with a shell function, because the recorded process ID must be the process ID
+    # of the program.
     "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" --namespace "$services_namespace" \
         port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
     printf '%s\n' "$!" >>"$forwards_folder/pids"
