@@ -5,12 +5,12 @@ use std::process::Command;
 
 use anyhow::Result;
 
-/// Runs the controller with `flags` and `environment` in addition to the required variables. Returns its exit code and
-/// standard error.
+/// Runs the controller with `flags`, and with `environment` in addition to the required variables. Returns the exit
+/// code and stderr.
 fn run_controller(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     command.env("RUNTIME_NAMESPACE", "flux-system").env("AGENT_IMAGE", "example.org/controller:v1");
-    // If the process wrongly accepts the value, it must not connect to a cluster.
+    // If the process wrongly accepts an invalid value, the process must not connect to a cluster.
     command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
     let output = command.args(flags).envs(environment.iter().copied()).output()?;
     Ok((output.status.code(), String::from_utf8(output.stderr)?))
@@ -45,7 +45,7 @@ fn substitute_artifact_hosts_are_read_from_the_environment() -> Result<()> {
     Ok(())
 }
 
-/// Runs the kubectl plugin without a cluster. Returns its exit code, its standard output and its standard error.
+/// Runs the kubectl plugin without a cluster. Returns the exit code, stdout and stderr.
 fn run_plugin(arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-pulumi"));
     command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
@@ -56,7 +56,7 @@ fn run_plugin(arguments: &[&str]) -> Result<(Option<i32>, String, String)> {
 #[test]
 fn the_plugin_reports_invalid_arguments_and_a_missing_cluster() -> Result<()> {
     let rows: [(&[&str], i32, &str); 8] = [
-        // Exit code 2 of `diff` means that there are changes.
+        // Errors of `diff` have exit code 1, because exit code 2 means that the preview contains changes.
         (&["diff"], 1, "error: the following required arguments were not provided"),
         (&["diff", "web"], 1, "✗ failed to connect to the cluster: "),
         (&["stack", "state", "delete", "web"], 2, "error: the following required arguments were not provided"),

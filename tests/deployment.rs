@@ -1,6 +1,6 @@
-//! Checks the shipped manifests. The Deployment has enough memory and disk space for the default flags. The network
-//! policy of the overlay `single-namespace` allows no traffic from pods that a tenant can create.
-//! `deploy/manifests/build` changes only the image.
+//! Checks the manifests of a release. The Deployment has enough memory and disk space for the default flags. The
+//! network policy of the overlay `single-namespace` permits no traffic from pods that a tenant can create. The test
+//! uses the kustomize files, because `deploy/manifests/build` changes only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 mod required_programs;
@@ -17,8 +17,8 @@ use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
 use pulumi_controller::controller::stack;
 use pulumi_controller::source::git;
 
-/// Memory of the controller process in bytes: the measured value with ten thousand Stacks (`docs/performance.md`) plus
-/// one third.
+/// Memory of the controller process in bytes. The value is one third higher than the measured memory with ten thousand
+/// Stacks (`docs/performance.md`).
 const OWN_MEMORY: u64 = 384 << 20;
 
 fn pod() -> PodSpec {
@@ -41,8 +41,8 @@ fn default_flags() -> ManagerFlags {
     }
 }
 
-/// If a container exceeds its memory limit, the kernel can kill all its processes. The total of the limits of the
-/// controller and its child processes must therefore be below the limit of the container.
+/// If a container exceeds its memory limit, the kernel can kill all processes of the container. The total of the memory
+/// of the controller and the limits of its child processes must therefore be below the limit of the container.
 #[test]
 fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
@@ -51,7 +51,7 @@ fn the_memory_limit_covers_all_child_processes() {
     assert!(limit >= needed, "the memory limit is {} MiB, but {} MiB may be required", limit >> 20, needed >> 20);
 }
 
-/// The kubelet evicts a pod whose volume exceeds its limit.
+/// The kubelet evicts a pod if a volume exceeds its size limit.
 #[test]
 fn the_volume_limit_covers_artifacts_fetched_repositories_and_the_history() {
     let data = pod().volumes.unwrap().into_iter().find(|volume| volume.name == "data").unwrap();
@@ -72,7 +72,7 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
     selector?.match_labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// A tenant can set any labels on its own pods. The policy must therefore admit only a namespace in which tenants
+/// A tenant can set any labels on its own pods. The policy must therefore permit only a namespace in which tenants
 /// cannot create pods.
 #[test]
 fn only_the_controller_namespace_can_reach_flux_storage() {

@@ -1,6 +1,6 @@
-//! Checks the `kubectl` commands in the documents without a cluster: the fields in patches and in paths must exist in the
-//! CustomResourceDefinitions, and the annotations must exist in the code. `tests/e2e/documents.rs` applies the objects in
-//! the documents, and `tests/e2e/examples` runs all commands of the examples.
+//! Checks the `kubectl` commands in the documentation without a cluster: the fields in patches and in paths must exist
+//! in the CustomResourceDefinitions, and the annotations must exist in the code. `tests/e2e/documents.rs` applies the
+//! objects in the documentation, and `tests/e2e/examples` runs all commands of the examples.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Key of the elements of a list, and of the values of a map.
+/// Key that selects the elements of a list or the values of a map.
 const ELEMENT: &str = "[]";
-/// Schema of a field with arbitrary content.
+/// Schema of a field with any content.
 static ANY: Value = Value::Null;
 
 fn root() -> &'static Path {
@@ -35,7 +35,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
-/// Returns the schema of each kind by its names in commands, such as `stack` and `stacks.pulumi.com`.
+/// Returns the schemas of all kinds by their names in commands, such as `stack` and `stacks.pulumi.com`.
 fn schemas() -> BTreeMap<String, Value> {
     let mut schemas = BTreeMap::new();
     for path in files(&root().join("config/crd"), "yaml") {
@@ -57,7 +57,7 @@ fn schemas() -> BTreeMap<String, Value> {
     schemas
 }
 
-/// Returns the schema of a field or of an element, or `None` if the API server would reject or drop it.
+/// Returns the schema of a field or of an element. Returns `None` if the API server would reject or drop the field.
 fn child<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     let known = if key == ELEMENT { schema.get("items") } else { schema["properties"].get(key) };
     let values = schema.get("additionalProperties").filter(|values| values.is_object());
@@ -67,7 +67,7 @@ fn child<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     known.or(values).or_else(|| has_any_content.then_some(&ANY))
 }
 
-/// Adds the paths of fields that the schema does not contain.
+/// Adds the paths of unknown fields, which the schema does not contain.
 fn find_unknown(schema: &Value, value: &Value, path: &str, unknown: &mut Vec<String>) {
     let fields: Vec<(&str, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.as_str(), value)).collect(),
@@ -99,7 +99,7 @@ fn kubectl_commands(text: &str) -> Vec<String> {
     commands
 }
 
-/// Returns the commands in all documents with the path of their document.
+/// Returns the commands in all documents, each with the path of its document.
 fn documented_commands() -> Vec<(PathBuf, String)> {
     let mut documents = vec![root().join("README.md")];
     documents.extend(["docs", "examples"].iter().flat_map(|folder| files(&root().join(folder), "md")));
@@ -107,7 +107,7 @@ fn documented_commands() -> Vec<(PathBuf, String)> {
     commands.flat_map(|(commands, path)| commands.into_iter().map(move |command| (path.clone(), command))).collect()
 }
 
-/// Returns the schema of the first kind of this project in a command.
+/// Returns the schema of the first kind in a command that this project defines.
 fn schema_of<'a>(schemas: &'a BTreeMap<String, Value>, command: &str) -> Option<&'a Value> {
     command.split_whitespace().find_map(|word| schemas.get(word.split(['/', ',']).next()?))
 }
@@ -128,7 +128,7 @@ fn field_paths(command: &str) -> Vec<Vec<String>> {
     paths.filter(|keys| keys.first().is_some_and(|first| first == "spec" || first == "status")).collect()
 }
 
-/// Parses a path of JSONPath, such as `.status.runs[*].state`, up to the first other character.
+/// Parses a JSONPath, such as `.status.runs[*].state`, up to the first character that does not belong to the path.
 fn keys(path: &str) -> Vec<String> {
     let mut keys = Vec::new();
     let mut rest = path;
@@ -169,7 +169,7 @@ fn every_patch_has_only_fields_of_its_kind() {
         let (Some(schema), Some(patch)) = (schema_of(&schemas, &command), patch(&command)) else { continue };
         let mut unknown = Vec::new();
         find_unknown(schema, &patch, "", &mut unknown);
-        // The schema of a kind does not describe the metadata.
+        // The schemas in the CustomResourceDefinitions do not describe the metadata.
         unknown.retain(|field| field != ".metadata");
         assert!(unknown.is_empty(), "{}: kubectl {command}: unknown fields {unknown:?}", path.display());
         checked += 1;
@@ -205,7 +205,7 @@ fn every_annotation_exists_in_the_code() {
     assert!(checked > 40, "found only {checked} annotations");
 }
 
-/// Checks that the checks find mistakes.
+/// Tests that the checks of this file find mistakes.
 #[test]
 fn unknown_fields_paths_and_annotations_are_found() {
     let schemas = schemas();

@@ -12,14 +12,14 @@ use crate::harness::{
 
 const REJECTION: &str = "changes are frozen today";
 
-/// An admission policy for objects of one kind in the namespace of a scene, and its binding. The namespace is the name
-/// of both.
+/// An admission policy for objects of one kind in the namespace of a scene, and its binding. The name of both objects
+/// is the name of the namespace.
 struct Policy {
     kind: &'static str,
     version: &'static str,
     /// API group and plural of the matched objects.
     resource: (&'static str, &'static str),
-    /// Fields that are merged into the spec of the policy.
+    /// Fields to merge into the spec of the policy.
     spec: Value,
     binding: Value,
 }
@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Waits until a change to the policy takes effect. The API server applies such a change with a delay.
+    /// Waits until a change to the policy takes effect, because the API server applies such a change with a delay.
     async fn until_enforced(&self, scene: &Scene, probe: &Value, is_enforced: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
@@ -73,7 +73,8 @@ impl Policy {
     }
 }
 
-/// Checks that a Stack reports the policy that rejects its writes, and that it runs once the policy is removed.
+/// Checks that a Stack reports the policy that rejects the writes for this Stack, and that the Stack runs after the
+/// deletion of the policy.
 async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
     let is_rejected = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(REJECTION));
@@ -91,7 +92,7 @@ async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), 
             .await;
             policy.delete(scene).await;
             policy.until_enforced(scene, &probe, |response| !is_rejected(response)).await;
-            // Requests a reconciliation, because the next retry takes place only after some minutes.
+            // Requests a reconciliation, because the next retry starts only after some minutes.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
             scene.patch::<Workspace>("main", annotations).await;

@@ -143,7 +143,7 @@ fn wrong_digest(digest: &str) -> String {
     format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
-/// Creates a suspended source, because source-controller does not change the status of a suspended object.
+/// Creates a source that is suspended, because source-controller must not change the status that the test writes.
 async fn create_suspended_source(scene: &Scene, name: &str) {
     scene
         .create::<GitRepository>(json!({

@@ -38,7 +38,7 @@ fn a_failing_stack_is_retried_indefinitely_without_stalling() {
         let source = scene.source("app").await;
         source.push(&Program::new("backoff").step("step", json!({"failOn": "create"})).files()).await;
         let mut stack = scene.stack("main", &source);
-        // The controller increases this value to the minimum, so each backoff is 10 s.
+        // The controller uses the minimum of 10 s instead of this value for each backoff.
         stack.spec.retry_max_backoff_duration_seconds = Some(1);
         let main = scene.start(stack).await;
         let failed = main
@@ -78,8 +78,8 @@ fn a_failed_stack_is_retried_after_its_retry_interval() {
     });
 }
 
-/// Waits until at least `expected` Updates have been observed, and returns their messages. The timeline includes pruned
-/// Updates.
+/// Waits until the timeline contains at least `expected` Updates, and returns their messages. The timeline includes
+/// Updates that the controller has deleted.
 async fn until_requested(scene: &Scene, expected: usize) -> Vec<String> {
     wait_until(format!("{expected} runs"), WaitLimit::Run, async || {
         let mut seen = HashSet::new();

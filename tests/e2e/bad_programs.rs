@@ -1,5 +1,5 @@
 //! Tests programs that are invalid, print too much or lack inputs. Each failure causes a specific message, and the
-//! Stack recovers once the program is fixed.
+//! Stack recovers after a correction of the program.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -110,8 +110,8 @@ fn a_stack_waits_for_a_missing_secret_and_reports_a_missing_key() {
     });
 }
 
-/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately and other pods only about
-/// every minute.
+/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately. The kubelet syncs other pods
+/// only about every minute.
 async fn trigger_kubelet_sync(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;

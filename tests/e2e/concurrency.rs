@@ -1,4 +1,4 @@
-//! Tests the limits of concurrent runs that a Stack or an annotation of the namespace sets.
+//! Tests limits of concurrent runs: the limit in the spec of a Stack, and the limit in an annotation of the namespace.
 
 use pulumi_controller::api::conditions::RECONCILING;
 use pulumi_controller::api::names::{ANNOTATION_CANCEL, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_RUN_WEIGHT};
@@ -17,7 +17,7 @@ fn in_group(mut stack: Stack) -> Stack {
     stack
 }
 
-/// Waits until the run of the Stack is queued with a message that contains this text. Returns the message.
+/// Waits until the run of the Stack is queued with a message that contains this text, and returns the message.
 async fn until_queued(stack: &StackHandle<'_>, text: &str) -> String {
     let message = |stack: &Stack| condition(stack, RECONCILING).map(|found| found.message.clone()).unwrap_or_default();
     let queued = stack.until("to be queued", WaitLimit::Run, |stack| message(stack).contains(text)).await;
@@ -63,7 +63,8 @@ fn an_annotation_of_the_namespace_limits_its_concurrent_runs() {
         let invalid = format!("ignoring the annotation {ANNOTATION_RUN_WEIGHT} of namespace {}", scene.namespace);
         assert!(message.contains(&invalid), "{message}");
 
-        // The change requeues the queued run, which otherwise repeats its request only every five minutes.
+        // The change to the namespace requeues the queued Update. Otherwise, the controller would retry the Update only
+        // every five minutes.
         let removed = format!("{ANNOTATION_MAX_CONCURRENT_RUNS}-");
         kubectl(&["annotate", "namespace", &scene.namespace, &removed], "").await;
         second.until_applied(&commit).await;

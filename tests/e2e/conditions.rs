@@ -10,7 +10,7 @@ use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, run};
 #[test]
 fn a_new_stack_has_observed_generation_minus_one() {
     run("unseen", async |scene| {
-        // The response to the creation contains the object before the first reconciliation.
+        // The response to the create request contains the object before its first reconciliation.
         let stack: Stack = scene
             .create(json!({
                 "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "main"},
@@ -52,7 +52,7 @@ fn conditions_match_the_documented_table_in_every_phase() {
     });
 }
 
-/// Checks that Ready was never True before the final state.
+/// Checks that the condition Ready was never True before the final state.
 fn assert_never_ready_before(scene: &Scene, done: &Stack) {
     let since = condition(done, READY).map(|ready| ready.last_transition_time.clone());
     let is_early = |ready: &Condition| ready.status == "True" && Some(&ready.last_transition_time) != since.as_ref();
@@ -62,7 +62,7 @@ fn assert_never_ready_before(scene: &Scene, done: &Stack) {
     assert!(early.is_empty(), "{early:#?}");
 }
 
-/// Parsing such a Stack would take a hundred times as much memory as its JSON text.
+/// The memory of a parsed Stack with so many values would be a hundred times the size of its JSON text.
 #[test]
 fn a_stack_with_too_many_values_stalls_until_it_is_shortened() {
     run("values", async |scene| {

@@ -1,8 +1,8 @@
-//! Flux's own condition rules (`pkg/runtime/conditions/check`), applied to the conditions of a Stack.
+//! Applies the condition rules of Flux (`pkg/runtime/conditions/check`) to the conditions of a Stack.
 //!
-//! The rules have the IDs that Flux uses (`FAIL0001` and so on; Flux has no `FAIL0010`). Flux's warnings are errors
-//! here. `WARN0002`, which requires that Ready has the reason of a negative condition, is omitted: the Ready condition
-//! of a Stack has a reason of the Pulumi Kubernetes Operator.
+//! The rules have the same IDs as in Flux, such as `FAIL0001`. Flux has no rule `FAIL0010`. The warnings of Flux are
+//! errors in this module. The module omits `WARN0002`, which requires that the condition Ready has the reason of a
+//! negative condition, because the condition Ready of a Stack has a reason of the Pulumi Kubernetes Operator.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -12,7 +12,7 @@ use pulumi_controller::api::pulumi::Stack;
 /// Conditions with negative polarity.
 const ABNORMAL_TRUE: [&str; 2] = [RECONCILING, STALLED];
 
-/// The fields of a Stack that the rules check.
+/// Fields of a Stack that the rules check.
 struct View<'a> {
     conditions: &'a [Condition],
     generation: i64,
@@ -104,9 +104,9 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns the violations in the observed states of a Stack. Ignores states before the first reconciliation: a new
-/// Stack has its default condition, and a Stack of the Pulumi Kubernetes Operator has conditions without an observed
-/// generation.
+/// Returns the violations in the observed states of a Stack. Ignores states before the first reconciliation, because
+/// they do not contain the conditions of the controller: a new Stack has its default condition, and a Stack of the
+/// Pulumi Kubernetes Operator has conditions without an observed generation.
 pub fn check_observed_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
         let view = View::of(stack);
@@ -120,8 +120,8 @@ pub fn check_observed_states(states: &[Stack]) -> Vec<String> {
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
-/// Returns the violations in the state of a Stack at the end of a test. If Ready is Unknown, checks the rules that
-/// apply during a reconciliation.
+/// Returns the violations in the state of a Stack at the end of a test. If the condition Ready is Unknown, checks only
+/// the rules that apply during a reconciliation.
 pub fn check_final_state(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };
@@ -145,7 +145,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a Stack of generation 2 with conditions in the form `Ready=True@2`.
+    /// Returns a Stack with the generation 2. The format of the conditions is `TYPE=STATUS@GENERATION`, such as
+    /// `Ready=True@2`.
     fn stack(observed: i64, conditions: &[&str]) -> Stack {
         let condition = |text: &&str| {
             let (kind, rest) = text.split_once('=').expect("a condition has a status");

@@ -1,4 +1,4 @@
-//! Tests a program with dependencies that cannot be installed.
+//! Tests a program whose dependencies the agent cannot install.
 
 use k8s_openapi::api::core::v1::Event;
 use pulumi_controller::api::conditions::{READY, stack_reason, workspace_reason};

@@ -1,4 +1,5 @@
-//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack and of no other.
+//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack, and no resources of other
+//! Pulumi stacks.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, stack_reason};

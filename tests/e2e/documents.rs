@@ -1,4 +1,4 @@
-//! Checks that the examples in the documents can be applied.
+//! Checks that the API server accepts the examples in the documentation.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::harness::{run, try_kubectl};
 const FENCE: &str = "```";
 const DRY_RUN: [&str; 5] = ["apply", "--dry-run=server", "--validate=strict", "--filename", "-"];
 
-/// Applies every object in the documents as a server-side dry run.
+/// Applies each object in the documentation as a server-side dry run.
 #[test]
 fn every_object_in_the_docs_passes_a_server_side_dry_run() {
     run("documents", async |_| {
@@ -42,8 +42,8 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the YAML blocks that contain objects, without kustomize files, Prometheus rules and values of the chart. Replaces
-/// the example namespace by `default`, which exists in the test cluster.
+/// Returns the YAML blocks that contain objects, without kustomize files, Prometheus rules and values of the chart.
+/// Replaces the namespace of the examples with `default`, which exists in the test cluster.
 pub fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;

@@ -32,7 +32,7 @@ fn a_duplicate_stack_stalls_until_the_first_stack_is_deleted() {
         }
         assert!(second.updates().await.is_empty(), "no run has started");
 
-        // A preview of the same Pulumi stack is not a duplicate.
+        // A Stack that only previews the same Pulumi stack is not a duplicate.
         let mut preview = scene.stack("preview", &source);
         preview.spec.stack.clone_from(&same);
         preview.spec.preview = Some(true);
@@ -138,7 +138,7 @@ fn a_deleted_duplicate_with_its_backend_in_a_secret_destroys_nothing() {
         stack.spec.stack = managed;
         stack.spec.destroy_on_finalize = Some(true);
         let second = scene.start(stack).await;
-        // Only the agent can determine the backend, so the conflict is detected after the first run.
+        // Only the agent can determine the backend, so the controller detects the conflict after the first run.
         let has_conflict = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
         second.until("to report the conflict", WaitLimit::Run, has_conflict).await;
         second.delete().await;

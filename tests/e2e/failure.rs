@@ -1,4 +1,4 @@
-//! Tests programs that fail, and the recovery of their Stacks.
+//! Tests failing programs, and the recovery of their Stacks.
 
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
 use serde_json::json;

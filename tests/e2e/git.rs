@@ -1,4 +1,4 @@
-//! Tests Git repositories that the controller polls itself, without Flux.
+//! Tests Git repositories that the controller polls without Flux.
 
 use kube::Api;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};

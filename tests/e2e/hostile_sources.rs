@@ -1,5 +1,5 @@
-//! Tests malicious and broken sources. Each is rejected with a specific message, and the workspace keeps its installed
-//! source. The next valid artifact recovers the Stack.
+//! Tests malicious and broken sources. The controller or the agent rejects each source with a specific message, and the
+//! workspace pod keeps the installed source. The Stack recovers with the next valid artifact.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::harness::{
     is_stalled, once, run, waits_for_source,
 };
 
-/// A Stack that has run a valid artifact, and its source, which then serves other artifacts.
+/// A Stack that has run with a valid artifact, and its source, which then provides other artifacts.
 struct Fixture<'a> {
     server: FaultServer,
     source: FluxObject<'a>,
@@ -38,16 +38,16 @@ impl<'a> Fixture<'a> {
         Fixture { server, source, stack, good, pod }
     }
 
-    /// Serves an artifact, and waits until the Stack is stalled with a message that contains `words`. Nothing else may
-    /// change.
+    /// Provides an artifact, and waits until the Stack is stalled with a message that contains `words`. Checks that no
+    /// run starts and that the pod does not change.
     async fn expect_refusal(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.publish(artifact).await;
         let revision = artifact.revision.as_str();
         self.expect_stalled(revision, &[&[revision], words].concat()).await;
     }
 
-    /// Serves an artifact that cannot be fetched yet, and waits until the Stack reports this with a message that
-    /// contains `words`. Nothing else may change.
+    /// Provides an artifact that the controller cannot fetch yet, and waits until the message of the Stack contains
+    /// `words`. Checks that no run starts and that the pod does not change.
     async fn expect_wait(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.publish(artifact).await;
         let revision = artifact.revision.as_str();
@@ -79,12 +79,12 @@ impl<'a> Fixture<'a> {
         assert_eq!(self.stack.updates().await.len(), 1, "{of}: no run has started");
     }
 
-    /// Serves a valid artifact and checks that the Stack recovers in the same pod.
+    /// Provides a valid artifact, and checks that the Stack recovers in the same pod.
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
         self.source.publish(&better).await;
-        // The agent may still process a retry of the previous artifact, which can take minutes for a large number of
-        // files.
+        // The agent can still process a retry of the previous artifact, which takes minutes if the artifact contains
+        // many files.
         self.stack.until_revision_within(WaitLimit::Long, &better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
         assert_eq!(self.stack.log.operations().await, once(&["create step", "update step"]));
@@ -119,7 +119,7 @@ fn seed(name: &str) -> Vec<u8> {
     std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
 }
 
-/// Malicious archives, each with the words that the rejection message must contain.
+/// Malicious archives, and the words that the message about the rejection of each archive must contain.
 const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("parent", &["\"../evil\"", "\"..\""]),
     ("absolute", &["\"/etc/evil\"", "absolute"]),
@@ -252,8 +252,8 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
         fixture.server.upload("endless", archive(&program("answers", "endless"))).await;
         let artifact = fixture.server.set_faults("endless", json!({"endless": true})).await;
         fixture.expect_refusal(&artifact, &[&artifact.url, "exceeds the limit of 268435456 bytes"]).await;
-        // The first request fails with 404, and later requests succeed. The controller must retry without another
-        // trigger.
+        // The first request fails with status 404, and later requests succeed. The controller must retry without
+        // another trigger.
         let better = fixture.server.upload("better", archive(&program("answers", "two"))).await;
         fixture.server.set_faults("better", json!({"status": 404, "times": 1})).await;
         fixture.expect_wait(&better, &["404"]).await;

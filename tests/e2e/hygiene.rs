@@ -32,7 +32,7 @@ fn no_object_is_written_while_no_input_changes() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
         let before = until_at_rest(scene).await;
-        // Another Stack in the same namespace keeps the controller active.
+        // Changes to another Stack in the same namespace cause reconciliations.
         let other = scene.source("other").await;
         let pushed = other.push(&with_text("two")).await;
         scene.start(scene.stack("witness", &other)).await.until_applied(&pushed).await;
@@ -91,8 +91,7 @@ fn fields_of_other_clients_and_explicit_zero_values_are_preserved() {
     });
 }
 
-/// Returns the top-level fields of an object that the controller manages. In the metadata, returns the individual
-/// fields.
+/// Returns the top-level fields of an object that the controller manages, and the individual fields of its metadata.
 fn controller_fields<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
@@ -104,7 +103,7 @@ fn controller_fields<K: Resource>(object: &K) -> BTreeSet<String> {
     parts.collect()
 }
 
-/// Returns the kind, name and version of the objects of all Stacks in the scene, except pods.
+/// Returns the kind, the name and the resource version of the objects of all Stacks in the scene, except pods.
 async fn versions(scene: &Scene) -> Vec<String> {
     fn of<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
         objects.iter().map(|o| format!("{} {} {:?}", K::kind(&()), o.name_any(), o.resource_version()))
@@ -119,8 +118,8 @@ async fn versions(scene: &Scene) -> Vec<String> {
     all
 }
 
-/// Waits until the versions no longer change. The controller writes the last results of a run shortly after the Stack
-/// becomes Ready.
+/// Waits until the resource versions no longer change, because the controller writes the last results of a run shortly
+/// after the Stack becomes Ready.
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;
@@ -163,7 +162,7 @@ impl Scene {
         object.data["spec"].clone()
     }
 
-    /// Applies a label, or the given status, with server-side apply as another field manager.
+    /// Applies a label or, if given, a status with server-side apply as another field manager.
     async fn apply_as_team<K>(&self, name: &str, status: Option<Value>)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,

@@ -1,7 +1,7 @@
 //! Tests the authentication of agents, and changes to the certificate authority while Stacks run.
 //!
-//! All Stacks share one certificate authority. Tests that run in parallel therefore also prove that a change interrupts
-//! no run.
+//! All Stacks share one certificate authority. The tests that run in parallel therefore also prove that a change to the
+//! authority interrupts no run.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, api_c
 const NAMESPACE: &str = "flux-system";
 const SECRET: &str = "pulumi-controller-authority";
 
-/// Duration of a run in seconds. The controller checks the Secret three times a minute.
+/// Duration of a slow run in seconds. The run is longer than the interval at which the controller checks the Secret,
+/// which is 20 seconds.
 const LONG_RUN: u32 = 45;
 
 /// Lock on the certificate authority. A test that changes the authority, or that needs an unchanged authority, holds
@@ -64,7 +65,7 @@ fn replacing_the_ca_during_a_run_does_not_interrupt_the_run() {
         change(scene, json!({ "data": data })).await;
         running.until_certified_by(&other, before.certificate_pem()).await;
         running.assert_open().await;
-        // At this point, the kubelet may not have synced the new files to the pod yet.
+        // At this point, the kubelet has possibly not updated the files in the pod yet.
         running.assert_ends_and_next_push_runs("two", 1).await;
 
         let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");
@@ -96,7 +97,8 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
         let next = text(&prepared, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
 
-        // Simulates that the hour for the distribution of the new authority to the pods has passed.
+        // Sets the promotion time to the past, because the controller otherwise waits for an hour until all pods trust
+        // the new authority.
         let past = Timestamp::now().checked_sub(1.minute()).expect("a time").to_string();
         change(scene, json!({"metadata": {"annotations": {"pulumi.com/promote-at": past}}})).await;
         let promoted = until_secret(scene, "to sign with the next authority", |secret| {
@@ -170,7 +172,7 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.operations().await, ["create slow begin"], "the run stays open");
     }
 
-    /// Checks that the open run and each later run have executed once, and that the next push runs in the same pod.
+    /// Checks that the open run and each later run execute exactly once, and that the next push runs in the same pod.
     async fn assert_ends_and_next_push_runs(&self, text: &str, runs_before: usize) {
         let updates = self.stack.updates().await;
         assert_eq!(updates.len(), runs_before, "no run was repeated");
@@ -184,7 +186,8 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.operations().await, once(&steps));
     }
 
-    /// Waits until the Secret of the workspace has a certificate of `authority` and also trusts the certificate `trusted`.
+    /// Waits until the Secret of the Workspace contains a certificate of `authority`, and also trusts the certificate
+    /// `trusted`.
     async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
         let name = workspace_tls_secret(&self.stack.name);
         wait_until(format!("the Secret {name} to be signed by the other authority"), WaitLimit::Reaction, async || {
@@ -201,7 +204,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Returns a program whose first run is slow. The second run changes only the resource after the slow resource.
+/// Returns a program whose first run is slow. A later run changes only the resource that depends on the slow resource.
 fn program(name: &str, seconds: u32, text: &str) -> Program {
     let slow = json!({"seconds": seconds, "steps": seconds});
     Program::new(name).step("slow", slow).step("result", json!({"value": format!("{text} ${{slow.count}}")}))
@@ -263,7 +266,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
     }
 }
 
-/// Requests the status of a Stack's agent. Returns an error if the agent does not respond.
+/// Requests the status of the agent of a Stack. Returns an error if the agent does not respond.
 async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
     let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
     connected.status().await.map(|_| ()).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! Tests user-defined init containers in the workspace pod.
+//! Tests init containers that users add to the workspace pod.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
@@ -10,7 +10,7 @@ use crate::harness::{
     File, Poll, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
 };
 
-/// Returns a program that outputs the content of a file. An init container generates this file from a file of the
+/// Returns a program whose output is the content of a file. An init container generates this file from a file of the
 /// source.
 fn files(project: &str, word: &str) -> Vec<File> {
     let program = Program::new(project).step("step", json!({"value": word}));
@@ -172,8 +172,8 @@ fn an_event_lists_ineffective_env_and_mounts_of_the_fetch_container() {
     });
 }
 
-/// Wrapper of the CLI that reports an old version and rejects a flag that every run uses. It forwards all other calls
-/// to the CLI in the image.
+/// Script that wraps the CLI, reports an old version, and rejects a flag that every run uses. The script forwards all
+/// other calls to the CLI in the image.
 const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
 #!/bin/sh
 for word; do

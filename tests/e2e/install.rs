@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Poll, Scene, WaitLimit, api_call, kubectl, run, wait_until};
 
-/// Client-side apply stores the whole object in an annotation, whose size the API server limits.
+/// Client-side apply stores the whole object in an annotation. The API server limits the size of annotations.
 #[test]
 fn the_crds_can_be_applied_with_plain_kubectl_apply() {
     run("install", async |_| {
@@ -23,7 +23,7 @@ fn the_crds_can_be_applied_with_plain_kubectl_apply() {
     });
 }
 
-/// Client-side apply upgrades a CustomResourceDefinition with a strategic merge patch, as Helm does.
+/// Client-side apply uses a strategic merge patch to upgrade a CustomResourceDefinition, like Helm.
 #[test]
 fn a_client_side_apply_upgrades_a_crd_without_losing_fields() {
     run("upgrade-crd", async |scene| {
@@ -46,7 +46,8 @@ fn a_client_side_apply_upgrades_a_crd_without_losing_fields() {
     });
 }
 
-/// Returns the definition of a Stack under another name, so that the test does not change the installed definition.
+/// Returns the CustomResourceDefinition of Stacks with another name, because the test must not change the installed
+/// definition.
 fn renamed_stack_definition(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd/pulumi.com_stacks.yaml");
     let text = std::fs::read_to_string(&path).expect("readable definition");

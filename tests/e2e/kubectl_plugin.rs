@@ -14,14 +14,14 @@ use crate::harness::{Poll, Program, Scene, WaitLimit, once, run, try_run_program
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-pulumi");
 
-/// Runs the plugin in the namespace of the scene. Returns its standard output, or its standard error if it fails.
+/// Runs the plugin in the namespace of the scene. Returns stdout or, if the plugin fails, stderr.
 async fn try_plugin(scene: &Scene, arguments: &[&str]) -> Result<String, String> {
     let namespace = ["--namespace", scene.namespace.as_str(), "--timeout", "50s"];
     let arguments: Vec<&str> = namespace.into_iter().chain(arguments.iter().copied()).collect();
     try_run_program(PLUGIN, &arguments, "").await
 }
 
-/// Runs the plugin and panics if it fails.
+/// Runs the plugin, and returns stdout. Panics if the plugin fails.
 async fn plugin(scene: &Scene, arguments: &[&str]) -> String {
     let result = try_plugin(scene, arguments).await;
     result.unwrap_or_else(|problem| panic!("kubectl pulumi {arguments:?}: {problem}"))
@@ -112,7 +112,7 @@ fn a_user_approves_a_reviewed_plan_and_cancels_a_run_with_the_plugin() {
     });
 }
 
-/// Returns the URN of the only resource of the type `Step` in the exported state.
+/// Returns the exported state, and the URN of the only resource of the type `Step` in the state.
 async fn exported_step(scene: &Scene) -> (String, String) {
     let text = plugin(scene, &["stack", "export", "main"]).await;
     let state: Value = serde_json::from_str(&text).expect("the exported state is JSON");
@@ -201,7 +201,7 @@ fn a_client_of_the_model_context_protocol_reads_and_suspends_a_stack() {
     });
 }
 
-/// Waits for a response of the server.
+/// Waits for a response of the MCP server. Panics after a minute.
 async fn limited<T>(response: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), response).await.expect("a response of the server within a minute")
 }

@@ -1,5 +1,5 @@
-//! End-to-end tests on a real cluster with Flux and the Pulumi CLI. `make test` runs them; `tests/cluster/README.md`
-//! describes the cluster.
+//! End-to-end tests on a real cluster with Flux and the Pulumi CLI. `make test` runs the tests, and
+//! `tests/cluster/README.md` describes the cluster.
 #![allow(
     clippy::panic,
     clippy::expect_used,

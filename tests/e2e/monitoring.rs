@@ -1,4 +1,4 @@
-//! Tests that a Prometheus server reads the metrics of the controller and evaluates the alerts.
+//! Tests that a Prometheus server scrapes the metrics of the controller and evaluates the alerts.
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use crate::harness::{Controller, Poll, Program, WaitLimit, http, run, wait_until};
 
-/// A Prometheus server, which ends when this value is dropped.
+/// A Prometheus server. Drop this value to end the server.
 struct Prometheus {
     port: u16,
     _process: Child,
@@ -20,7 +20,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a server that reads metrics from a port of this machine and evaluates the alerts.
+    /// Starts a server that scrapes metrics from a local port and evaluates the alerts.
     async fn start(metrics_port: u16) -> Prometheus {
         let folder = tempfile::tempdir().expect("temporary directory");
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/monitoring/rules/prometheusrule.yaml");
@@ -65,8 +65,8 @@ async fn free_port() -> u16 {
     listener.local_addr().expect("a bound socket").port()
 }
 
-/// Serves the metrics of the controller on this machine, and returns the port. In an existing cluster, Prometheus cannot
-/// connect to the pod.
+/// Forwards the metrics of the controller to a local port, and returns the port. The Prometheus server cannot connect
+/// to the pods of an existing cluster.
 async fn forward_metrics(client: Client) -> u16 {
     let pod = Controller::new(&client).pod().await.name_any();
     let read = move || {

@@ -1,4 +1,4 @@
-//! Tests the events of a Stack, which Flux's notification-controller forwards to the Provider of an Alert.
+//! Tests the events of a Stack, which the notification-controller of Flux sends to the Provider of an Alert.
 
 use std::collections::BTreeSet;
 

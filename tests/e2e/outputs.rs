@@ -1,4 +1,4 @@
-//! Tests outputs in the outputs Secret and in the status, and outputs that cannot be stored.
+//! Tests outputs in the outputs Secret and in the status, and outputs that the controller cannot store.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
@@ -140,7 +140,7 @@ fn a_failure_to_store_outputs_is_reported_but_does_not_fail_the_run() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
-        // A Secret that the controller does not own has the name of the next run's outputs Secret.
+        // A Secret of another owner already has the name of the outputs Secret of the next run.
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
         scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"result": "\"foreign\""}})).await;
@@ -177,7 +177,7 @@ fn a_stack_that_configures_itself_waits_after_several_runs() {
         stack.spec.write_outputs_to = serde_json::from_value(objects).expect("objects");
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
-        // Each run changes the configuration of the next run.
+        // The output of each run changes the configuration of the next run.
         main.change(json!({"spec": {"configRef": {"word": {"name": "own", "key": "word"}}}})).await;
         let waiting = main
             .until("to wait because its inputs change often", WaitLimit::Long, |stack| {

@@ -1,4 +1,4 @@
-//! Tests settings that prevent the start of runs: pauses, windows and freezes.
+//! Tests the settings that prevent runs: pauses, windows and freezes.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -19,7 +19,7 @@ async fn annotate_namespace(scene: &Scene, change: &str) {
     kubectl(&["annotate", "namespace", &scene.namespace, "--overwrite", change], "").await;
 }
 
-/// Returns a schedule with a freeze from an hour ago until this time.
+/// Returns a schedule with a freeze that started an hour ago and ends at this time.
 fn freeze_until(end: Timestamp) -> Value {
     let start = Timestamp::now() - SignedDuration::from_hours(1);
     json!({"freezes": [{"from": seconds(start), "to": seconds(end), "reason": "audit"}]})
@@ -29,7 +29,7 @@ fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Waits until the run of the Stack waits for this reason. Returns the message of the condition `Ready`.
+/// Waits until a run of the Stack waits for this reason, and returns the message of the condition `Ready`.
 async fn until_waiting(stack: &StackHandle<'_>, reason: &str) -> String {
     let waiting = stack
         .until(&format!("to wait with the reason {reason}"), WaitLimit::Run, |stack| {
@@ -129,7 +129,8 @@ fn an_expired_stack_is_announced_destroyed_and_deleted() {
             condition(stack, conditions::EXPIRING).is_none()
         })
         .await;
-        // The change starts no run. An expiry that is announced too late is an hour after the announcement.
+        // The change of the TTL starts no run. If the controller could not announce the expiry in time, the controller
+        // delays the expiry until an hour after the announcement.
         main.until_applied(&first).await;
         assert_eq!(main.updates().await.len(), 1);
         let end = Timestamp::now() + SignedDuration::from_secs(15);

@@ -1,4 +1,5 @@
-//! Tests pods that cannot start: the Stack reports the message of Kubernetes and recovers once the cause is removed.
+//! Tests pods that cannot start. The Stack reports the message of Kubernetes, and recovers after the removal of the
+//! cause.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
@@ -9,13 +10,14 @@ use crate::harness::{
     Poll, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
 };
 
-/// A change to the workspace template that makes the Stack fail with a message that contains certain words.
+/// A change to the workspace template that prevents the start of the pod, and the expected words in the message of the
+/// Stack.
 struct Case<'a> {
     name: &'a str,
-    /// Fields that are merged into the template of the Workspace's spec.
+    /// Fields to merge into the spec of the workspace template.
     template: Value,
     words: &'a [&'a str],
-    /// Whether the Stack is stalled until its spec changes.
+    /// Whether the Stack remains stalled until its spec changes.
     needs_edit: bool,
 }
 
@@ -49,7 +51,7 @@ async fn without(main: &StackHandle<'_>, field: &str) {
     main.change(json!({"spec": {"workspaceTemplate": {"spec": {field: null}}}})).await;
 }
 
-/// Creates a quota and waits until it is enforced.
+/// Creates a ResourceQuota, and waits until the API server enforces the quota.
 async fn quota(scene: &Scene, hard: Value) {
     scene.create::<ResourceQuota>(json!({"metadata": {"name": "tight"}, "spec": {"hard": hard}})).await;
     wait_until("the quota to be in force", WaitLimit::Reaction, async || {

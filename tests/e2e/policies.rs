@@ -1,5 +1,5 @@
-//! Tests policy packs from their own sources, without a language runtime for policies. The tests in `languages` run policy
-//! packs in TypeScript and Python.
+//! Tests the sources of policy packs. The tests in `languages` run policy packs in TypeScript and Python, because only
+//! the image of these tests contains language runtimes.
 
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{PolicyPack, SourceReference, Stack};

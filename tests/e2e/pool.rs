@@ -1,4 +1,4 @@
-//! Tests pools of idle pods, from which Workspaces take a pod when they wake.
+//! Tests pools of idle pods. A Workspace takes a pod from a pool when it wakes up.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -18,13 +18,13 @@ pub async fn set_idle_pods(scene: &Scene, number: &str) {
     kubectl(&["annotate", "namespace", &scene.namespace, "--overwrite", &annotation], "").await;
 }
 
-/// Returns whether the namespace has pools.
+/// Returns whether the namespace has the annotation that enables pools.
 pub async fn has_idle_pods(scene: &Scene) -> bool {
     let template = format!("jsonpath={{.metadata.annotations.{}}}", ANNOTATION_IDLE_PODS.replace('.', "\\."));
     !kubectl(&["get", "namespace", &scene.namespace, "--output", &template], "").await.trim().is_empty()
 }
 
-/// Waits until a pool has a pod that is ready, and returns this pod.
+/// Waits until a pool contains a ready pod, and returns this pod.
 pub async fn until_ready(scene: &Scene) -> Pod {
     wait_until("a pod of the pool to be ready", WaitLimit::Long, async || {
         let pods = idle_pods(scene).await;
@@ -38,7 +38,7 @@ pub async fn until_ready(scene: &Scene) -> Pod {
     .await
 }
 
-/// Returns the pods that no Workspace has taken.
+/// Returns the pods in pools that no Workspace has taken.
 async fn idle_pods(scene: &Scene) -> Vec<Pod> {
     let is_idle = |pod: &Pod| pod.labels().contains_key(LABEL_POOL) && !pod.labels().contains_key(LABEL_WORKSPACE_NAME);
     scene.list::<Pod>().await.into_iter().filter(is_idle).collect()
@@ -97,7 +97,8 @@ fn a_push_to_a_sleeping_stack_takes_a_pod_from_the_pool_and_starts_one_run() {
         assert_eq!(stateful_set.spec.and_then(|spec| spec.replicas), Some(0));
         assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
 
-        // The next pod has its own certificate and the same inputs key, so the configuration appears unchanged.
+        // The next pod has its own certificate but the same inputs key, so the controller detects no change to the
+        // configuration.
         until_deleted(scene, &[idle.0.clone(), workspace_pod("main")]).await;
         assert_eq!(main.updates().await.len(), 2, "the push starts one run, and the sleep starts no run");
         let next = until_ready(scene).await;
@@ -124,13 +125,13 @@ fn a_workspace_without_a_pod_in_the_pool_or_with_a_lost_pod_uses_its_stateful_se
         run_on_request(&main, "from the pool").await;
         assert_eq!(taken(&main).await.map(|(name, _)| name), Some(idle.clone()));
 
-        // The StatefulSet creates the next pod while the Workspace is awake.
+        // While the Workspace is awake, the StatefulSet of the Workspace creates the next pod.
         scene.delete::<Pod>(&idle).await;
         run_on_request(&main, "after the loss of the pod").await;
         assert_eq!(taken(&main).await, None);
         assert_eq!(main.pod().await.name_any(), workspace_pod("main"));
 
-        // Without the annotation, the idle pod is deleted, and the next wake creates a pod.
+        // Without the annotation, the controller deletes the idle pod, and the next run creates a pod.
         until_asleep(scene, "main").await;
         let idle = until_ready(scene).await.name_any();
         set_idle_pods(scene, "0").await;

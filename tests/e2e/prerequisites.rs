@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::harness::{Controller, Program, Scene, Source, StackHandle, WaitLimit, condition, has_condition, once, run};
 
-/// Maximum age of the last success of a prerequisite.
+/// Maximum age of the last successful run of a prerequisite.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 fn with_text(text: &str) -> Program {
     Program::new("chain").step("step", json!({"value": text}))
 }
 
-/// Returns a Stack that requires a recent success of another Stack.
+/// Returns a Stack that requires a recent successful run of another Stack.
 fn stack_after(scene: &Scene, name: &str, source: &Source<'_>, base: &str) -> Stack {
     let mut stack = scene.stack(name, source);
     let requirement = Requirement { succeeded_within_duration: Some(format!("{}s", MAX_AGE.as_secs())) };

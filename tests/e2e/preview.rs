@@ -1,4 +1,5 @@
-//! Tests Stacks that only preview, that expect no changes from a refresh, or that do not create their Pulumi stack.
+//! Tests Stacks that only run previews, that expect no changes from a refresh, or that do not create their Pulumi
+//! stack.
 
 use pulumi_controller::api::auto::{Update, UpdateKind};
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
@@ -104,7 +105,7 @@ fn use_local_stack_only_never_creates_the_stack() {
         assert!(main.log.operations().await.is_empty());
         main.change(json!({"spec": {"useLocalStackOnly": null, "secretsProvider": "passphrase"}})).await;
         main.until_applied(&commit).await;
-        // The Pulumi stack exists now, so the run also succeeds with the older field `initOnCreate`.
+        // The Pulumi stack exists now, so the run succeeds even with `initOnCreate: false`.
         main.change(json!({"spec": {"initOnCreate": false}})).await;
         let stack = main.until_applied(&commit).await;
         assert!(condition(&stack, STALLED).is_none());

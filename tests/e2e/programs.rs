@@ -1,4 +1,4 @@
-//! Tests Program objects, which need neither a repository nor Flux.
+//! Tests Stacks with Programs, which require neither a repository nor Flux.
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, ResourceExt};
@@ -35,8 +35,8 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
             assert_eq!(stack.pod_and_restarts().await, pod, "the pod is not replaced");
         }
 
-        // A change to the labels does not change the program. The third Stack proves that the controller has observed
-        // the label change without a new run.
+        // A change to the labels does not change the program, so no run starts. The run of the Stack `witness` proves
+        // that the controller has observed the change to the labels.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
         for stack in &stacks {
@@ -119,7 +119,7 @@ fn a_stack_waits_for_its_program_to_be_created() {
             waits_for_source(stack) && reports_program(stack)
         })
         .await;
-        // The Stack becomes stalled only after a delay, because a user may create the Program shortly after the Stack.
+        // The Stack becomes stalled only after a delay, because users often create the Program shortly after the Stack.
         main.until("to be stalled", WaitLimit::Run, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && reports_program(stack)
         })
@@ -156,7 +156,7 @@ fn a_program_recreated_under_the_same_name_runs() {
         main.until_revision("1").await;
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
-        // The generation of the new object is 1 again, but its digest is different.
+        // The new Program has the same generation as the deleted Program, but another digest.
         main.until("to run the new Program", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })
@@ -225,7 +225,7 @@ fn config_values_of_every_type_from_both_sections_reach_the_program() {
     });
 }
 
-/// Waits until `predicate` returns true for the Program.
+/// Waits until the Program matches `predicate`.
 async fn until_program(
     scene: &Scene,
     name: &str,
@@ -242,7 +242,7 @@ async fn until_program(
     .await
 }
 
-/// Returns whether the condition for the current generation of the Program has this status and reason.
+/// Returns whether the Program has this condition with this status and reason for its current generation.
 fn reports(program: &ProgramObject, kind: &str, status: &str, reason: &str) -> bool {
     let conditions = program.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     conditions::find(conditions, kind).is_some_and(|condition| {

@@ -1,5 +1,5 @@
-//! Tests references to Secrets and ConfigMaps that do not exist yet, such as the Secret of an ExternalSecret that is
-//! synced later.
+//! Tests references to Secrets and ConfigMaps that do not exist yet. For example, the operator of an ExternalSecret can
+//! create the Secret later than the Stack.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pulumi_controller::api::auto::{Update, UpdateStatus};
@@ -12,12 +12,13 @@ use serde_json::json;
 
 use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
-/// Maximum time in seconds from the creation of the last object to the start of the run. The goal is 5, but a busy
-/// machine needs more. Without a change to the pod, the kubelet retries only after 60 to 90 seconds.
+/// Maximum delay between the creation of the last object and the start of the run, in seconds. The goal is 5 seconds,
+/// but a busy machine needs more time. Without a change to the pod, the kubelet would retry only after 60 to 90
+/// seconds.
 const MAX_START_SECONDS: i64 = 15;
 
-/// Returns a Stack that reads the address of the provider log from a Secret and its region from a ConfigMap. Every run
-/// needs the address.
+/// Returns a Stack that reads the address of the provider log from a Secret and the region from a ConfigMap. Every run
+/// requires the address.
 fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
     let mut stack = scene.stack("main", source);
     let log = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
@@ -26,7 +27,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
     (stack, log)
 }
 
-/// Waits until the message of the Ready condition contains all `words`.
+/// Waits until the message of the condition `Ready` contains all `words`.
 async fn until_reported(main: &StackHandle<'_>, words: &[&str]) -> Stack {
     main.until(&format!("to report {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
@@ -39,7 +40,7 @@ fn reason_of_wait(update: &Update) -> Option<&str> {
     (progressing.status == "False").then_some(progressing.reason.as_str())
 }
 
-/// Returns the seconds from `moment` to the start of the last run.
+/// Returns the number of seconds between `moment` and the start of the last run.
 async fn started_after(main: &StackHandle<'_>, moment: jiff::Timestamp) -> i64 {
     let updates = main.updates().await;
     let started = updates.iter().filter_map(|update| update.status.as_ref()?.start_time.as_ref()).map(|time| time.0);
@@ -63,7 +64,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         assert_eq!(main.updates().await.len(), 0, "no run is requested");
         let pod = main.pod_and_restarts().await;
 
-        // An empty ConfigMap satisfies a reference to a whole ConfigMap.
+        // An empty ConfigMap satisfies a reference to all keys of the ConfigMap.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
         until_reported(&main, &["Secret \"provider\" (envFrom): not found"]).await;
         let created = jiff::Timestamp::now();
@@ -123,7 +124,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
             .status
             .and_then(|status| status.last_update)
             .map(|last| last.run_config_inputs.or(last.inputs.config_inputs));
-        // Once the status contains the values that the run has read, no further run is due.
+        // When the status contains the values that the run has read, no further run is due.
         main.until("to have recorded the inputs of the run", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| Some(&last.inputs.config_inputs) == read.as_ref())

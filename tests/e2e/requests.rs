@@ -43,7 +43,7 @@ fn reconciliation_request_and_requested_at_each_start_one_run() {
     });
 }
 
-/// Sets this annotation and the reconcile request annotation in one write, as the Flux CLI does.
+/// Sets this annotation and the annotation `reconcile.fluxcd.io/requestedAt` in one write, like the Flux CLI.
 async fn annotate_with_request(stack: &StackHandle<'_>, annotation: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value, annotation: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;
@@ -121,7 +121,7 @@ fn a_request_reruns_a_failed_stack_and_a_reset_clears_its_failures() {
             }
         };
         main.until("to have failed twice", WaitLimit::Run, failed(2, 2)).await;
-        // The next retry starts after half a minute.
+        // The next automatic retry would start only after half a minute.
         annotate_with_request(&main, ANNOTATION_RESET_AT, "again").await;
         let stack = main.until("to have failed again", WaitLimit::Run, failed(3, 1)).await;
         assert_eq!(status(&stack).last_handled_reset_at.as_deref(), Some("again"));

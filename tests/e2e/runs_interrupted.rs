@@ -1,4 +1,4 @@
-//! Tests interrupted runs: runs whose end is proven, pending creates, and decisions of the user.
+//! Tests interrupted runs: runs that have certainly ended, pending creates, and decisions of users.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -33,7 +33,7 @@ fn deleting_a_pod_aborts_its_run_and_does_not_count_as_a_failure() {
     });
 }
 
-/// A deletion with a grace period of zero sends no SIGTERM.
+/// If the grace period of a deletion is zero, the processes receive no SIGTERM.
 #[test]
 fn a_run_is_retried_after_its_pod_is_force_deleted() {
     run("pod-forced", async |scene| {
@@ -59,7 +59,7 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
         let mut operations = main.log.operations().await;
-        // The provider may be killed before it reports the cancellation.
+        // The provider can end before it reports the cancellation, so this event is optional.
         operations.retain(|operation| operation != "update slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
@@ -81,7 +81,7 @@ fn a_destroy_whose_pod_is_deleted_is_retried_and_completes() {
         scene.delete::<Pod>(&workspace_pod("main")).await;
         main.until_gone().await;
         let mut operations = main.log.operations().await;
-        // The provider may complete its operation before the signal arrives, so this event is optional.
+        // The provider can complete its operation before it receives the signal, so this event is optional.
         operations.retain(|operation| operation != "delete slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "delete slow begin", "delete slow begin", "delete slow done"];
@@ -89,8 +89,8 @@ fn a_destroy_whose_pod_is_deleted_is_retried_and_completes() {
     });
 }
 
-/// Kills the CLI of a Stack during a creation, which leaves a pending create. Returns the name of the Update that
-/// detects the pending create.
+/// Kills the CLI of a Stack while it creates a resource, which causes a pending create. Returns the name of the Update
+/// that detects the pending create.
 async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
@@ -104,13 +104,14 @@ async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
-    // The provider may report a cancellation when the CLI dies.
+    // The provider can report a cancellation after the end of the CLI, so the test counts only the begin of the
+    // operation.
     let begun = main.log.operations().await.into_iter().filter(|operation| operation == "create slow begin").count();
     assert_eq!(begun, 1, "the resource is created once");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
 }
 
-/// Checks that the Stack runs after the user has resolved the pending create with this decision.
+/// Tests that the Stack runs after a user has resolved the pending create with this decision.
 fn resolve_with(name: &str, word: &str) {
     run(name, async |scene| {
         let source = scene.source("app").await;
@@ -193,7 +194,7 @@ fn manual_lock_recovery_keeps_the_lock_of_an_interrupted_run() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        // The earlier decision still applies, because no run has executed it yet.
+        // The earlier decision still applies, because no run has applied the decision yet.
         main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {
@@ -204,8 +205,8 @@ fn manual_lock_recovery_keeps_the_lock_of_an_interrupted_run() {
     });
 }
 
-/// Depending on the configuration of the node, the kernel kills either the largest process of the container or all its
-/// processes.
+/// Depending on the configuration of the node, the kernel kills either the largest process or all processes of the
+/// container.
 #[test]
 fn an_out_of_memory_run_reports_the_memory_limit() {
     run("memory", async |scene| {
@@ -225,7 +226,8 @@ fn an_out_of_memory_run_reports_the_memory_limit() {
     });
 }
 
-/// A program can prevent its agent from enforcing the timeout. The test moves the start of the run into the past instead.
+/// A program can prevent its agent from the enforcement of the timeout. The test simulates this case: it changes the
+/// start time of the run to a time in the past.
 #[test]
 fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
     run("deadline", async |scene| {
@@ -251,7 +253,8 @@ fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
     });
 }
 
-/// The kubelet checks disk usage about every ten seconds and evicts a pod above its limit without a grace period.
+/// The kubelet checks the disk usage about every ten seconds, and evicts a pod that exceeds its limit without a grace
+/// period.
 #[test]
 fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
     run("evicted", async |scene| {
@@ -266,7 +269,7 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let pod = main.pod().await.uid();
-        // The run takes longer than the kubelet needs to detect the usage, even on a busy machine.
+        // The run lasts so long that the kubelet detects the usage during the run, even on a busy machine.
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
@@ -284,11 +287,12 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
     });
 }
 
-/// Creates an Update whose status records a run in a pod on this node, as a controller that has stopped leaves it. The
-/// run never reports again.
+/// Creates an Update whose status contains an open run in a pod on this node, as if the controller had been restarted
+/// during the run. The run never reports a result.
 ///
-/// The test cluster has a single node, which all tests share and which must not fail. The Node is therefore an object
-/// without a machine, and the recorded run never took place. All objects that the controller reads exist in the API.
+/// The test cluster has only one real node, which must not fail because all tests use it. The test therefore uses a
+/// Node without a machine, and a run that was never started. All objects that the controller reads exist in the API
+/// server.
 async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene
@@ -335,7 +339,7 @@ fn nodes(scene: &Scene) -> Api<Node> {
     Api::all(scene.client.clone())
 }
 
-/// Creates a Node without a machine. Nothing is scheduled on this Node.
+/// Creates a Node without a machine. The scheduler assigns no pods to this Node.
 async fn create_node(scene: &Scene) -> String {
     let name = format!("lost-{}", scene.id);
     let node: Node = from_json(json!({"metadata": {"name": name}, "spec": {"unschedulable": true}}));

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_for_change};
 
-/// Returns a program with one resource that takes `seconds` and reports progress every second.
+/// Returns a program with one resource. Its operations take `seconds` seconds, and report progress every second.
 pub fn slow(name: &str, seconds: u32) -> Program {
     Program::new(name).step("slow", json!({"seconds": seconds, "steps": seconds}))
 }
@@ -26,7 +26,7 @@ pub fn progress(update: &Update) -> RunProgress {
     update.status.as_ref().and_then(|status| status.progress.clone()).unwrap_or_default()
 }
 
-/// Waits until `predicate` returns true for an Update.
+/// Waits until an Update matches `predicate`.
 pub async fn until_update(
     scene: &Scene,
     name: &str,
@@ -43,7 +43,7 @@ pub async fn until_update(
     .await
 }
 
-/// Returns the only Update of the Stack once the status of the Update contains the process ID.
+/// Waits until the status of the only Update of the Stack contains the process ID, and returns the Update.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     let changes = scene.timeline.changes();
     let name = wait_for_change("an Update to exist", WaitLimit::Run, changes, async || {
@@ -56,7 +56,8 @@ pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     until_update(scene, &name, "to report its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
-/// Waits until the Stack has recorded a run that ended with this reason, and returns the name of the Update.
+/// Waits until the status of the Stack contains a run that has ended with this reason, and returns the name of the
+/// Update.
 pub async fn until_ended_with_reason(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
         .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
@@ -81,7 +82,7 @@ pub async fn exec(scene: &Scene, stack: &str, command: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Returns the command that runs a script in the pod, for tests that continue while the script runs.
+/// Returns a command that runs a script in the pod. A test can continue while the script runs.
 pub fn shell_in_pod(scene: &Scene, stack: &str, script: &str) -> tokio::process::Command {
     kubectl_exec(scene, stack, &["sh", "-c", script])
 }
@@ -94,7 +95,7 @@ fn kubectl_exec(scene: &Scene, stack: &str, command: &[&str]) -> tokio::process:
     kubectl
 }
 
-/// Kills the CLI of the Stack's only run with SIGKILL while it creates a resource.
+/// Kills the CLI of the only run of the Stack with SIGKILL while the CLI creates a resource.
 pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     main.log.wait_for("create", "slow", "begin").await;
     let update = running_update(scene, main).await;
@@ -103,7 +104,7 @@ pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     update
 }
 
-/// Evicts the pod as `kubectl drain` does. Returns the status code if the API server rejects the eviction.
+/// Evicts the pod like `kubectl drain`. Returns the status code as an error if the API server rejects the eviction.
 pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     let pods = Api::<Pod>::namespaced(client_without_retries().await, &scene.namespace);
     match pods.evict(&workspace_pod(stack), &EvictParams::default()).await {

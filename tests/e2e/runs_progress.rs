@@ -58,7 +58,8 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
     });
 }
 
-/// Checks the log lines of a run (requested, started, finished) and their keys. Flux's controllers use the same keys.
+/// Checks the log lines of a run (requested, started, finished) and their keys. The controllers of Flux use the same
+/// keys.
 async fn assert_one_log_line_per_transition(scene: &Scene, update: &str, revision: &str) {
     let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
     let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -85,7 +86,7 @@ fn deleting_an_update_cancels_its_run_gracefully_and_leaves_no_lock() {
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
         let update = running_update(scene, &main).await.name_any();
-        // A suspended Stack is not retried immediately.
+        // The controller does not immediately retry a suspended Stack.
         main.change(json!({"spec": {"suspend": true}})).await;
         scene.delete::<Update>(&update).await;
         assert_eq!(until_ended_with_reason(&main, update_reason::CANCELED).await, update);
@@ -121,7 +122,7 @@ fn a_run_past_its_timeout_is_canceled_gracefully() {
 fn a_run_without_progress_is_reported_and_then_canceled() {
     run("idle", async |scene| {
         let source = scene.source("app").await;
-        // A resource with a single step reports no progress until it is done.
+        // A resource with a single step reports no progress until its operation is complete.
         let silent = Program::new("idle").step("slow", json!({"seconds": 120, "steps": 1}));
         source.push(&silent.files()).await;
         let mut stack = scene.stack("main", &source);

@@ -1,4 +1,5 @@
-//! Tests runs while another run holds the lock, while a user runs a command in the pod, and while the node is drained.
+//! Tests runs that overlap with another client: another run holds the lock of the Pulumi stack, a user runs a command
+//! in the pod, or an administrator drains the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -48,8 +49,8 @@ fn a_run_waits_for_a_foreign_lock_and_reports_its_holder() {
         let commit = source.push(&slow("locked", 60).files()).await;
         let other = scene.start(scene.stack("other", &source)).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // Here, another Stack with the same Pulumi stack and backend is not a duplicate, because Stacks in different
-        // namespaces are not compared.
+        // A Stack with the same Pulumi stack and backend in another namespace is not a duplicate, because the
+        // controller compares only Stacks in the same namespace.
         let elsewhere = Scene::new("locked-too").await;
         source.track_in(&elsewhere).await;
         let mut same = elsewhere.stack("main", &source);
@@ -63,7 +64,7 @@ fn a_run_waits_for_a_foreign_lock_and_reports_its_holder() {
             .await;
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("other-workspace-0") && !message.contains(" ago"), "{message}");
-        // A second run finds the same lock.
+        // A second run fails because of the same lock.
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
         main.until("to have found the lock twice", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|status| status.last_update.as_ref()).is_some_and(|last| last.conflicts == 2)
@@ -90,7 +91,8 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
         let commit = source.push(&slow("session", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.until_applied(&commit).await;
-        // The command needs no options, because the pod sets the project, the stack, the backend and the credentials.
+        // The command needs no options, because the pod contains the project, the stack, the backend and the
+        // credentials.
         let mut destroying = shell_in_pod(scene, "main", "cd /share/workspace && pulumi destroy --yes --skip-preview")
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -133,7 +135,8 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
         let commit = source.push(&slow("drain", 12).files()).await;
         let main = scene.start(scene.stack("main", &source)).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // An eviction of a pending pod can succeed despite a PodDisruptionBudget.
+        // The test waits until the pod is running, because the API server can evict a pending pod despite a
+        // PodDisruptionBudget.
         wait_until("the kubelet to report a running pod", WaitLimit::Reaction, async || {
             let phase = main.pod().await.status.and_then(|status| status.phase);
             if phase.as_deref() == Some("Running") { Poll::Found(()) } else { Poll::NotYet(format!("{phase:?}")) }

@@ -1,4 +1,4 @@
-//! Tests changes to a Stack's settings that take effect without a new pod.
+//! Tests changes to the settings of a Stack that take effect without a new pod.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -108,7 +108,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
     });
 }
 
-/// Creates a ConfigMap and a Secret with configuration values of a Stack.
+/// Creates a ConfigMap and a Secret that contain configuration values of a Stack.
 async fn config_inputs(scene: &Scene) {
     let map = json!({"metadata": {"name": "map"}, "data": {"greeting": "hello", "list": "[\"a\", \"b\"]"}});
     scene.create::<ConfigMap>(map).await;
@@ -116,7 +116,7 @@ async fn config_inputs(scene: &Scene) {
     scene.create::<Secret>(keys).await;
 }
 
-/// Returns the spec with additional fields, as a manifest would contain them.
+/// Returns the spec after a merge with JSON fields, which have the names of the fields in a manifest.
 fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
     let mut whole = serde_json::to_value(spec).expect("valid JSON");
     whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
@@ -145,7 +145,8 @@ fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
         let pod = main.pod_and_restarts().await;
 
         scene.patch::<Secret>("log", json!({"stringData": {"url": right}})).await;
-        // The kubelet syncs a changed pod immediately, and other pods only about every minute.
+        // Changes the pod, because the kubelet syncs a changed pod immediately. The kubelet syncs other pods only about
+        // every minute.
         scene
             .patch::<Pod>(
                 &workspace_pod("main"),
@@ -195,7 +196,7 @@ fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
             Some("A Secret or ConfigMap referenced by the configuration has changed")
         );
 
-        // Changes to keys that no configuration references, in the same Secret and in another one.
+        // Changes keys that the configuration does not use, in the same Secret and in another Secret.
         scene.patch::<Secret>("variable", json!({"stringData": {"UNUSED": "two"}})).await;
         scene.patch::<Secret>("keys", json!({"stringData": {"deep": "rotated"}})).await;
         trigger_input_sync(scene, &main).await;
@@ -215,8 +216,8 @@ fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
     });
 }
 
-/// Triggers the kubelet to sync changed inputs, and the controller to query the agent. Without triggers, each of them
-/// can take up to two minutes.
+/// Causes a sync of the changed inputs by the kubelet, and a query of the agent by the controller. Without these
+/// triggers, each of the two steps can take up to two minutes.
 pub async fn trigger_input_sync(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
@@ -266,7 +267,7 @@ fn rotated_env_from_values_reach_the_next_run_in_the_same_pod() {
         let commit = source.push(&Program::new("environment").step("step", json!({"value": "one"})).files()).await;
         let mut stack = scene.stack("main", &source);
         let right = stack.spec.env_refs.remove("PROVIDER_LOG_URL").and_then(|r| r.literal).expect("a literal").value;
-        // The Secret provides both the backend credentials and the passphrase.
+        // The Secret contains both the backend credentials and the passphrase.
         stack.spec.env_refs.clear();
         stack.spec.env_secrets = vec![STATE_SECRET.to_owned()];
         stack.spec.envs = vec!["log".to_owned()];

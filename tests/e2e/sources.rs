@@ -19,7 +19,7 @@ fn with_text(text: &str) -> Vec<File> {
     Program::new("sources").step("step", json!({"value": text})).output("result", json!("${step.value}")).files()
 }
 
-/// Waits for the second of two revisions and checks that it ran in the same pod as the first.
+/// Waits for the second of two revisions, and checks that both revisions ran in the same pod.
 async fn assert_runs_in_same_pod(main: &StackHandle<'_>, pod: (String, i32), revision: &str) {
     let stack = main.until_revision(revision).await;
     assert_eq!(json!(stack.status.expect("a status").outputs), json!({"result": "two"}));
@@ -33,7 +33,7 @@ fn the_next_tag_of_an_oci_artifact_starts_a_run_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&with_text("one")).await;
-        // An old API version that this version of Flux may no longer serve.
+        // The Stack refers to an old API version, which this version of Flux possibly no longer serves.
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
         let main = scene.start(stack).await;
         main.until_revision(&first).await;
@@ -122,7 +122,7 @@ fn new_content_of_an_external_artifact_starts_a_run_in_the_same_pod() {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
-        // The Stack is created before its source. The watch of this kind must therefore trigger the run.
+        // The test creates the Stack before its source. The watch of this kind must therefore cause the run.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
@@ -183,7 +183,7 @@ fn a_source_kind_and_its_rbac_can_be_added_and_removed_at_any_time() {
         let main = scene.start(stack).await;
         let not_served = format!("does not serve Report.{group}");
         until_stalled(&main, &[&not_served]).await;
-        // Stacks with other kinds of sources are not affected.
+        // Stacks with other kinds of sources can run.
         scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
         until_stalled(&main, &[&not_served]).await;
 
@@ -202,12 +202,12 @@ fn a_source_kind_and_its_rbac_can_be_added_and_removed_at_any_time() {
         report.publish(&second).await;
         assert_runs_in_same_pod(&main, pod, &second.revision).await;
 
-        // The removal of the kind also removes the source, but not the recorded runs.
+        // The deletion of the CustomResourceDefinition also deletes the source, but not the Updates.
         remove(scene, &group).await;
         until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
 
-        // Without the source and the Workspace, only the state in the backend is available to the destroy.
+        // The source and the Workspace no longer exist, so the destroy can use only the state in the backend.
         scene.delete::<Workspace>("main").await;
         scene.until_gone::<Workspace>("main", WaitLimit::Run).await;
         main.delete().await;
@@ -229,7 +229,7 @@ fn an_invalid_source_reference_stalls_the_stack() {
     });
 }
 
-/// Waits until the Stack is stalled because its spec or source is invalid, with a message that contains all `texts`.
+/// Waits until the Stack is stalled because of an invalid spec or source. The message must contain all `texts`.
 async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     main.until(&format!("to be stalled by its source with {texts:?}"), WaitLimit::Reaction, |stack| {
         is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && ready_contains(stack, texts)
@@ -237,7 +237,7 @@ async fn until_stalled(main: &StackHandle<'_>, texts: &[&str]) -> Stack {
     .await
 }
 
-/// Waits until the Stack reports that its source has no artifact yet, without being stalled.
+/// Waits until the Stack reports that its source has no artifact yet. The Stack must not be stalled.
 async fn until_waiting_for_artifact(main: &StackHandle<'_>) -> Stack {
     main.until("to wait for an artifact", WaitLimit::Reaction, |stack| {
         waits_for_source(stack) && ready_contains(stack, &["has no artifact yet"])
@@ -264,7 +264,8 @@ async fn install(scene: &Scene, group: &str) {
     create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
 }
 
-/// Allows the controller to read the kind, with the RBAC rules that the condition message describes.
+/// Grants the controller the permission to read the kind, with the RBAC rules that the message of the condition
+/// describes.
 async fn allow(scene: &Scene, group: &str) {
     let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
     let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});

@@ -1,4 +1,4 @@
-//! Tests the destroy of a Pulumi stack that the backend does not contain, and Stacks that change to another Pulumi
+//! Tests destroys of Pulumi stacks that the backend does not contain, and Stacks whose spec changes to another Pulumi
 //! stack.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
@@ -73,7 +73,8 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
     });
 }
 
-/// The kubelet mounts a changed Secret in a new pod immediately, and in a running pod within two minutes.
+/// Changes the Secret with the URL of the backend. A new pod mounts the new content, and a running pod receives it
+/// within two minutes.
 async fn set_backend(scene: &Scene, url: &str) {
     scene.patch::<Secret>("backend", json!({"stringData": {"url": url}})).await;
     let pod = workspace_pod("main");

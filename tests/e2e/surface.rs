@@ -1,5 +1,5 @@
-//! Tests the public interface: every field of the operator in both versions of the Stack, the columns of `kubectl get`,
-//! and the metrics.
+//! Tests the public interface: every field of the Pulumi Kubernetes Operator in both versions of the Stack, the columns
+//! of `kubectl get`, and the metrics.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -67,8 +67,8 @@ fn strict_validation_accepts_every_field_of_pko() {
     });
 }
 
-/// Template with nulls, objects without required fields, and, in objects of the Kubernetes API, with the directives of a
-/// strategic merge patch and a field of a newer Kubernetes version.
+/// Returns a template with unusual content: null values, objects without required fields, directives of a strategic
+/// merge patch, and a field of a newer Kubernetes version.
 fn template_with_directives() -> Value {
     let container = json!({
         "name": "pulumi",

@@ -1,4 +1,4 @@
-//! Tests Updates that a user creates, in a Workspace of the user and in the Workspace of a Stack.
+//! Tests Updates that a user creates for a Workspace of the user or for the Workspace of a Stack.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -33,7 +33,7 @@ fn standalone_updates_support_all_operations_and_options() {
         let stack = stack_name(scene);
         let urn = |name: &str| format!("urn:pulumi:{stack}::alone::testing:index:Step::{name}");
 
-        // The Update has no owner, and waits because its Workspace is not ready yet.
+        // The Update has no owner, and waits until its Workspace is ready.
         let preview =
             run_update(scene, "preview", "main", "preview", json!({"parallel": 1, "message": "manual preview"})).await;
         assert!(preview.owner_references().is_empty());
@@ -63,7 +63,7 @@ fn standalone_updates_support_all_operations_and_options() {
         assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{operations:?}");
         assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{operations:?}");
 
-        // A refresh fails if the Pulumi stack was removed from the backend.
+        // The destroy has removed the Pulumi stack from the backend, so a refresh fails.
         update(scene, "nothing", "main", "refresh", json!({})).await;
         let nothing = until_update(scene, "nothing", "to have failed", WaitLimit::Run, |update| {
             phase(update) == Some(UpdatePhase::Failed)
@@ -80,8 +80,8 @@ fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
         update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
         log(scene).wait_for("create", "slow", "begin").await;
-        // The creation times differ by at least a second, so the age determines the order. The names sort in the
-        // opposite order.
+        // The creation times differ by at least a second, so the age determines the order of the runs. The order of the
+        // names is the opposite order.
         for name in ["z-second", "b-third"] {
             let created = update(scene, name, "main", "refresh", json!({})).await;
             let second = created.creation_timestamp();
@@ -140,7 +140,7 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
         let operations = log(scene).operations().await;
         let begun = operations.iter().filter(|operation| *operation == "create slow begin").count();
         assert_eq!(begun, 1, "the Update that was deleted in the queue did not run");
-        // This run proves that neither a lock nor a pending operation is left.
+        // The success of this run proves that the state contains neither a lock nor a pending operation.
         run_update(scene, "after", "main", "destroy", json!({})).await;
     });
 }

@@ -87,7 +87,7 @@ fn a_source_deleted_before_the_pod_starts_is_cached_and_fetched_once() {
     });
 }
 
-/// Waits for a pod that is pending only because of the scheduling gate.
+/// Waits until a pod is pending only because of the scheduling gate.
 async fn until_gated(scene: &Scene) {
     wait_until("a pod with the scheduling gate", WaitLimit::Run, async || {
         let pods = scene.list::<Pod>().await;

@@ -1,4 +1,4 @@
-//! Tests Workspaces that a user creates: their sources and templates, and the messages for invalid Workspaces.
+//! Tests Workspaces that a user creates: their sources, their templates, and the messages about invalid Workspaces.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
@@ -93,7 +93,8 @@ fn a_push_to_a_polled_repository_keeps_the_pod() {
     });
 }
 
-/// A Workspace must not be able to read an artifact of another namespace from the artifact store by its digest.
+/// A Workspace must not obtain an artifact of another namespace from the artifact store, even if its user knows the
+/// digest.
 #[test]
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
     run("team-a", async |team_a| {
@@ -141,7 +142,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_rejected() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // A user must not be able to make the controller send requests to other services.
+        // A user of a Workspace must not be able to cause requests of the controller to other Services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));
@@ -190,7 +191,7 @@ fn a_destroy_needs_only_the_project_info_in_the_status() {
     });
 }
 
-/// An init container writes the program to a shared directory. This directory represents a directory in the image.
+/// An init container writes the program to a shared directory, which the test uses like a directory in the image.
 #[test]
 fn a_directory_of_the_image_can_be_the_source() {
     run("alone-local", async |scene| {
@@ -286,7 +287,7 @@ fn a_typo_in_a_template_is_reported_until_it_is_fixed() {
         let profile = json!({"podTemplate": null, "securityProfile": "privileged"});
         scene.patch::<Workspace>("main", json!({"spec": profile})).await;
         until_stalled(scene, "main", &["securityProfile", "must be restricted or baseline"]).await;
-        // This namespace admits only pods that comply with the Pod Security Standard `restricted`.
+        // This namespace permits only pods that comply with the Pod Security Standard `restricted`.
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": "baseline"}})).await;
         until_workspace(scene, "main", "to report the rejected pod", WaitLimit::Run, |workspace| {
             condition_is(workspace, READY, "False", &["violates PodSecurity"])
