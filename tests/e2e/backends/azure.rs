@@ -1,4 +1,4 @@
-//! Containers in the emulator of Azure Blob Storage, and shared access signatures for them.
+//! Containers in the emulator of Azure Blob Storage, and shared access signatures for these containers.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -20,7 +20,8 @@ pub async fn create_container(container: &str) {
     put(&format!("creating the container {container}"), container, &["restype=container"], "").await;
 }
 
-/// Replaces the stored access policies of a container. A shared access signature is valid only while its policy exists.
+/// Replaces the stored access policies of a container. A shared access signature is valid only while its stored access
+/// policy exists.
 pub async fn set_policies(container: &str, numbers: &[u32]) {
     let policies = numbers.iter().map(|number| {
         format!(
@@ -39,7 +40,7 @@ pub fn shared_access_signature(container: &str, number: u32) -> String {
     let account = &Emulators::get().azure_account;
     let policy = policy(number);
     let resource = format!("/blob/{account}/{container}");
-    // The empty fields are optional parameters of the signature.
+    // The empty fields are optional parameters of the signature that the test does not set.
     let signed = ["", "", "", &resource, &policy, "", "", VERSION, "c", "", "", "", "", "", "", ""].join("\n");
     let signature = sign(&signed);
     let signature = utf8_percent_encode(&signature, NON_ALPHANUMERIC);
@@ -50,15 +51,15 @@ fn policy(number: u32) -> String {
     format!("policy{number}")
 }
 
-/// Sends a PUT request for a container with the account key. The query must be sorted.
+/// Sends a PUT request for a container, signed with the account key. The parameters in `query` must be sorted.
 async fn put(action: &str, container: &str, query: &[&str], body: &str) {
     let Emulators { azure_url, azure_account: account, .. } = Emulators::get();
     let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&Timestamp::now()).expect("a date after 1970");
     let length = if body.is_empty() { String::new() } else { body.len().to_string() };
-    // The empty lines are optional headers.
+    // The empty lines are optional headers that the test does not set.
     let headers = ["PUT", "", "", &length, "", CONTENT_TYPE, "", "", "", "", "", ""].join("\n");
     let parameters: String = query.iter().map(|parameter| format!("\n{}", parameter.replacen('=', ":", 1))).collect();
-    // The path of the emulator starts with the account, and the resource repeats the account.
+    // Paths of the emulator start with the account, so the signed resource contains the account twice.
     let path = format!("/{account}/{container}");
     let signed = format!("{headers}\nx-ms-date:{date}\nx-ms-version:{VERSION}\n/{account}{path}{parameters}");
     let request = http::client()

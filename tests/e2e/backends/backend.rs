@@ -1,4 +1,4 @@
-//! The state backends of the tests, and their credentials.
+//! State backends of the tests, and their credentials.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub enum Backend {
     Volume,
 }
 
-/// Environment variables with credentials, by name.
+/// Values of the environment variables with credentials, by name.
 pub type Credentials = BTreeMap<String, String>;
 
-/// Number of the first credentials that a scene issues.
+/// Number of the first credentials of a scene.
 const FIRST: u32 = 1;
 
 impl Backend {
-    /// Creates the location of the state, and the objects of the scene that Stacks need to use it.
+    /// Creates the storage for the state, and the objects in the scene that Stacks need to use the storage.
     pub async fn prepare(self, scene: &Scene) -> State<'_> {
         let credentials = match self {
             Backend::S3 | Backend::Google => self.issue(scene, FIRST).await,
@@ -41,7 +41,7 @@ impl Backend {
         State::create(scene, self, &credentials).await
     }
 
-    /// Like `prepare`, with credentials that the test can revoke. Returns these credentials.
+    /// Like `prepare`, but creates and returns credentials that the test can revoke.
     pub async fn prepare_with_revocable_credentials(self, scene: &Scene) -> (State<'_>, Credentials) {
         if self == Backend::Azure {
             azure::create_container(&scene.namespace).await;
@@ -50,7 +50,7 @@ impl Backend {
         (State::create(scene, self, &credentials).await, credentials)
     }
 
-    /// Issues the second credentials of a scene, and revokes the first ones.
+    /// Creates the second credentials of a scene, and revokes the first credentials.
     pub async fn rotate(self, scene: &Scene, first: &Credentials) -> Credentials {
         let second = FIRST + 1;
         let credentials = self.issue(scene, second).await;
@@ -70,7 +70,7 @@ impl Backend {
         credentials
     }
 
-    /// Returns a part of the CLI's message about revoked credentials.
+    /// Returns a part of the message of the CLI about revoked credentials.
     pub fn rejection(self) -> &'static str {
         match self {
             Backend::S3 => "InvalidAccessKeyId",
@@ -80,7 +80,7 @@ impl Backend {
         }
     }
 
-    /// Returns a part of credentials that must not be visible.
+    /// Returns a secret part of the credentials, which must not be visible.
     pub fn secret_part(self, credentials: &Credentials) -> String {
         match self {
             Backend::S3 => credentials["AWS_SECRET_ACCESS_KEY"].clone(),
@@ -91,7 +91,7 @@ impl Backend {
             Backend::Google => {
                 let file = key_file(&credentials["GOOGLE_CREDENTIALS"]);
                 let key = file["private_key"].as_str().expect("a private key");
-                // The first line is the header of the PEM block.
+                // Skips the first line, which is the header of the PEM block.
                 key.lines().nth(1).expect("a line of the key").to_owned()
             }
             Backend::Volume => panic!("a volume has no credentials"),
@@ -151,7 +151,7 @@ fn key_file(text: &str) -> Value {
     serde_json::from_str(text).expect("a key of a service account is JSON")
 }
 
-/// Runs a command of the S3 server, with the root credentials in the environment of its pod.
+/// Runs an administrative command in the pod of the S3 server, whose environment contains the root credentials.
 async fn administer_s3(arguments: &[&str]) {
     let program = ["versitygw", "admin", "--endpoint-url", "http://127.0.0.1:7070"];
     let exec = ["exec", "--namespace", "test-services", "deployment/s3", "--"];

@@ -51,7 +51,8 @@ fn a_rotated_service_account_key_takes_effect_in_the_same_pod() {
     run("google-rotation", async |scene| rotate(scene, Backend::Google).await);
 }
 
-/// The S3 server of the test cluster has no sessions, and rejects each session token.
+/// The S3 server of the test cluster does not support sessions, and rejects each session token. The rejection proves
+/// that the token reaches the server.
 #[test]
 fn a_session_token_of_aws_reaches_the_server() {
     run("session-token", async |scene| {

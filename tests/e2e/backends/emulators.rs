@@ -22,7 +22,7 @@ pub struct Emulators {
 static EMULATORS: LazyLock<Result<Emulators, String>> = LazyLock::new(|| read(|name| std::env::var(name).ok()));
 
 impl Emulators {
-    /// Returns the addresses. Panics with an explanation if the emulators are not installed.
+    /// Returns the addresses and credentials. Panics with an explanation if the cluster does not contain the emulators.
     pub fn get() -> &'static Emulators {
         match &*EMULATORS {
             Ok(emulators) => emulators,

@@ -38,7 +38,7 @@ async fn assert_hidden(scene: &Scene, main: &StackHandle<'_>, secrets: &[String]
     }
 }
 
-/// Declares the tests of a backend. Each test runs the same function for all backends.
+/// Declares the tests of a backend. The tests of all backends call the same functions.
 macro_rules! tests_of_backend {
     ($module:ident, $backend:expr) => {
         mod $module {

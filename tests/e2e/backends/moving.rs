@@ -1,4 +1,4 @@
-//! The move of a Stack to another backend.
+//! Tests the move of a Stack to another backend.
 
 use pulumi_controller::api::conditions::{READY, stack_reason};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn a_stack_moves_from_s3_to_azure_without_a_change_of_resources() {
     });
 }
 
-/// Waits until the Stack has previewed no changes.
+/// Waits until a preview of the Stack has reported no changes.
 async fn until_previewed(main: &StackHandle<'_>) {
     main.until("to preview no changes", WaitLimit::Run, |stack| {
         has_condition(stack, READY, "True", stack_reason::PREVIEWED)

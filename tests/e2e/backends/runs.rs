@@ -10,14 +10,14 @@ use super::backend::Backend;
 use crate::harness::{Program, Scene, StackHandle, WaitLimit, condition, has_condition, once};
 use crate::runs_parts::{failure, in_pod, progress, read, until_update};
 
-/// Duration in seconds of an operation during which a test changes something.
+/// Duration of a slow operation in seconds. The tests interfere during this operation.
 const SLOW: u32 = 60;
 
 fn program(project: &str, value: &str, seconds: u32) -> Program {
     Program::new(project).step("step", json!({"value": value, "seconds": seconds, "steps": seconds.max(1)}))
 }
 
-/// A push, another push, a failing program, its correction, and a destroy.
+/// Checks two pushes, a failing program, the correction of the program, and a destroy.
 pub async fn push_to_destroy(scene: &Scene, backend: Backend) {
     let state = backend.prepare(scene).await;
     let source = scene.source("app").await;
@@ -45,14 +45,14 @@ pub async fn push_to_destroy(scene: &Scene, backend: Backend) {
     main.until_applied(&fourth).await;
     state.destroy(&main).await;
     let mut operations = main.log.operations().await;
-    // The number of retries depends on the time until the next push.
+    // Ignores the number of failed retries, which depends on the time until the next push.
     operations.retain(|operation| operation != "update step failed");
     operations.dedup();
     let expected = [once(&["create step", "update step"]), once(&["update step"]), once(&["delete step"])].concat();
     assert_eq!(operations, expected, "the destroyed resource is in the state");
 }
 
-/// Another CLI holds the lock.
+/// Checks a run while another CLI holds the lock.
 pub async fn foreign_lock(scene: &Scene, backend: Backend) {
     let state = backend.prepare(scene).await;
     let source = scene.source("app").await;
@@ -82,7 +82,7 @@ pub async fn foreign_lock(scene: &Scene, backend: Backend) {
     state.destroy(&main).await;
 }
 
-/// The CLI is killed during a run, and its lock remains.
+/// Kills the CLI during a run, and checks the recovery, although the lock of the killed CLI remains.
 pub async fn killed_run(scene: &Scene, backend: Backend) {
     let state = backend.prepare(scene).await;
     let source = scene.source("app").await;
@@ -102,7 +102,7 @@ pub async fn killed_run(scene: &Scene, backend: Backend) {
     let log = main.pod_log("pulumi").await;
     assert!(log.contains("removed the lock of a run that has ended"), "the agent removed no lock: {log}");
     let mut operations = main.log.operations().await;
-    // The provider may report a cancellation when the CLI dies.
+    // The provider can report a cancellation after the end of the CLI, so this event is optional.
     operations.retain(|operation| operation != "update step cancelled");
     let expected =
         ["create step begin", "create step done", "update step begin", "update step begin", "update step done"];
@@ -122,7 +122,7 @@ async fn kill_open_run(scene: &Scene, main: &StackHandle<'_>) -> String {
     open
 }
 
-/// The next run is in a new pod.
+/// Checks a run in a new pod.
 pub async fn replaced_pod(scene: &Scene, backend: Backend) {
     let state = backend.prepare(scene).await;
     let source = scene.source("app").await;

@@ -1,4 +1,4 @@
-//! Secrets providers: a passphrase in a file, and the transit engine of Vault.
+//! Tests secrets providers: a passphrase in a file, and the transit engine of Vault.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use super::{assert_hidden, suspend};
 use crate::harness::{Commit, Poll, Program, Scene, StackHandle, WaitLimit, http, run, run_program, wait_until};
 use crate::runs_parts::{exec, in_pod};
 
-/// Secret configuration value of the Stacks.
+/// Secret configuration value of each Stack.
 const TOKEN: &str = "hidden-token";
 const PASSPHRASE: &str = "PULUMI_CONFIG_PASSPHRASE";
 /// Directory of the mounted Secret with the passphrase.
 const DIRECTORY: &str = "/etc/pulumi";
 
-/// Returns a program that outputs a secret configuration value and its length.
+/// Returns a program whose outputs are a secret configuration value and the length of the value.
 fn program(project: &str, version: &str) -> Program {
     Program::new(project)
         .config("token", "none")
@@ -28,7 +28,7 @@ fn program(project: &str, version: &str) -> Program {
         .output("version", json!(version))
 }
 
-/// Creates a Secret with the configuration value, and returns the references to it.
+/// Creates a Secret with the configuration value, and returns the references to the Secret.
 async fn secret_configuration(scene: &Scene) -> BTreeMap<String, ResourceRef> {
     let secret = json!({"metadata": {"name": "configuration"}, "stringData": {"token": TOKEN}});
     scene.create::<Secret>(secret).await;
@@ -81,7 +81,7 @@ fn a_passphrase_in_a_file_can_be_rotated_without_a_new_pod() {
         let rejected = in_pod(scene, "main", &script).await;
         assert!(rejected.contains("incorrect passphrase"), "{rejected}");
 
-        // The new pod has no settings file, so the CLI reads the secrets provider from the state.
+        // The new pod contains no settings file, so the CLI must read the secrets provider from the state.
         scene.delete::<Pod>(&workspace_pod("main")).await;
         let third = source.push(&program("passphrase", "three").files()).await;
         until_decrypted(&main, &third, "three").await;
@@ -97,7 +97,8 @@ async fn change_passphrase(scene: &Scene, main: &StackHandle<'_>, new: &str) {
     let command = ["pulumi", "stack", "change-secrets-provider", "passphrase"];
     run_program("kubectl", &[&exec[..], &command].concat(), &format!("{new}\n")).await;
     scene.patch::<Secret>("passphrase", json!({"stringData": {"passphrase": new}})).await;
-    // The kubelet updates a changed pod immediately, and other pods only about every minute.
+    // Changes the pod, because the kubelet syncs a changed pod immediately. The kubelet syncs other pods only about
+    // every minute.
     let changed = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
     scene.patch::<Pod>(&pod, changed).await;
     wait_until("the pod to have the new passphrase", WaitLimit::Long, async || {
@@ -109,7 +110,8 @@ async fn change_passphrase(scene: &Scene, main: &StackHandle<'_>, new: &str) {
     .await;
 }
 
-/// Runs a Stack whose secrets provider is a key outside of the state. `variables` are the credentials of the provider.
+/// Tests a Stack with a secrets provider that manages the key outside of the state. `variables` contain the credentials
+/// for the provider.
 async fn check_provider(scene: &Scene, provider: &str, variables: BTreeMap<String, ResourceRef>, hidden: &[String]) {
     let source = scene.source("app").await;
     let first = source.push(&program("provider", "one").files()).await;
@@ -123,7 +125,7 @@ async fn check_provider(scene: &Scene, provider: &str, variables: BTreeMap<Strin
     let in_state = provider_in_state(scene, &main).await;
     assert_eq!((&in_state["type"], &in_state["state"]["url"]), (&json!("cloud"), &json!(provider)));
 
-    // The new pod decrypts the data key in the state with the key of the provider.
+    // The new pod must decrypt the data key in the state with the key of the provider.
     scene.delete::<Pod>(&workspace_pod("main")).await;
     let second = source.push(&program("provider", "two").files()).await;
     until_decrypted(&main, &second, "two").await;

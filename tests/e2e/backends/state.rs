@@ -1,4 +1,5 @@
-//! The state of a scene in one of the backends: Stacks that use it, and CLI commands of other users.
+//! State of a scene in one of the backends. The module creates Stacks that use the backend, and runs CLI commands of
+//! other users.
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, SecretSelector, Stack};
@@ -14,19 +15,19 @@ use crate::harness::{
 pub const SECRET: &str = "backend";
 /// PersistentVolumeClaim of the backend `Volume`.
 const CLAIM: &str = "state";
-/// Directory of the certificate of the backend `Google`.
+/// Directory with the certificate of the backend `Google`.
 pub const CERTIFICATES: &str = "/etc/certificates";
 const PASSPHRASE: &str = "PULUMI_CONFIG_PASSPHRASE";
 
 pub struct State<'a> {
     scene: &'a Scene,
     backend: Backend,
-    /// Names of the variables in the Secret.
+    /// Names of the environment variables in the Secret.
     secret_variables: Vec<String>,
     volume: Option<Volume>,
-    /// Fields of the spec of each pod that uses the backend.
+    /// Fields that each pod spec needs to use the backend.
     pod: Value,
-    /// Mounts of each container that uses the backend.
+    /// Volume mounts that each container needs to use the backend.
     mounts: Value,
 }
 
@@ -60,7 +61,8 @@ impl<'a> State<'a> {
         State { scene, backend, secret_variables, volume, pod, mounts }
     }
 
-    /// Deletes a Stack, which destroys its resources, and removes the objects outside of the namespace of the scene.
+    /// Deletes a Stack together with its resources, and removes the objects of the backend that are outside of the
+    /// namespace of the scene.
     pub async fn destroy(self, stack: &StackHandle<'_>) {
         stack.delete().await;
         stack.until_gone().await;
@@ -69,13 +71,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns a Stack with its state in the backend. Its deletion destroys its resources.
+    /// Returns a Stack with its state in the backend. The deletion of the Stack destroys its resources.
     pub fn stack(&self, name: &str, source: &Source<'_>) -> Stack {
         let mut stack = self.scene.stack(name, source);
         stack.spec.destroy_on_finalize = Some(true);
         stack.spec.backend = Some(self.backend.url(self.scene));
         let variables = &mut stack.spec.env_refs;
-        // The harness sets the credentials of its own account on the S3 server.
+        // Removes the credentials that the harness sets for its own account on the S3 server.
         variables.retain(|name, _| !name.starts_with("AWS_"));
         variables.extend(self.secret_variables.iter().map(|name| (name.clone(), from_secret(SECRET, name))));
         variables.extend(self.backend.variables().into_iter().map(|(name, value)| (name.to_owned(), literal(&value))));
@@ -85,16 +87,16 @@ impl<'a> State<'a> {
         stack
     }
 
-    /// Replaces the credentials in the Secret. The kubelet updates a changed pod immediately, and other pods only about
-    /// every minute.
+    /// Replaces the credentials in the Secret, and changes the pod, because the kubelet syncs a changed pod
+    /// immediately. The kubelet syncs other pods only about every minute.
     pub async fn replace_credentials(&self, pod: &str, credentials: &Credentials) {
         self.scene.patch::<Secret>(SECRET, json!({"stringData": credentials})).await;
         let changed = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         self.scene.patch::<Pod>(pod, changed).await;
     }
 
-    /// Starts commands of the Pulumi CLI in a separate pod, as a user on another machine does. The host name of the CLI
-    /// is the name of the pod. The current directory contains the files.
+    /// Starts commands of the Pulumi CLI in a separate pod, which simulates a user on another machine. The host name of
+    /// the CLI is the name of the pod. The current directory contains `files`.
     pub async fn start_cli(&self, pod: &str, files: &[File], commands: &str) {
         let environment = Environment::get();
         let write = |(index, file): (usize, &File)| format!("printf '%s' \"$FILE_{index}\" >{}", file.path);

@@ -1,4 +1,5 @@
-//! Runs the commands in `docs/getting-started.md`, except those that create the cluster and install the controller.
+//! Runs the commands in `docs/getting-started.md`, except the commands that create the cluster and install the
+//! controller.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use crate::harness::{File, Scene, Volume, run};
 
 pub static EXAMPLE: Example = Example::new("getting-started", "getting-started", 0).with_languages();
 
-/// First words of the commands that the test skips. The scene is the namespace, and the project is already a copy.
+/// First words of the commands that the test skips. The scene provides the namespace, and the test has already copied
+/// the project.
 const SKIPPED: [&str; 6] =
     ["git clone ", "cd ", "kind ", "kubectl config ", "kubectl create namespace ", "kubectl delete namespace "];
 
@@ -35,7 +37,7 @@ fn the_commands_for_the_first_stacks_print_the_documented_outputs() {
                     assert_eq!(parse(&output), parse(content), "the outputs of a Stack");
                     compared += 1;
                 }
-                // Excerpts of files, and outputs that contain names and durations.
+                // Ignores excerpts of files, and outputs that contain names and durations.
                 _ => {}
             }
         }
@@ -44,7 +46,7 @@ fn the_commands_for_the_first_stacks_print_the_documented_outputs() {
     });
 }
 
-/// Returns the commands without skipped commands, for the namespace of the scene.
+/// Removes the skipped commands, and replaces the namespace with the namespace of the scene.
 fn with_namespace(scene: &Scene, commands: &str) -> String {
     let is_run = |line: &&str| !SKIPPED.iter().any(|command| line.starts_with(command));
     let commands: Vec<&str> = commands.lines().filter(is_run).collect();

@@ -1,6 +1,7 @@
-//! Runs all commands in the READMEs of the examples in a fresh copy of the project, and compares their output with the
-//! output blocks in these READMEs. The test replaces only addresses, credentials, namespaces and images. Programs in
-//! `bin` replace the Flux CLI, the AWS CLI and the CLI of Argo CD, which the test cluster does not have.
+//! Runs all commands in the READMEs of the examples in a fresh copy of the project, and compares the output of the
+//! commands with the output blocks in these READMEs. The test replaces only addresses, credentials, namespaces and
+//! images. Programs in `bin` replace the Flux CLI, the AWS CLI and the CLI of Argo CD, which are not available in the
+//! test environment.
 
 mod getting_started;
 mod languages;
@@ -19,21 +20,21 @@ use readme::{Block, blocks};
 /// Commands that the test skips, because the scene creates and deletes the namespace.
 const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
 
-/// Examples that need programs or controllers that the test cluster does not have. The suite `install` validates the
-/// manifests of all examples except `pulumi-yaml-install`. The suite `chart` renders the chart with the values of
-/// `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the controller with the same kinds of
-/// objects.
+/// Examples that the test does not run, because they need programs or controllers that the test cluster does not have.
+/// The suite `install` validates the manifests of all examples except `pulumi-yaml-install`. The suite `chart` renders
+/// the chart with the values of `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the
+/// controller with the same kinds of objects.
 const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
 
-/// Name of the state backends in the manifests of the examples: `s3://NAME-state`.
+/// Names in the URLs of the state backends in the manifests of the examples: `s3://NAME-state`.
 const BACKENDS: [&str; 6] = ["by-hand", "greeting", "greeting-review", "hello", "network", "prepared"];
 
-/// An example, and what differs between the examples.
+/// An example, and the settings that differ between examples.
 pub struct Example {
     directory: &'static str,
     /// Namespace in the README.
     namespace: &'static str,
-    /// Name of the Git repository that the README assumes to exist with the branch `main`.
+    /// Name of the Git repository with the branch `main` that the README requires.
     repository: Option<&'static str>,
     image: Image,
     /// Number of output blocks in the README.
@@ -65,7 +66,7 @@ impl Example {
         Example { image: Image::Languages, ..self }
     }
 
-    /// Copies the project, and edits all manifests as the READMEs instruct.
+    /// Copies the project, and edits all manifests according to the READMEs.
     async fn prepare(&self, scene: &Scene) -> Project {
         if let Some(repository) = self.repository {
             let readme = File { path: "README.md".to_owned(), content: "A repository\n".to_owned() };
@@ -77,7 +78,7 @@ impl Example {
         project
     }
 
-    /// Replaces the images of all containers. Workspace pods also get the registry of the test cluster for packages.
+    /// Replaces the images of all containers. Adds the package registry of the test cluster to workspace pods.
     fn with_image(&self, text: &str) -> String {
         let image = match self.image {
             Image::Pulumi => Environment::get().pulumi_image.as_str(),
@@ -99,7 +100,7 @@ impl Example {
         self.run_steps(scene, project, &readme, self.outputs).await;
     }
 
-    /// Runs the commands in a part of the README. The part contains this number of output blocks.
+    /// Runs the commands in a part of the README. The part must contain this number of output blocks.
     async fn run_steps(&self, scene: &Scene, project: &Project, text: &str, outputs: usize) {
         let environment = Environment::get();
         let registry = environment.registry_url.trim_start_matches("http://");
@@ -137,8 +138,8 @@ impl Example {
     }
 }
 
-/// Returns the values that a user sets in the manifests, and the values of the test cluster. Each run of a test has its
-/// own state.
+/// Returns the values in the manifests that a user must replace, and the corresponding values of the test cluster. Each
+/// run of a test has its own state.
 fn values(scene: &Scene) -> Vec<(String, String)> {
     let environment = Environment::get();
     let namespace = &scene.namespace;
@@ -262,14 +263,14 @@ fn webhook() {
     test(&EXAMPLES, "webhook");
 }
 
-/// Runs the example with Argo CD. The tests in `installation` call this function, because only their suite installs Argo
-/// CD.
+/// Runs the example for Argo CD. The tests in `installation` call this function, because only the suite of these tests
+/// installs Argo CD.
 pub async fn run_argo_cd(scene: &Scene) {
     let project = ARGO_CD.prepare(scene).await;
     ARGO_CD.run_readme(scene, &project).await;
 }
 
-/// The fleet repository contains the files of `flux bootstrap`, which the README assumes.
+/// The test adds the files of `flux bootstrap` to the fleet repository, because the README requires these files.
 #[test]
 fn flux_bootstrap() {
     run("example-flux-bootstrap", async |scene| {

@@ -8,20 +8,20 @@ use tempfile::TempDir;
 
 use crate::harness::{Environment, GIT_ENVIRONMENT};
 
-/// Timeout for the commands in one block, longer than the timeouts in the READMEs.
+/// Timeout of the commands in one block. The timeouts in the READMEs are shorter.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(960);
 
 /// Directories to which the commands of the examples refer.
 const DIRECTORIES: [&str; 3] = ["config", "examples", "kustomize"];
 
-/// The copy of the project. Each test has its own copy, so that the commands start in a fresh directory.
+/// Copy of the project. Each test has its own copy, so the commands start in a fresh directory.
 pub struct Project {
     root: TempDir,
     example: PathBuf,
 }
 
 impl Project {
-    /// Copies the project. The copy is a Git repository with a remote, as a clone is.
+    /// Copies the project. The copy is a Git repository with a remote, like a clone.
     pub async fn with_example(name: &str) -> Project {
         let root = tempfile::tempdir().expect("a temporary directory for the project");
         for directory in DIRECTORIES {
@@ -51,11 +51,11 @@ impl Project {
         }
     }
 
-    /// Runs commands in the directory of the example, with the tools of the cluster and without the settings of the
-    /// user who runs the tests. Returns the standard output of the commands.
+    /// Runs commands in the directory of the example, and returns their stdout. The commands use the tools of the
+    /// cluster, and do not use the settings of the user who runs the tests.
     pub async fn bash(&self, commands: &str) -> String {
         let environment = Environment::get();
-        // If a command fails, the trap ends the port-forward, which would otherwise keep the output open.
+        // If a command fails, the trap ends `kubectl port-forward`, which would otherwise keep the output open.
         let script = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{commands}");
         let mut command = tokio::process::Command::new("bash");
         command.args(["-euo", "pipefail", "-c", &script]).current_dir(&self.example).env_clear();

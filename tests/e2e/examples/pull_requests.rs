@@ -1,5 +1,5 @@
-//! The example with previews and review environments of pull requests, and the comments that Flux posts. The Flux Operator
-//! runs the ResourceSets of the example with a simulated GitHub.
+//! Tests the example with previews and review environments of pull requests, and the comments that Flux posts. The Flux
+//! Operator processes the ResourceSets of the example with a simulated GitHub.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub static EXAMPLE: Example = Example::new("pull-requests", "greeting", 4);
 fn pull_requests() {
     run("example-pull-requests", async |scene| {
         let project = EXAMPLE.prepare(scene).await;
-        // The other test runs the step with the Flux Operator.
+        // Skips step 8, because another test runs this step with the Flux Operator.
         EXAMPLE.run_steps(scene, &project, &steps(|step| !step.starts_with("8. ")), EXAMPLE.outputs).await;
 
         let update = "Preview: 1 to update\n- update pulumi:index:Stash memory (input)\n";
@@ -55,8 +55,8 @@ fn comment(call: &Call) -> &str {
     call.body["body"].as_str().unwrap_or_default()
 }
 
-/// Returns the first line of a comment. With this line, Flux finds the comment that it updates. The simulated Git provider
-/// stores no comments, so Flux posts each version of a comment.
+/// Returns the first line of a comment, which identifies the comment that Flux must update. The simulated Git provider
+/// stores no comments, so Flux posts a new comment for each version.
 fn marker(comment: &str) -> &str {
     comment.lines().next().unwrap_or_default()
 }
@@ -80,7 +80,7 @@ fn resource_sets_create_and_delete_the_stacks_of_labeled_pull_requests() {
         list_pull_requests(scene, &[(7, &["preview", "review"]), (8, &["preview"]), (9, &["review"])]).await;
         EXAMPLE.run_steps(scene, &project, &steps(|step| step.starts_with("8. ")), 0).await;
 
-        // kubectl can wait only for the creation of a single object.
+        // `kubectl wait` can wait only for the creation of a single object.
         for stack in ["preview-7", "preview-8", "review-7"] {
             kubectl(scene, &project, &format!("wait --for=create --timeout=2m stack/{stack}")).await;
         }
@@ -110,14 +110,14 @@ fn resource_sets_create_and_delete_the_stacks_of_labeled_pull_requests() {
     });
 }
 
-/// Returns the steps of the README that match.
+/// Returns the steps of the README that `is_selected` selects.
 fn steps(is_selected: impl Fn(&str) -> bool) -> String {
     let readme = read("README.md");
     let selected: Vec<&str> = readme.split("\n## ").filter(|step| is_selected(step)).collect();
     selected.join("\n")
 }
 
-/// Sets the open pull requests and their labels that the simulated GitHub lists.
+/// Sets the open pull requests that the simulated GitHub lists, and their labels.
 async fn list_pull_requests(scene: &Scene, open: &[(u32, &[&str])]) {
     let pulls = open.iter().map(|(number, labels)| {
         let labels: Vec<Value> = labels.iter().map(|label| json!({"name": label})).collect();
@@ -138,7 +138,8 @@ async fn stacks(scene: &Scene, project: &Project) -> Vec<String> {
     names.lines().map(|line| line.trim_start_matches("stack.pulumi.com/").to_owned()).collect()
 }
 
-/// A comparison without a cluster: the commands of the README and the ResourceSets must create the same objects.
+/// Compares the objects that the commands of the README create with the objects of the ResourceSets. The test needs no
+/// cluster.
 #[test]
 fn the_resource_sets_create_the_kustomizations_of_the_readme() {
     let filled = read("resourceset.yaml")

@@ -1,4 +1,4 @@
-//! The code blocks in the README of an example.
+//! Code blocks in the README of an example.
 
 /// A code block in a README.
 #[derive(Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Block {
     Output(String),
 }
 
-/// Returns the code blocks of a README in their order. Panics if a block is neither run nor compared.
+/// Returns the code blocks of a README in order. Panics if a block contains neither commands nor an output.
 pub fn blocks(readme: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, String)> = None;

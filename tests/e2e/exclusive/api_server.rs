@@ -12,7 +12,7 @@ use crate::harness::{
     run_alone, wait_until,
 };
 
-/// Runs the test, or reports it as skipped if the tests must not stop the API server.
+/// Runs the test. If the tests must not stop the API server, reports the test as skipped instead.
 fn run_or_skip(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     if !ApiServerOutage::is_possible() {
         report_skipped(name, "the API server of an existing cluster must not be stopped");
@@ -41,8 +41,8 @@ fn a_run_continues_while_the_api_server_hangs_and_is_recorded_once() {
     });
 }
 
-/// Tests a run that starts before the outage and ends during the outage. The run takes twenty seconds, in which the
-/// controller loses its lease.
+/// Tests a run that starts before the outage and ends during the outage. The run takes twenty seconds, so the
+/// controller loses its lease during the run.
 async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: OutageKind) {
     let source = scene.source("app").await;
     let slow = |value: &str| {
@@ -55,7 +55,7 @@ async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: O
     let pod = main.pod_and_restarts().await;
 
     let outage = ApiServerOutage::start(kind).await;
-    // The node can reach the Service of the provider log without the API server.
+    // Without the API server, the pods on the node can still reach the Service of the provider log.
     main.log.wait_for("create", "slow", "done").await;
     outage.finish().await;
     until_reachable(scene).await;
@@ -67,14 +67,14 @@ async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: O
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
-    // A push immediately after the outage starts a run. This run proves that every watch is active again.
+    // Pushes a commit immediately after the outage. The run of this commit proves that each watch is active again.
     let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
     main.until_applied(&second).await;
     assert_eq!(main.log.operations().await, once(&["create slow", "update slow"]));
     assert_results_recorded_once(scene);
 }
 
-/// The restart ends all watches, and their resource versions have expired.
+/// The restart ends all watches, and the resource versions of the watches expire.
 #[test]
 fn a_commit_pushed_right_after_an_api_server_restart_starts_a_run() {
     run_or_skip("api-watches", async |controller, scene| {
@@ -97,8 +97,8 @@ fn a_commit_pushed_right_after_an_api_server_restart_starts_a_run() {
     });
 }
 
-/// Waits until the API server responds. A call on a closed connection fails; this function retries, so later calls
-/// succeed.
+/// Waits until the API server responds. The first call can fail because the shared client still uses a closed
+/// connection. The function therefore retries, and later calls succeed.
 async fn until_reachable(scene: &Scene) {
     wait_until("the API server to be reachable again", WaitLimit::Reaction, async || {
         match scene.api::<Stack>().list(&Default::default()).await {
@@ -109,7 +109,7 @@ async fn until_reachable(scene: &Scene) {
     .await;
 }
 
-/// Checks that all observed states of an Update or a Stack contain the same result for a run.
+/// Checks for each run that all observed states of the Update and of the Stack contain the same result.
 fn assert_results_recorded_once(scene: &Scene) {
     let mut ends = BTreeSet::new();
     for update in scene.timeline.states_of::<Update>().iter().filter(|update| update.is_complete()) {

@@ -1,5 +1,5 @@
-//! Tests sixty concurrent Stacks on a small node. All complete without failures, within the concurrency limit and
-//! without starvation.
+//! Tests sixty concurrent Stacks on a small node. All runs must complete without failures, within the concurrency limit
+//! and without starvation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +76,8 @@ async fn assert_one_successful_run_each(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     }
 }
 
-/// Checks the number of open runs. A run is open from its record in the status until its end. The resource versions
-/// determine the order of all writes.
+/// Checks the number of open runs. A run is open from the record in the status of the Update until the end of the run.
+/// The resource versions determine the order of all writes.
 async fn assert_concurrency_limit(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
     let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());
@@ -97,7 +97,7 @@ async fn assert_concurrency_limit(scenes: &[&Scene]) {
     assert!(most <= limit, "{most} concurrent runs exceed the limit {limit}");
 }
 
-/// Returns the limit from the arguments of the installed controller, or its default.
+/// Returns the limit in the arguments of the installed controller or, without such an argument, the default.
 async fn concurrency_limit() -> usize {
     let pod = Controller::new(&client().await).pod().await;
     let arguments = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);
@@ -126,7 +126,8 @@ fn assert_no_starvation(times: &CompletionTimes, large: &Scene, small: &Scene) {
     );
 }
 
-/// A namespace can use only content that its own source has produced. Each namespace therefore fetches the artifact.
+/// Checks that the controller fetches the artifact once per namespace. A namespace can use only artifacts that the
+/// controller has fetched for a source of this namespace.
 async fn assert_one_fetch_per_namespace(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let lines = Controller::new(&client().await).log_lines(&crowd.digest).await;
     let fetched: Vec<&String> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();

@@ -1,4 +1,4 @@
-//! Tests a controller with `--pause`, and a controller with a limit of destroys.
+//! Tests a controller with the flag `--pause`, and a controller with the flag `--max-destroys`.
 
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -60,7 +60,8 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
         stack.until_applied(&commit).await;
     }
     kubectl(&["--namespace", &scene.namespace, "delete", "stacks", "--all", "--wait=false"], "").await;
-    // The controller may start the destroy of the first Stack before it observes the deletion of the second Stack.
+    // The test checks only the second and the third Stack, because the controller can start the destroy of the first
+    // Stack before it observes the deletions of the other Stacks.
     let waiting = async |stack: &StackHandle<'_>| {
         stack
             .until("to wait for a confirmation", WaitLimit::Run, |stack| {
@@ -84,7 +85,7 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
     second.until_gone().await;
     assert_eq!(second.log.operations().await, once(&["create step"]));
-    // The first Stack may not exist any more.
+    // Ignores an error, because the first Stack possibly no longer exists.
     let confirm = ["--namespace", &scene.namespace, "annotate", "stack", "one", "pulumi.com/confirm-destroy=true"];
     drop(try_kubectl(&confirm, "").await);
     stacks[0].until_gone().await;

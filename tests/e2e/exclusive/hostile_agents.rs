@@ -1,4 +1,4 @@
-//! Tests agents that a tenant has replaced by other programs. They must not affect other Stacks.
+//! Tests agents that a tenant has replaced with other programs. These agents must not affect other Stacks.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use crate::harness::{
     wait_until,
 };
 
-/// Size of the source in bytes, larger than the buffers of a connection.
+/// Size of the source in bytes. The source is larger than the buffers of a connection.
 const SOURCE: usize = 8 * 1024 * 1024;
 const RUN_TIME: Duration = Duration::from_secs(2);
-/// Number of Stacks with slow agents, greater than the number of stream slots.
+/// Number of Stacks with slow agents, which exceeds the number of stream slots.
 const SLOW: usize = 12;
-/// Maximum additional time that hostile agents may cause for another Stack, sufficient for a fully loaded machine.
+/// Maximum additional delay of another Stack because of hostile agents. The value is sufficient for a fully loaded
+/// machine.
 const DELAY: Duration = Duration::from_secs(5);
 
 #[test]
@@ -44,7 +45,7 @@ fn runs_of_hostile_agents_are_recorded_and_delay_no_other_namespace() {
     });
 }
 
-/// Returns the fault of the agent, selected by the first part of the Stack's name.
+/// Returns the fault of an agent. The first part of the name of the Stack selects the fault.
 fn fault(name: &str) -> Fault {
     match name.split('-').next() {
         Some("huge") => Fault::HugeResults,
@@ -80,7 +81,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
         assert!(alongside < alone + DELAY, "{name} took {alongside:?} with hostile agents, and {alone:?} without them");
     }
 
-    // These Stacks wait for a stream slot while the slow agents occupy all slots.
+    // While the slow agents occupy all stream slots, these Stacks wait for a slot.
     for stack in [&huge, &flood] {
         stack.until("to be Ready despite the hostile agents", WaitLimit::Long, is_done).await;
     }
@@ -98,8 +99,8 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
-    // The controller limits the rate at which it reads messages. The run therefore takes longer, with one write every
-    // few seconds.
+    // The controller limits the rate at which it reads messages. The run therefore takes longer, and the controller
+    // writes the status only every few seconds.
     let limit = 20 + lasted.as_secs() / 2;
     assert!(written as u64 <= limit, "a run with excessive progress for {lasted:?} caused {written} status writes");
     for number in 0..SLOW {
@@ -107,7 +108,7 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     }
 }
 
-/// Returns the time until a new Stack is Ready.
+/// Creates a Stack, and returns the time until the Stack is Ready.
 async fn timed(scene: &Scene, source: &FluxObject<'_>, name: &str) -> Duration {
     let begin = Instant::now();
     start(scene, source, name).await.until("to be Ready", WaitLimit::Run, is_done).await;

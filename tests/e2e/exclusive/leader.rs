@@ -13,7 +13,7 @@ use crate::harness::{
     report_skipped, run_alone, wait_until,
 };
 
-/// Runs a test with two replicas and scales back to one.
+/// Scales the controller to two replicas, runs a test, and scales the controller to one replica.
 fn run_with_two_replicas(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -27,7 +27,7 @@ fn run_with_two_replicas(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)
     });
 }
 
-/// Returns a program whose run takes `seconds`.
+/// Returns a program whose run takes `seconds` seconds.
 fn slow_program(seconds: u32) -> Program {
     Program::new("slow").step("slow", json!({"seconds": seconds, "steps": seconds})).output("n", json!("${slow.count}"))
 }
@@ -54,7 +54,7 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
     });
 }
 
-/// Waits for the Event about the new leader, which has the same format as the Event of client-go.
+/// Waits for the event about the new leader, which has the same format as the event of client-go.
 async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
@@ -69,7 +69,7 @@ async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// Two replicas can both act as leader for a short time. This test makes that state permanent: without a lease, only
+/// For a short time, two replicas can both be the leader. This test makes this state permanent. Without a lease, only
 /// the other guards prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {
@@ -112,7 +112,7 @@ async fn both_lead(scene: &Scene) {
 }
 
 /// SIGSTOP suspends the leader process until another replica is the leader and the run has ended. All pending writes of
-/// the previous leader are then stale.
+/// the suspended process are then stale.
 #[test]
 fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
     let Some(audit) = AuditLog::open() else {

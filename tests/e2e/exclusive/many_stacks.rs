@@ -1,4 +1,4 @@
-//! Tests a controller restart with many idle Stacks, on a fake node with a fake agent.
+//! Tests a restart of the controller with many idle Stacks, on a fake node with a fake agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ use crate::harness::{Controller, FluxObject, Program, Scene, api_call, in_scene,
 use crate::progress::until_count;
 
 const STACKS: usize = 200;
-/// Duration of a run of the fake agent.
+/// Duration of each run of the fake agent.
 const RUN_TIME: Duration = Duration::from_millis(200);
 /// Number of concurrent creations and deletions.
 const CONCURRENCY: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Period in which a new controller reconciles each Stack exactly once.
+/// Period after the start of a controller in which it reconciles each Stack exactly once.
 const FIRST_RECONCILIATION: Duration = Duration::from_secs(60);
 
 #[test]
@@ -49,7 +49,8 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
     });
 }
 
-/// The controller reconciles each Workspace when it starts, and again about two minutes later.
+/// Checks the requests to the agents after a restart. The controller reconciles each Workspace at the start, and again
+/// about two minutes later.
 async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
@@ -79,13 +80,13 @@ async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were reconciled within ten seconds: {second:?}");
 }
 
-/// Returns the maximum number of requests in any interval of this length.
+/// Returns the maximum number of requests in an interval of this length.
 fn max_in_window(moments: &[Duration], window: Duration) -> usize {
     let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(*moment)).count();
     moments.iter().map(within).max().unwrap_or_default()
 }
 
-/// Returns the resource versions of all objects that a run or a status update would change, by kind and name.
+/// Returns the resource versions of all objects that a run or a write of a status would change, by kind and name.
 async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
         let version = |object: &K| object.resource_version().expect("resource version");
@@ -97,7 +98,7 @@ async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     [stacks, workspaces, updates].concat().into_iter().collect()
 }
 
-/// Creates a source that all Stacks use.
+/// Creates the source of all Stacks.
 async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
@@ -128,7 +129,7 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// Deletes the Stacks. The deletion of so many Stacks takes longer than the timeout for the removal of a scene.
+/// Deletes the Stacks, because the deletion of so many Stacks takes longer than the timeout of the removal of a scene.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)

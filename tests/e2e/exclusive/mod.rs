@@ -1,5 +1,5 @@
-//! Tests that must run alone, because they restart the controller or need all CPUs. `make test-all` runs them
-//! sequentially after all other tests. `make test` runs only those in `short_exclusive_tests` of `tests/run`.
+//! Tests that must run alone, because they restart the controller or need all CPUs. `make test-all` runs these tests
+//! sequentially after all other tests. `make test` runs only the tests in `short_exclusive_tests` of `tests/run`.
 
 mod api_server;
 mod crowd;

@@ -1,4 +1,5 @@
-//! Tests the overlays. Each test installs the controller of an overlay in place of the controller of the other tests.
+//! Tests the kustomize overlays. Each test installs the controller of an overlay instead of the controller of the other
+//! tests.
 
 use std::path::Path;
 
@@ -39,8 +40,8 @@ async fn until_available(namespace: &str) {
     .await;
 }
 
-/// Runs a test while the installed controller is scaled down. Then restores the controller and its RBAC rules, even if
-/// the test fails.
+/// Runs a test while the Deployment of the installed controller has no replicas. Then restores the controller and its
+/// RBAC rules, even if the test fails.
 async fn run_without_controller(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
@@ -51,8 +52,8 @@ async fn run_without_controller(test: impl AsyncFnOnce()) {
     .await;
 }
 
-/// Runs a test that changes the arguments of the installed controller. Then restores the arguments, even if the test
-/// fails.
+/// Runs a test that changes the arguments of the installed controller, and then restores the arguments, even if the
+/// test fails.
 async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
@@ -93,7 +94,7 @@ fn a_single_namespace_controller_has_no_rights_in_other_namespaces() {
     });
 }
 
-/// Checks that the overlay's controller runs and deletes a Stack with a Flux source.
+/// Checks that the controller of the overlay runs and deletes a Stack with a Flux source.
 async fn check_run_and_deletion(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("one").files()).await;
@@ -209,8 +210,8 @@ fn reports_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// Checks that the admission policy rejects each of these requests in the tenant's namespace, although the RBAC rules
-/// of the controller allow it.
+/// Checks that the admission policy rejects each of these requests in the namespace of the tenant, although the RBAC
+/// rules permit the requests of the controller.
 async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
@@ -338,8 +339,9 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-    // Each value consists of the first eight characters of a selector's SHA-256 digest:
-    // `printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`, and the same for the selector of shard1.
+    // Each value consists of the first eight characters of the SHA-256 digest of a selector. The command for the first
+    // selector is `printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`. The second value belongs to the
+    // selector of shard1.
     for end in ["42da7484", "73fdc1be"] {
         let name = format!("pulumi-controller-leader-election-{end}");
         let lease = api_call(format!("reading the Lease {name}"), leases.get(&name)).await;

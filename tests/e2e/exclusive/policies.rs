@@ -1,4 +1,4 @@
-//! Tests a controller with a policy pack for all Stacks.
+//! Tests a controller that enforces a policy pack for all Stacks.
 
 use serde_json::json;
 
@@ -16,7 +16,8 @@ fn a_policy_pack_of_the_cluster_applies_to_every_stack() {
     });
 }
 
-/// The image has no runtime for policies, so the run with the policy pack fails.
+/// Checks that the controller adds the policy pack to the run. The run fails, because the image has no runtime for
+/// policies.
 async fn enforce(scene: &Scene, controller: &Controller, before: &[String]) {
     let (source, policies) = (scene.source("app").await, scene.source("policies").await);
     let content = "name: house\nruntime: yaml\nversion: 1.0.0\n".to_owned();

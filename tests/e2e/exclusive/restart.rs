@@ -16,7 +16,7 @@ use crate::harness::{
     run_alone, run_with_cleanup, wait_until,
 };
 
-/// The controller exits once at each failpoint in the code while a Stack is created, run, destroyed and removed.
+/// At each failpoint in the code, the controller exits once during the creation, the run or the deletion of a Stack.
 #[test]
 fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     let failpoints = controller_failpoints();
@@ -27,7 +27,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
             for failpoint in &failpoints {
                 println!("the controller exits at {failpoint}");
                 in_scene("failpoint", async |scene| {
-                    // Only the first process exits at the failpoint. The restarted process continues.
+                    // Only the first process exits at the failpoint. The process after the restart continues.
                     controller.restart_with_failpoint(Some(failpoint)).await;
                     check_stack_lifecycle(scene, failpoint == EXPIRY_FAILPOINT).await;
                     controller.until_failpoint_reached(failpoint).await;
@@ -41,7 +41,7 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
 
 /// Failpoint between the record of the expiry and the deletion of an expired Stack.
 const EXPIRY_FAILPOINT: &str = "stack-expired";
-/// Steps of a run that executes a plan. The controller exits once at each of them.
+/// Failpoints of a run that executes an approved plan. The controller exits once at each of these failpoints.
 const STEPS_OF_APPROVED_RUN: [&str; 9] = [
     "stack-run-recorded",
     "stack-update-created",
@@ -68,7 +68,7 @@ fn a_restart_at_any_step_of_an_approved_run_executes_the_plan_once() {
     });
 }
 
-/// Exits at the failpoint in the run that executes an approved plan.
+/// Checks a run of an approved plan in which the controller exits at the failpoint.
 async fn check_approved_run(scene: &Scene, controller: &Controller, failpoint: &str) {
     controller.restart_with_failpoint(None).await;
     let role = "--clusterrole=pulumi-controller-approver";
@@ -100,11 +100,12 @@ async fn check_approved_run(scene: &Scene, controller: &Controller, failpoint: &
     assert_eq!(runs.len(), 2, "one plan and one up: {runs:?}");
 }
 
-/// Creates, runs and deletes a Stack. If `expires` is set, the controller deletes it. Checks that one run creates every
-/// resource once, that one run deletes every resource once, and that the outputs are written to an object.
+/// Creates, runs and deletes a Stack. If `expires` is true, the controller deletes the Stack. Checks that one run
+/// creates each resource once, that one run deletes each resource once, and that the controller writes the outputs to
+/// an object.
 async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     let source = scene.source("app").await;
-    // The program has an output, because the storage of the outputs Secret is one of the tested steps.
+    // The program has an output, because one failpoint is at the creation of the outputs Secret.
     let program =
         Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
     let commit = source.push(&program.files()).await;
@@ -130,8 +131,8 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     assert_eq!(runs.len(), 2, "one up and one destroy: {runs:?}");
 }
 
-/// Returns the failpoints in the code, except the failpoints of the agent, which is another process, and the failpoints of
-/// Workspaces that fall asleep or wake.
+/// Returns the failpoints in the code of the controller, except the failpoints of Workspaces that fall asleep or wake
+/// up. The failpoints of the agent are not included, because the agent is another process.
 fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
@@ -186,8 +187,8 @@ fn a_controller_killed_during_a_run_reattaches_after_its_restart() {
     });
 }
 
-/// The artifact store of the new controller pod is empty, and the workspace pod has installed another directory of the
-/// artifact.
+/// The artifact store of the new controller pod is empty, and the source in the workspace pod is another directory of
+/// the artifact.
 #[test]
 fn a_new_directory_starts_a_run_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
@@ -262,7 +263,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     });
 }
 
-/// Simulates the replacement of all nodes. Removes both the installed source and the artifact store.
+/// The test removes both the installed source and the artifact store, which simulates the replacement of all nodes.
 #[test]
 fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
@@ -298,8 +299,8 @@ fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     });
 }
 
-/// The API server accepts values that the controller's JSON parser rejects. One such Stack must not prevent the
-/// controller from listing the other Stacks.
+/// The API server accepts values that the JSON parser of the controller rejects. A Stack with such a value must not
+/// prevent the controller from listing the other Stacks.
 #[test]
 fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
     run_alone(async || {
@@ -329,7 +330,7 @@ fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
     });
 }
 
-/// Sets the conditions that a Stack has during a run, although no run is open.
+/// Sets the conditions of a Stack with an open run, although no run is open.
 async fn set_stale_run_conditions(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {

@@ -1,4 +1,4 @@
-//! Tests restarts of the controller while Workspaces are asleep, fall asleep or wake.
+//! Tests restarts of the controller while Workspaces are asleep, fall asleep or wake up.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,10 @@ use crate::harness::{Controller, Program, Scene, client, in_scene, once, run_alo
 use crate::pool;
 use crate::sleeping::{is_asleep, run_on_request, stack_with_idle_time, until_asleep};
 
-/// Failpoints between the steps of a sleep and of its end.
+/// Failpoints between the steps in which a Workspace falls asleep or wakes up.
 pub const FAILPOINTS: [&str; 4] = ["workspace-asleep", "stack-workspace-requested", "workspace-awake", POD_RECORDED];
-/// Failpoint between the record of a pod of a pool in the status of a Workspace and the change to its labels.
+/// Failpoint after the controller has recorded a pod of a pool in the status of a Workspace, and before the controller
+/// changes the labels of the pod.
 const POD_RECORDED: &str = "pod-recorded";
 
 #[test]
@@ -31,7 +32,8 @@ fn a_restart_of_the_controller_wakes_no_workspace() {
             let controller = Controller::new(&client().await);
             controller.kill().await;
             controller.until_available().await;
-            // When the restarted controller has run another Stack, it has also reconciled the first Stack.
+            // The run of another Stack proves that the controller has had time to reconcile the first Stack after the
+            // restart.
             let other = scene.start(scene.stack("other", &source)).await;
             other.until_applied(&commit).await;
             let after = main.workspace().await;
@@ -67,7 +69,7 @@ fn a_restart_at_any_step_of_a_sleep_neither_loses_nor_duplicates_a_run() {
     });
 }
 
-/// Runs a Stack, waits until its Workspace is asleep, and wakes it with a request.
+/// Runs a Stack, waits until its Workspace is asleep, and requests a run, which wakes the Workspace.
 async fn check_sleep(scene: &Scene) {
     let source = scene.source("app").await;
     let program = Program::new("sleeping-step").step("step", json!({"value": scene.id}));

@@ -1,5 +1,5 @@
-//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. These tests run alone, because the controller is
-//! scaled down while they create the objects of the operator.
+//! Tests the migration of Stacks from the Pulumi Kubernetes Operator. These tests run alone, because they stop the
+//! controller while they create the objects of the operator.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -20,7 +20,7 @@ use crate::harness::{
     in_scene, is_done, kubectl, once, run_alone, wait_until,
 };
 
-/// Runs a test in a scene while the controller is scaled down. The test scales the controller up.
+/// Stops the controller, and runs a test in a scene. The test must start the controller.
 fn run_without_controller(name: &str, test: impl AsyncFnOnce(&Scene, &Controller)) {
     run_alone(async || {
         let controller = Controller::new(&client().await);
@@ -71,10 +71,11 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
 fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
     run_without_controller("takeover-end", async |scene, controller| {
         let source = scene.source("app").await;
-        // The objects of the operator record a project with this name.
+        // The status of the objects of the operator contains this project name.
         let program = Program::new("hello").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
-        // Another Stack creates the state in the backend, because the test cluster does not run the operator's agent.
+        // Another Stack creates the state in the backend, because the test cluster does not run the agent of the
+        // operator.
         let creator = scene.start(scene.stack("maker", &source)).await;
         creator.until_applied(&commit).await;
         // The deletion of this Stack releases the Pulumi stack before the next Stack manages it.
@@ -147,7 +148,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
         for number in 0..STACKS {
             let name = format!("s{number:02}");
             let stack = scene.stack(&name, &source);
-            // Most Stacks have no Workspace, because fifty pods would overload the node.
+            // Most Stacks have no Workspace, because the pods of all Stacks would overload the node.
             let stack = match number < RUNNING_PODS {
                 true => scene.create_operator_objects(stack, &commit.revision()).await,
                 false => scene.create_operator_objects_without_workspace(stack, &commit.revision()).await,
@@ -167,7 +168,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
             if open.is_empty() { Poll::Found(()) } else { Poll::NotYet(format!("not taken over: {open:?}")) }
         })
         .await;
-        // The run of a Stack with another source proves that the controller has had time to reconcile all of these
+        // The run of a Stack with another source proves that the controller has had time to reconcile all migrated
         // Stacks.
         let other = scene.source("witness").await;
         let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
@@ -197,7 +198,7 @@ fn a_rollback_to_pko_succeeds_after_the_workspaces_are_deleted() {
         let main = scene.stack_handle("main", &left.stack);
         until_taken_over(scene, &main, &left).await;
 
-        // The migration guide describes this step.
+        // The test deletes the Workspace, as the migration guide describes.
         scene.delete::<Workspace>("main").await;
         wait_until("the Workspace and its pod to be deleted", WaitLimit::Run, async || {
             let workspaces = scene.list::<Workspace>().await.len();
@@ -217,7 +218,8 @@ fn a_rollback_to_pko_succeeds_after_the_workspaces_are_deleted() {
         assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares the revisions");
         assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
-        // The operator applies its Workspace without force, and the status of the Stack with force.
+        // Simulates writes of the operator. The operator applies its Workspace without force, and the status of the
+        // Stack with force.
         let before = left.workspace.expect("the Workspace of the operator");
         let mut again = Workspace::new("main", before.spec);
         again.metadata.labels = before.metadata.labels;
@@ -238,7 +240,8 @@ fn a_rollback_to_pko_succeeds_after_the_workspaces_are_deleted() {
     });
 }
 
-/// Waits until the operator neither manages nor owns any object. Checks that the spec of the Stack is unchanged.
+/// Waits until the operator is neither field manager nor owner of an object, and checks that the spec of the Stack is
+/// unchanged.
 async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &OperatorObjects) {
     main.until("to be taken over", WaitLimit::Run, |stack| !has_operator_fields(stack) && is_done(stack)).await;
     let object = names::workspace_object(&main.name);
@@ -252,7 +255,8 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Operator
         let updates = scene.list::<Update>().await;
         let theirs = [has_operator_fields(&workspace), has_operator_fields(&service), has_operator_fields(&set)];
         let has_operator_update = updates.iter().any(has_operator_fields);
-        // The controller first takes over the objects, and then removes the operator's owner references.
+        // The controller first becomes the field manager of the objects, and then removes the owner references of the
+        // operator.
         let owners = service.owner_references().len() + set.owner_references().len();
         if theirs == [false; 3] && !has_operator_update && owners == 0 {
             Poll::Found(())
@@ -317,7 +321,8 @@ async fn until_objects_are_deleted(scene: &Scene) {
     .await;
 }
 
-/// Returns a CustomResourceDefinition with another name whose status has the schema of a Program's status.
+/// Returns a CustomResourceDefinition with another name. The schema of its status is the schema of the status of a
+/// Program.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({
@@ -386,7 +391,7 @@ fn the_pko_program_crd_accepts_programs_without_a_url() {
             };
             set_status(&ours).await;
 
-            // The operator's definition requires `url`.
+            // The CustomResourceDefinition of the operator requires the field `url`.
             apply(program_status_definition(&["lastUpdateTime", "path", "revision", "url"])).await;
             kubectl(&["annotate", "programcopy", "app", &namespace, "a=b"], "").await;
             let mut theirs = ours.clone();

@@ -17,12 +17,13 @@ use crate::harness::{
 };
 use crate::runs_parts::slow;
 
-/// Phases of a push.
+/// Names of the spans of a push, in order.
 const PHASES: [&str; 5] = ["fetch", "placement", "queue", "run", "record"];
-/// Failpoint after the result of a run is recorded and before its spans are exported.
+/// Failpoint after the controller has recorded the result of a run, and before the controller exports the spans of the
+/// run.
 const RECORDED: &str = "update-recorded";
 
-/// A collector on this machine, which ends when this value is dropped.
+/// A collector on this machine. Drop this value to end the collector.
 struct Collector {
     http_port: u16,
     grpc_port: u16,
@@ -76,7 +77,7 @@ impl Collector {
         Collector { http_port, grpc_port, file, _process: process, _folder: folder }
     }
 
-    /// Returns the flags with which the controller and the CLI send their spans to this collector.
+    /// Returns the flags of the controller that select this collector for the spans of the controller and of the CLI.
     fn flags(&self) -> [String; 2] {
         let node = fake_nodes::address().ip();
         [
@@ -99,7 +100,7 @@ impl Collector {
         spans
     }
 
-    /// Returns the spans of the run of an Update, after the controller and the CLI have exported them.
+    /// Waits until the controller and the CLI have exported the spans of the run of an Update, and returns the spans.
     async fn until_complete(&self, update: &Update) -> Vec<Collected> {
         let trace = trace_of(update);
         wait_until(format!("the spans of trace {trace}"), WaitLimit::Reaction, async || {
@@ -135,7 +136,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// Returns the attributes with a text.
+/// Returns the attributes whose values are texts.
 fn attributes(object: &Value) -> BTreeMap<String, String> {
     let text = |attribute: Value| {
         Some((attribute["key"].as_str()?.to_owned(), attribute["value"]["stringValue"].as_str()?.to_owned()))
@@ -159,7 +160,7 @@ async fn update_of(main: &StackHandle<'_>, commit: &Commit) -> Update {
     main.updates().await.into_iter().find(is_of_commit).expect("an Update of the commit")
 }
 
-/// Returns the only controller span with this name.
+/// Returns the only span of the controller with this name.
 fn the<'a>(spans: &'a [Collected], name: &str) -> &'a Collected {
     let found: Vec<&Collected> =
         spans.iter().filter(|span| span.service == "pulumi-controller" && span.name == name).collect();
@@ -205,7 +206,7 @@ async fn check(scene: &Scene, controller: &Controller, collector: &Collector) {
     let log = main.pod_log("pulumi").await;
     assert!(log.contains(&trace), "the log of the agent contains the trace: {log}");
 
-    // The controller is killed during the run, and another time before it exports the spans.
+    // Kills the controller during the run. The new process exits at the failpoint before it exports the spans.
     let second = source.push(&slow("traces", 10).files()).await;
     main.log.wait_for("create", "slow", "begin").await;
     controller.kill().await;
@@ -229,7 +230,7 @@ async fn check(scene: &Scene, controller: &Controller, collector: &Collector) {
     }
 }
 
-/// Checks the spans of a run that no crash has affected after its end.
+/// Checks the spans of a run. No crash must have affected the export of the spans.
 fn check_trace(scene: &Scene, update: &Update, spans: &[Collected]) {
     let (root, run) = (the(spans, "pulumi up"), the(spans, "run"));
     assert_eq!(root.parent, "");

@@ -46,8 +46,8 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
     });
 }
 
-/// Returns the last controller version that supports agents of the current version, and the first version that does
-/// not.
+/// Returns the last version of the controller that supports agents of the current version, and the first version
+/// without this support.
 fn versions() -> [String; 2] {
     let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
     let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));

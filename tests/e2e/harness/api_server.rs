@@ -11,12 +11,13 @@ use tokio::time::timeout;
 /// Timeout for a command that stops the API server or waits until it is ready.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How the API server becomes unavailable.
+/// Kind of an outage of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageKind {
-    /// Kills the process: connections close. After the next start, the resource versions of the watches have expired.
+    /// The process is killed, and connections close. After the next start, the resource versions of the watches have
+    /// expired.
     Stopped,
-    /// Suspends the process: connections stay open, and requests get no response.
+    /// The process is suspended. Connections stay open, and requests receive no response.
     Paused,
 }
 
@@ -29,26 +30,27 @@ impl OutageKind {
     }
 }
 
-/// Guard for an API server outage. The outage ends with `finish` or when the guard is dropped.
+/// Guard of an API server outage. Call `finish` or drop the guard to end the outage.
 pub struct ApiServerOutage {
     end: Option<&'static str>,
 }
 
 impl ApiServerOutage {
-    /// Returns whether the tests have started this cluster. The API server of any other cluster must not be stopped.
+    /// Returns whether the tests have started this cluster. The tests must not stop the API server of another cluster.
     pub fn is_possible() -> bool {
         std::env::var_os("CLUSTER_RUN_DIR").is_some()
     }
 
     pub async fn start(kind: OutageKind) -> ApiServerOutage {
         let (begin, end) = kind.commands();
-        // The guard exists before the command runs, so that a failure also restarts the API server.
+        // The function creates the guard before it runs the command, so that a failed command also restarts the API
+        // server.
         let outage = ApiServerOutage { end: Some(end) };
         run(begin).await;
         outage
     }
 
-    /// Ends the outage and returns when the API server is ready.
+    /// Ends the outage, and waits until the API server is ready.
     pub async fn finish(mut self) {
         if let Some(word) = self.end.take() {
             run(word).await;
@@ -84,8 +86,8 @@ fn command(word: &str) -> Command {
     command
 }
 
-/// Reports a skipped test. The test harness does not capture direct writes to standard error, and `tests/run` lists
-/// these lines.
+/// Reports a skipped test. The function writes directly to stderr, because the test harness of Rust does not capture
+/// direct writes, and because `tests/run` lists these lines.
 pub fn report_skipped(test: &str, why: &str) {
     drop(writeln!(std::io::stderr(), "NOT RUN: {test}: {why}"));
 }

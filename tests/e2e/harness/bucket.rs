@@ -1,4 +1,5 @@
-//! Buckets on the S3 server, filled through the S3 API, and the Flux Bucket objects that track them.
+//! Buckets on the S3 server, and the Flux Bucket objects that track these buckets. The tests upload files with the S3
+//! API.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -18,7 +19,7 @@ const REGION: &str = "us-east-1";
 /// Validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
-/// A bucket of one scene and the Flux Bucket object that tracks it.
+/// A bucket of one scene, and the Flux Bucket object that tracks the bucket.
 pub struct Bucket<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
@@ -32,7 +33,7 @@ impl Scene {
 }
 
 impl Bucket<'_> {
-    /// Uploads the files, requests a reconciliation of the Bucket, and waits for an artifact other than `before`.
+    /// Uploads the files, requests a reconciliation of the Bucket, and waits for another artifact than `before`.
     pub async fn put(&self, files: &[File], before: Option<&SourceArtifact>) -> SourceArtifact {
         let environment = Environment::get();
         let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");

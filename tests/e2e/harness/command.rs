@@ -1,4 +1,4 @@
-//! Runs command-line tools, such as `kubectl`, as a user does.
+//! Runs command-line tools such as `kubectl`.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the standard output of a program, or the standard error if the program fails.
+/// Runs a program, and returns stdout or, if the program fails, stderr.
 pub async fn try_run_program(program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = tokio::process::Command::new(program);
     command.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -29,18 +29,18 @@ pub async fn try_run_program(program: &str, arguments: &[&str], input: &str) -> 
     }
 }
 
-/// Runs a program and panics if it fails.
+/// Runs a program, and returns stdout. Panics if the program fails.
 pub async fn run_program(program: &str, arguments: &[&str], input: &str) -> String {
     let result = try_run_program(program, arguments, input).await;
     result.unwrap_or_else(|problem| panic!("{program} {arguments:?}: {problem}"))
 }
 
-/// Returns the standard output of `kubectl`, or the standard error if the command fails.
+/// Runs `kubectl`, and returns stdout or, if the command fails, stderr.
 pub async fn try_kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
     try_run_program("kubectl", arguments, input).await
 }
 
-/// Runs `kubectl` and panics if it fails.
+/// Runs `kubectl`, and returns stdout. Panics if the command fails.
 pub async fn kubectl(arguments: &[&str], input: &str) -> String {
     run_program("kubectl", arguments, input).await
 }

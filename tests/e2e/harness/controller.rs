@@ -11,9 +11,9 @@ use super::wait::{Poll, WaitLimit, api_call, wait_until};
 pub(super) const NAMESPACE: &str = "flux-system";
 pub(super) const DEPLOYMENT: &str = "pulumi-controller";
 
-/// Environment variable that sets the failpoint at which the controller in the test image exits.
+/// Environment variable with the failpoint at which the controller in the test image exits.
 const FAILPOINTS: &str = "FAILPOINTS";
-/// Environment variable that overrides the version that the controller in the test image reports.
+/// Environment variable with the version that the controller in the test image reports instead of its own version.
 const PRETENDED_VERSION: &str = "PRETENDED_VERSION";
 
 pub struct Controller {
@@ -56,25 +56,27 @@ impl Controller {
         .await;
     }
 
-    /// Deletes the controller's pod without a grace period, to simulate the loss of a machine. Returns the UID of the pod.
+    /// Deletes the pod of the controller without a grace period, which simulates the loss of a machine. Returns the UID
+    /// of the pod.
     pub async fn kill(&self) -> String {
         let pod = self.pod().await;
         self.kill_pod(&pod.name_any()).await;
         pod.uid().unwrap_or_default()
     }
 
-    /// Deletes one controller pod without a grace period.
+    /// Deletes one pod of the controller without a grace period.
     pub async fn kill_pod(&self, name: &str) {
         let without_grace_period = DeleteParams::default().grace_period(0);
         api_call(format!("deleting the controller's pod {name}"), self.pods.delete(name, &without_grace_period)).await;
     }
 
-    /// Restarts the controller so that it exits at the failpoint; `None` disables failpoints.
+    /// Restarts the controller with this failpoint. The controller exits when it reaches the failpoint. `None` disables
+    /// failpoints.
     pub async fn restart_with_failpoint(&self, failpoint: Option<&str>) {
         self.start_with_variable(FAILPOINTS, failpoint).await;
     }
 
-    /// Restarts the controller so that it reports another version. `None` restores its own version.
+    /// Restarts the controller, which then reports this version. `None` restores its own version.
     pub async fn restart_with_version(&self, version: Option<&str>) {
         self.start_with_variable(PRETENDED_VERSION, version).await;
     }
@@ -88,7 +90,7 @@ impl Controller {
         self.until_available().await;
     }
 
-    /// Returns the arguments of the controller's container.
+    /// Returns the arguments of the container of the controller.
     pub async fn arguments(&self) -> Vec<String> {
         self.container().await.args.expect("the controller has arguments")
     }
@@ -99,12 +101,12 @@ impl Controller {
         self.until_replicas(replicas).await;
     }
 
-    /// Sets environment variables of the controller's container. The caller then waits for the rollout.
+    /// Sets environment variables of the container of the controller. The caller must wait for the rollout.
     pub async fn set_variables(&self, variables: &[Value]) {
         self.change(json!({ "env": variables })).await;
     }
 
-    /// Removes environment variables of the controller's container. The caller then waits for the rollout.
+    /// Removes environment variables of the container of the controller. The caller must wait for the rollout.
     pub async fn remove_variables(&self, names: &[&str]) {
         let variables: Vec<Value> = names.iter().map(|name| json!({"name": name, "$patch": "delete"})).collect();
         self.change(json!({ "env": variables })).await;
@@ -116,7 +118,7 @@ impl Controller {
         containers.into_iter().next().expect("the controller has a container")
     }
 
-    /// Patches the controller's container.
+    /// Patches the container of the controller.
     async fn change(&self, mut container: Value) {
         let action = format!("patching the controller's container with {container}");
         container["name"] = json!(self.container().await.name);
@@ -124,7 +126,7 @@ impl Controller {
         api_call(action, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until a container of the controller has restarted since the last rollout.
+    /// Waits until a container of the controller has restarted after the last rollout.
     pub async fn until_failpoint_reached(&self, failpoint: &str) {
         wait_until(format!("the controller to exit at the failpoint {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;

@@ -1,4 +1,4 @@
-//! Creates many Stacks in several namespaces from one source.
+//! Creates many Stacks with the same source in several namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,31 +17,31 @@ use super::scene::Scene;
 use super::stack::{StackHandle, describe, is_done};
 use super::wait::WaitLimit;
 
-/// Label of each Stack; its value identifies the Stacks that were created together.
+/// Label of each Stack. The value identifies the Stacks of one crowd.
 const LABEL: &str = "pulumi-controller.test/crowd";
 /// Name of the GitRepository in each namespace.
 const REPOSITORY: &str = "app";
 
-/// Many Stacks that were created at the same time.
+/// Many Stacks that the harness has created at the same time.
 pub struct Crowd<'a> {
     pub stacks: Vec<StackHandle<'a>>,
-    /// Digest of the artifact that all Stacks run.
+    /// Digest of the artifact of all Stacks.
     pub digest: String,
     scene: &'a Scene,
     began: Instant,
 }
 
-/// Times from the creation of the first Stack until each Stack was Ready.
+/// Times from the creation of the first Stack until the Stacks are Ready.
 #[derive(Debug)]
 pub struct CompletionTimes {
-    /// Times by namespace, in ascending order.
+    /// Times of the Stacks in each namespace, in ascending order.
     pub done: BTreeMap<String, Vec<Duration>>,
     pub all_done: Duration,
 }
 
 impl<'a> Crowd<'a> {
-    /// Creates the given number of Stacks in each scene simultaneously. Their program has one resource, and its
-    /// artifact is available before the first Stack is created.
+    /// Creates the given number of Stacks in each scene simultaneously. The program of the Stacks has one resource. The
+    /// artifact is available before the creation of the first Stack.
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
         let (scene, _) = *groups.first().expect("at least one scene");
         let source = scene.source(REPOSITORY).await;
@@ -67,7 +67,8 @@ impl<'a> Crowd<'a> {
         Crowd { stacks: stacks.await, digest, scene, began }
     }
 
-    /// Waits until each Stack has applied the commit. Uses a watch, because polling sixty Stacks would add load.
+    /// Waits until each Stack has applied the commit. Uses a watch, because polls of sixty Stacks would increase the
+    /// load.
     pub async fn until_done(&self, wait_limit: WaitLimit) -> CompletionTimes {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();
         let mut done: BTreeMap<(String, String), Duration> = BTreeMap::new();

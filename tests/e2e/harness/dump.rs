@@ -1,4 +1,4 @@
-//! Writes the state of the cluster after a failed test to one file.
+//! Writes the state of the cluster to a file after a failed test.
 
 use std::fmt::{Debug, Write as _};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use super::source::GitRepository;
 /// Maximum number of log lines per container.
 const LOG_LINES: i64 = 400;
 
-/// Timeout for collecting the whole state.
+/// Timeout of the collection of the state.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Writes the file below the target folder and returns its path.
+/// Writes the file to the target directory, and returns the path of the file.
 pub async fn write(scene: &Scene) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.txt", scene.namespace));
     let text = timeout(TIMEOUT, text(scene))

@@ -29,7 +29,7 @@ pub struct Environment {
 static ENVIRONMENT: LazyLock<Result<Environment, String>> = LazyLock::new(|| read(|name| std::env::var(name).ok()));
 
 impl Environment {
-    /// Returns the environment. Panics with an explanation if the cluster script did not start the test.
+    /// Returns the environment. Panics with an explanation if the cluster script has not started the test.
     pub fn get() -> &'static Environment {
         match &*ENVIRONMENT {
             Ok(environment) => environment,
@@ -38,8 +38,8 @@ impl Environment {
     }
 }
 
-/// Reads the environment. `KUBECONFIG` alone is an error: the other variables prove that the cluster script selected
-/// the cluster.
+/// Reads the environment. Returns an error if only `KUBECONFIG` is set, because the other variables prove that the
+/// cluster script has selected the cluster.
 fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
     let names = [
         "KUBECONFIG",

@@ -1,4 +1,4 @@
-//! Client for the source server with injected faults (`tests/cluster/services/faultserver`).
+//! Client of the source server with injected faults (`tests/cluster/services/faultserver`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::environment::Environment;
 use super::http;
 use super::scene::Scene;
 
-/// Description of a served file.
+/// Description of a file on the server.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ServedFile {
     pub size: i64,
@@ -19,12 +19,12 @@ pub struct ServedFile {
     pub requests: u64,
 }
 
-/// The fault server, restricted to the files of one scene.
+/// Client of the fault server for the files of one scene.
 pub struct FaultServer {
     folder: String,
 }
 
-/// Request timeout; generating a large archive is slow.
+/// Timeout of a request. The generation of a large archive is slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl FaultServer {
@@ -32,13 +32,14 @@ impl FaultServer {
         FaultServer { folder: scene.namespace.clone() }
     }
 
-    /// Uploads a file, which is then served without faults. Returns an artifact whose revision is the name of the file.
+    /// Uploads a file, which the server then provides without faults. Returns an artifact whose revision is the name of
+    /// the file.
     pub async fn upload(&self, name: &str, content: Vec<u8>) -> SourceArtifact {
         let described = self.put(&format!("content/{}/{name}", self.folder), content).await;
         self.artifact(name, &described)
     }
 
-    /// Sets the faults of the responses for a file. `{}` removes all faults.
+    /// Sets the faults of the responses to requests for a file. `{}` removes all faults.
     pub async fn set_faults(&self, name: &str, behavior: Value) -> SourceArtifact {
         let described = self.put(&format!("behavior/{}/{name}", self.folder), behavior.to_string().into_bytes()).await;
         self.artifact(name, &described)

@@ -1,4 +1,4 @@
-//! Objects of Flux's notification-controller, and the HTTP requests that it receives and sends.
+//! Objects of the notification-controller of Flux, and the HTTP requests that this controller receives and sends.
 
 use axum::http::Request;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -31,7 +31,7 @@ impl Scene {
         api_call(action, api.create(&PostParams::default(), &object)).await;
     }
 
-    /// Waits until a Receiver is Ready and returns its webhook path.
+    /// Waits until a Receiver is Ready, and returns the path of its webhook.
     pub async fn webhook_path(&self, receiver: &str) -> String {
         let api = self.notifications("Receiver");
         wait_until(format!("the Receiver {receiver} to be Ready"), WaitLimit::Reaction, async || {
@@ -51,7 +51,8 @@ impl Scene {
         .await
     }
 
-    /// Calls a Flux Receiver through the API server's proxy to its Service and returns the response status.
+    /// Calls a Flux Receiver through the proxy of the API server to its Service, and returns the status code of the
+    /// response.
     pub async fn call_webhook(&self, path: &str, headers: &[(&str, String)], body: &str) -> u16 {
         let url = format!("/api/v1/namespaces/flux-system/services/webhook-receiver:80/proxy{path}");
         let mut request = Request::post(&url).header("Content-Type", "application/json");
@@ -63,7 +64,7 @@ impl Scene {
         response.status().as_u16()
     }
 
-    /// Returns an in-cluster URL that records requests for this scene.
+    /// Returns an in-cluster URL at which the server records the requests of this scene.
     pub fn hook_url(&self, name: &str) -> String {
         format!("{}/hooks/{}/{name}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }
@@ -73,7 +74,7 @@ impl Scene {
         format!("{}/{}/{repository}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }
 
-    /// Returns the requests recorded so far.
+    /// Returns all requests that the server has recorded.
     pub async fn calls(&self) -> Vec<Call> {
         let url = format!("{}/control/calls/{}", Environment::get().source_faults_url, self.namespace);
         let action = format!("requesting {url}");
@@ -82,7 +83,7 @@ impl Scene {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{action}: invalid response {text}: {error}"))
     }
 
-    /// Waits for a recorded request for which `is_match` returns true, and returns the request.
+    /// Waits for a recorded request that matches `is_match`, and returns the request.
     pub async fn until_called(&self, what: &str, is_match: impl Fn(&Call) -> bool) -> Call {
         wait_until(format!("{what} to be posted"), WaitLimit::Reaction, async || {
             let calls = self.calls().await;

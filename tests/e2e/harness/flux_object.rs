@@ -17,12 +17,12 @@ pub struct FluxObject<'a> {
 }
 
 impl Scene {
-    /// Returns a handle for a source in Flux's own API group. Does not create the object.
+    /// Returns a handle for a source in the API group of Flux. Does not create the object.
     pub fn flux_object(&self, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         self.source_object("source.toolkit.fluxcd.io", kind, plural, name)
     }
 
-    /// Returns a handle for a source of version `v1` in any API group. Does not create the object.
+    /// Returns a handle for a source with the version `v1` of an API group. Does not create the object.
     pub fn source_object(&self, group: &str, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
         FluxObject { scene: self, resource, name: name.to_owned() }
@@ -73,7 +73,7 @@ impl FluxObject<'_> {
         api_call(format!("reading {}", self.what()), call.get_opt(&self.name)).await.is_some()
     }
 
-    /// Deletes the object if it exists, and waits until its finalizers are removed.
+    /// Deletes the object if it exists, and waits until the object no longer exists.
     pub async fn delete(&self) {
         if !self.exists().await {
             return;
@@ -91,7 +91,7 @@ impl FluxObject<'_> {
         .await;
     }
 
-    /// Requests a reconciliation from Flux, as a Receiver does after a webhook call.
+    /// Requests a reconciliation by Flux with the same annotation as a Receiver.
     pub async fn request_reconciliation(&self) {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
@@ -99,7 +99,7 @@ impl FluxObject<'_> {
         api_call(format!("annotating {}", self.what()), call.patch(&self.name, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until the status of the source has an artifact for which `expected` returns true.
+    /// Waits until the status of the source contains an artifact that matches `expected`.
     pub async fn artifact(&self, what: &str, expected: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
         wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
@@ -118,7 +118,7 @@ impl FluxObject<'_> {
         .await
     }
 
-    /// Writes an artifact to the status of the source, as the controller of the source does.
+    /// Writes an artifact to the status of the source, like the controller of the source.
     pub async fn publish(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);

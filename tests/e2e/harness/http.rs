@@ -15,7 +15,7 @@ pub fn client() -> &'static Client {
     &CLIENT
 }
 
-/// Sends a request that must succeed and returns the response.
+/// Sends a request, and returns the response. Panics if the request fails.
 pub async fn send(action: &str, request: RequestBuilder) -> Response {
     let response = request.send().await.unwrap_or_else(|error| panic!("{action}: {error:?}"));
     let status = response.status();

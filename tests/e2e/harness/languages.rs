@@ -1,10 +1,10 @@
-//! Image with the language runtimes, and registry of the test cluster for npm, Python and Go packages.
+//! Image with the language runtimes, and the registry of the test cluster for npm, Python and Go packages.
 
 use serde_json::{Value, json};
 
 /// Image with the language runtimes.
 pub const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
-/// URL of the registry, which also serves plugins.
+/// URL of the registry, which also provides plugins.
 pub const REGISTRY: &str = "http://packages.test-services";
 pub const REGISTRY_HOST: &str = "packages.test-services";
 

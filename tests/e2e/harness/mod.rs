@@ -1,7 +1,7 @@
 //! Test harness: the cluster, one scene per test, and helpers to observe it.
 //!
 //! A test calls `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. A test that restarts
-//! the controller calls `run_alone`; no other test runs at that time.
+//! the controller calls `run_alone`, and no other test runs during this test.
 
 mod api_server;
 mod browser;
@@ -62,7 +62,7 @@ pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, wait
 pub use volume::Volume;
 pub use wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 
-/// The async runtime of all tests, which also drives the connections of the shared clients.
+/// Async runtime of all tests. The connections of the shared clients also use this runtime.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     rustls::crypto::ring::default_provider()
         .install_default()
@@ -74,7 +74,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a runtime can be started")
 });
 
-/// Lock on the controller. A test that restarts the controller holds the write lock, and any other test holds a read
+/// Lock of the controller. A test that restarts the controller holds the write lock, and each other test holds a read
 /// lock.
 static CONTROLLER_LOCK: RwLock<()> = RwLock::const_new(());
 
@@ -94,7 +94,7 @@ pub fn run_alone(test: impl AsyncFnOnce()) {
     });
 }
 
-/// Runs `test` and then `afterwards`. If `test` panics, runs `afterwards` before the panic continues.
+/// Runs `test` and then `afterwards`. If `test` panics, runs `afterwards`, and then resumes the panic.
 pub async fn run_with_cleanup(test: impl AsyncFnOnce(), afterwards: impl AsyncFnOnce()) {
     let outcome = AssertUnwindSafe(test()).catch_unwind().await;
     afterwards().await;
@@ -103,8 +103,8 @@ pub async fn run_with_cleanup(test: impl AsyncFnOnce(), afterwards: impl AsyncFn
     }
 }
 
-/// Creates a scene, runs the test in it, checks the conditions of every Stack, and removes the scene. If the test
-/// fails, writes the state of the scene to a file and keeps the scene.
+/// Creates a scene, runs the test in the scene, checks the conditions of every Stack, and removes the scene. If the
+/// test fails, writes the state of the scene to a file, and keeps the scene.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     let began = Instant::now();
     let scene = Scene::new(name).await;
@@ -117,7 +117,8 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // The test harness does not report durations and does not capture direct writes to standard error.
+            // Reports the duration, because the test harness of Rust does not. The harness also does not capture direct
+            // writes to stderr.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

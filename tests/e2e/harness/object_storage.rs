@@ -15,7 +15,7 @@ pub const REGION: &str = "us-east-1";
 /// Validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
-/// A bucket that the controller can write to.
+/// A bucket to which the controller can write.
 pub struct ObjectStorage {
     name: String,
     bucket: Bucket,
@@ -31,7 +31,8 @@ impl ObjectStorage {
         let url = bucket.create_bucket(&credentials).sign(SIGNATURE_VALIDITY);
         let request = http::client().put(url);
         let status = request.send().await.map(|response| response.status());
-        // An earlier test run can have created the bucket. The names of its objects contain another namespace.
+        // An earlier test run can have created the bucket. Its objects do not collide, because their names contain
+        // another namespace.
         let exists = status.as_ref().is_ok_and(|status| status.is_success() || *status == StatusCode::CONFLICT);
         assert!(exists, "creating the bucket {name}: {status:?}");
         ObjectStorage { name: name.to_owned(), bucket, credentials }
@@ -44,7 +45,7 @@ impl ObjectStorage {
         format!("s3://{}/{prefix}?{parameters}", self.name)
     }
 
-    /// Returns the environment variables with the credentials.
+    /// Returns the environment variables with the credentials of the bucket.
     pub fn variables() -> Vec<Value> {
         let environment = Environment::get();
         let variables =
@@ -63,7 +64,7 @@ impl ObjectStorage {
         listed.contents.into_iter().map(|object| object.key).collect()
     }
 
-    /// Returns the text of an object, and decompresses it if necessary.
+    /// Returns the text of an object, which the function decompresses if necessary.
     pub async fn read(&self, name: &str) -> String {
         let url = self.bucket.get_object(Some(&self.credentials), name).sign(SIGNATURE_VALIDITY);
         let response = http::send("reading the history", http::client().get(url)).await;

@@ -1,5 +1,5 @@
-//! Artifacts that tests push to the OCI registry as `flux push artifact` does, and the OCIRepository objects that track
-//! them.
+//! Repositories in the OCI registry, and the OCIRepository objects that track these repositories. The tests push
+//! artifacts in the format of `flux push artifact`.
 
 use pulumi_controller::artifact::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -17,7 +17,7 @@ const CONFIG: &str = "application/vnd.cncf.flux.config.v1+json";
 const LAYER: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
 const TAG: &str = "latest";
 
-/// A repository in the registry and the OCIRepository that tracks its tag `latest`.
+/// A repository in the registry, and the OCIRepository that tracks the tag `latest` of the repository.
 pub struct OciRepository<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
@@ -32,12 +32,13 @@ impl Scene {
 }
 
 impl OciRepository<'_> {
-    /// Pushes the files as `latest` and requests a reconciliation. Returns the revision in Flux's format.
+    /// Pushes the files with the tag `latest`, and requests a reconciliation. Returns the revision in the format of
+    /// Flux.
     pub async fn push(&self, files: &[File]) -> String {
         self.push_with(files, json!({})).await
     }
 
-    /// Pushes the files with an origin revision, as `flux push artifact --revision` does.
+    /// Pushes the files with an origin revision, like `flux push artifact --revision`.
     pub async fn push_with_origin(&self, files: &[File], origin: &str) -> String {
         self.push_with(files, json!({"org.opencontainers.image.revision": origin})).await
     }
@@ -64,7 +65,7 @@ impl OciRepository<'_> {
         revision
     }
 
-    /// Pushes a blob in one request. Returns the descriptor of the blob for a manifest.
+    /// Pushes a blob in one request, and returns the descriptor of the blob for a manifest.
     async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
         let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));
@@ -81,7 +82,7 @@ impl OciRepository<'_> {
         format!("{}/v2/{}", Environment::get().registry_url, self.repository())
     }
 
-    /// Returns the repository name in the registry, which all scenes share.
+    /// Returns the name of the repository. All scenes share the registry, so the name contains the namespace.
     fn repository(&self) -> String {
         format!("{}/{}", self.scene.namespace, self.object.name)
     }

@@ -1,5 +1,5 @@
 //! Creates the objects that version 2.9 of the Pulumi Kubernetes Operator leaves in a cluster. The objects in
-//! `tests/operator` are the templates; each test sets their names and their source.
+//! `tests/operator` are the templates. Each test sets the names and the source of the objects.
 
 use std::fmt::Debug;
 
@@ -18,18 +18,20 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 use super::wait::api_call;
 
-/// The Stack in `tests/operator` that is the template, with its UID and the UID of its Workspace.
+/// Name of the Stack in `tests/operator` that is the template.
 const EXAMPLE: &str = "from-flux";
+/// UID of this Stack.
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
+/// UID of the Workspace of this Stack.
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// Script that replaces the operator's agent in the containers of the StatefulSet. It runs until SIGTERM.
+/// Script that replaces the agent of the operator in the containers of the StatefulSet. The script runs until SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
 /// Objects of the operator for one Stack.
 pub struct OperatorObjects {
-    /// The Stack as the API server has stored it.
+    /// Stack after its creation in the API server.
     pub stack: Stack,
     pub workspace: Option<Workspace>,
     pub update: Update,
@@ -39,24 +41,25 @@ pub struct OperatorObjects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
     Ended,
-    /// The run has ended, and the Workspace was reclaimed.
+    /// The run has ended, and the operator has deleted the Workspace.
     Reclaimed,
-    /// The operator stopped during the run.
+    /// The operator has stopped during the run.
     Open,
 }
 
 impl Scene {
-    /// Creates a Stack whose last run by the operator applied this revision, with its Workspace, Update and pod.
+    /// Creates a Stack with its Workspace, Update and pod. The last run of the operator has applied this revision.
     pub async fn create_operator_objects(&self, stack: Stack, revision: &str) -> OperatorObjects {
         self.create_objects(stack, revision, Run::Ended).await
     }
 
-    /// Creates a Stack whose last run by the operator applied this revision, without a Workspace and a pod.
+    /// Creates a Stack without a Workspace and a pod. The last run of the operator has applied this revision.
     pub async fn create_operator_objects_without_workspace(&self, stack: Stack, revision: &str) -> OperatorObjects {
         self.create_objects(stack, revision, Run::Reclaimed).await
     }
 
-    /// Creates a Stack whose last run by the operator applied this revision, with an open run of another revision.
+    /// Creates a Stack with an open run of another revision. The last completed run of the operator has applied this
+    /// revision.
     pub async fn create_operator_objects_with_open_run(&self, stack: Stack, revision: &str) -> OperatorObjects {
         self.create_objects(stack, revision, Run::Open).await
     }
@@ -65,7 +68,8 @@ impl Scene {
         let name = stack.name_any();
         let mut written = serde_json::to_value(&stack).expect("a Stack is JSON");
         written["metadata"]["finalizers"] = json!([STACK_FINALIZER]);
-        // The operator removes this default value, and a GitOps tool sets it again. The controller must keep it.
+        // The operator removes this default value, and a GitOps tool sets the value again. The controller must keep the
+        // value.
         written["spec"]["refresh"] = json!(false);
         let stack: Stack = self.create(written).await;
         let uid = stack.uid().expect("object UID");
@@ -132,7 +136,7 @@ impl Scene {
         self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
     }
 
-    /// Replaces the operator's images, which the test cluster does not have, and the commands of the containers.
+    /// Replaces the images of the operator, which the test cluster does not have, and the commands of the containers.
     fn with_placeholder_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
@@ -152,7 +156,7 @@ impl Scene {
                 }
             }
         }
-        // The test cluster has neither the Secrets and ConfigMaps nor the ServiceAccount of the example.
+        // The test cluster contains neither the Secrets and ConfigMaps nor the ServiceAccount of the example.
         pod["serviceAccountName"] = json!("default");
         pod["serviceAccount"] = json!("default");
         pod["volumes"] = json!([{"name": "share", "emptyDir": {}}]);
@@ -174,7 +178,7 @@ impl<K> Kind for K where
 {
 }
 
-/// Returns the example object in a file with the name, the namespace and the UIDs of this Stack.
+/// Returns the example object in a file after the replacement of the name, the namespace and the UIDs.
 fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
     let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
     let is_example = |object: &&Value| {
@@ -192,12 +196,12 @@ fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Va
     object
 }
 
-/// Replaces the UID of the example's Workspace in the owner references.
+/// Replaces the UID of the Workspace of the example in the owner references.
 fn with_workspace_uid(object: Value, workspace: &str) -> Value {
     serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("valid JSON")
 }
 
-/// Returns the names of an object's field managers.
+/// Returns the names of the field managers of an object.
 pub fn field_managers<K: Resource>(object: &K) -> Vec<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.manager.clone()).collect()
@@ -208,7 +212,7 @@ pub fn has_operator_fields<K: Resource>(object: &K) -> bool {
     field_managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
 }
 
-/// Replaces each timestamp by the current time, because the controller prunes old Updates.
+/// Replaces each timestamp with the current time, because the controller deletes old Updates.
 fn with_current_times(value: &Value) -> Value {
     match value {
         Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => {

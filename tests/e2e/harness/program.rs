@@ -1,4 +1,4 @@
-//! Pulumi YAML programs built by tests.
+//! Builders for Pulumi YAML programs.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,7 +11,7 @@ pub struct File {
     pub content: String,
 }
 
-/// Returns the files as a `.tar.gz`.
+/// Returns an archive with the files in the format `.tar.gz`.
 pub fn archive(files: &[File]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for file in files {
@@ -23,7 +23,7 @@ pub fn archive(files: &[File]) -> Vec<u8> {
     archive.into_inner().and_then(GzEncoder::finish).expect("write to memory")
 }
 
-/// A project file with a YAML program, written as JSON, which is valid YAML.
+/// A project file with a program in Pulumi YAML. The format of the file is JSON, which is also valid YAML.
 #[derive(Clone, Debug)]
 pub struct Program {
     content: Map<String, Value>,
@@ -48,7 +48,7 @@ impl Program {
         self.with("configuration", key, json!({"type": kind}))
     }
 
-    /// Adds a resource of the test provider; the provider log uses the same name.
+    /// Adds a resource of the test provider. The provider log contains the resource with the same name.
     pub fn step(self, name: &str, properties: Value) -> Program {
         let mut properties = properties;
         properties["name"] = json!(name);
@@ -59,7 +59,7 @@ impl Program {
         self.with("outputs", name, value)
     }
 
-    /// Returns the project file in the root of the repository.
+    /// Returns the files of the repository: only the project file, in the root directory.
     pub fn files(&self) -> Vec<File> {
         vec![self.file("Pulumi.yaml")]
     }
@@ -69,7 +69,7 @@ impl Program {
         File { path: path.to_owned(), content: format!("{:#}\n", Value::Object(self.content.clone())) }
     }
 
-    /// Returns the program as a Program object.
+    /// Returns a Program object with this program.
     pub fn object(&self, name: &str) -> Value {
         let is_content = |(key, _): &(&String, &Value)| !["name", "runtime"].contains(&key.as_str());
         let content: Map<String, Value> =

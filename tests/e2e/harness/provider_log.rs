@@ -1,4 +1,4 @@
-//! Reads the events of the test provider, which prove that an operation took place exactly once.
+//! Reads the events of the test provider. The events prove that an operation took place exactly once.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ impl Event {
     }
 }
 
-/// The provider log, restricted to the events of one Pulumi stack.
+/// Client of the provider log for the events of one Pulumi stack.
 #[derive(Clone, Debug)]
 pub struct ProviderLog {
     client: reqwest::Client,
     stack: String,
 }
 
-/// Maximum time in seconds that the server of the log waits for an event before it responds.
+/// Timeout in seconds of the wait of the server for an event before the server responds.
 const WAIT: u64 = 180;
 
 impl ProviderLog {
@@ -69,7 +69,7 @@ impl ProviderLog {
     }
 }
 
-/// Returns the expected log if each operation takes place once: `["create step begin", "create step done"]` and so on.
+/// Returns the expected log if each operation takes place once, such as `["create step begin", "create step done"]`.
 pub fn once(operations: &[&str]) -> Vec<String> {
     operations.iter().flat_map(|operation| ["begin", "done"].map(|phase| format!("{operation} {phase}"))).collect()
 }

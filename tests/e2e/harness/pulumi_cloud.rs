@@ -1,4 +1,4 @@
-//! Client for the control API of the Pulumi Cloud server in the test cluster (`tests/cluster/services/pulumicloud`).
+//! Client of the control API of the Pulumi Cloud server in the test cluster (`tests/cluster/services/pulumicloud`).
 
 use pulumi_controller::api::pulumi::Stack;
 use reqwest::RequestBuilder;
@@ -13,8 +13,8 @@ use super::source::Source;
 /// Secret with the access token of a scene.
 pub const TOKEN_SECRET: &str = "pulumi-access-token";
 
-/// Organization of one scene in Pulumi Cloud with two members. The names contain the ID of the scene, because a user can
-/// be a member of several organizations.
+/// Organization of one scene in Pulumi Cloud with two members. The names of the members contain the ID of the scene,
+/// because all scenes share the server.
 pub struct PulumiCloud {
     pub organization: String,
     pub alice: String,
@@ -55,7 +55,7 @@ impl CloudUpdate {
         &self.program.metadata.message
     }
 
-    /// Returns metadata of the update, such as `git.head`.
+    /// Returns a value in the metadata of the update, such as `git.head`.
     pub fn metadata(&self, name: &str) -> Option<&str> {
         self.program.metadata.environment.get(name).map(String::as_str)
     }
@@ -69,12 +69,14 @@ impl PulumiCloud {
         Self::create(scene, format!("org-{}", scene.id)).await
     }
 
-    /// Creates an organization with the same members, which becomes their default organization.
+    /// Creates another organization with the same members. The organization becomes the default organization of its
+    /// members.
     pub async fn default_of(scene: &Scene) -> PulumiCloud {
         Self::create(scene, format!("default-{}", scene.id)).await
     }
 
-    /// The server selects the organization with the alphabetically first name as the default of its members.
+    /// Creates an organization. The server selects the organization with the alphabetically first name as the default
+    /// of a user.
     async fn create(scene: &Scene, organization: String) -> PulumiCloud {
         let control = format!("{}/control/organizations/{organization}", Environment::get().pulumi_cloud_url);
         let [alice, bob] = ["alice", "bob"].map(|name| format!("{name}-{}", scene.id));
@@ -95,7 +97,7 @@ impl PulumiCloud {
         self.send("revoking a token", http::client().delete(format!("{}/tokens/{token}", self.control))).await;
     }
 
-    /// Adds a fault, which is described in the documentation of the server.
+    /// Adds a fault. The documentation of the server describes the fields of a fault.
     pub async fn add_fault(&self, fault: Value) {
         self.send("adding a fault", http::client().post(format!("{}/faults", self.control)).body(fault.to_string()))
             .await;
@@ -127,7 +129,7 @@ impl PulumiCloud {
         described["tags"].clone()
     }
 
-    /// Returns the updates and previews of a stack, newest first. A stack that does not exist has no updates.
+    /// Returns the updates and previews of a stack, newest first. Returns an empty list if the stack does not exist.
     pub async fn updates(&self, stack: StackName<'_>) -> Vec<CloudUpdate> {
         match self.state(stack).await {
             Some(_) => {
@@ -153,7 +155,7 @@ impl PulumiCloud {
         self.send("expiring a lease", http::client().post(self.stack_url(stack, "/lease/expire"))).await;
     }
 
-    /// Deletes a stack as a user does with the CLI.
+    /// Deletes a stack with the same request as the CLI.
     pub async fn delete_stack(&self, (project, stack): StackName<'_>, token: &str) {
         let base = &Environment::get().pulumi_cloud_url;
         let url = format!("{base}/api/stacks/{}/{project}/{stack}?force=true", self.organization);
@@ -172,7 +174,7 @@ impl PulumiCloud {
         self.send("defining an environment", content).await;
     }
 
-    /// Returns the URL of an update, as the CLI prints it: the CLI replaces `api` in the host name with `app`.
+    /// Returns the URL of an update that the CLI prints. The CLI replaces `api` in the host name with `app`.
     pub fn permalink(&self, (project, stack): StackName<'_>, version: u64) -> String {
         let base = Environment::get().pulumi_cloud_url_in_cluster.replacen("//api.", "//app.", 1);
         format!("{base}/{}/{project}/{stack}/updates/{version}", self.organization)
@@ -194,7 +196,7 @@ impl PulumiCloud {
 }
 
 impl Scene {
-    /// Returns a Stack with its state in Pulumi Cloud. Its access token is in the Secret [`TOKEN_SECRET`].
+    /// Returns a Stack with its state in Pulumi Cloud. The Secret [`TOKEN_SECRET`] contains the access token.
     pub fn stack_in_cloud(&self, name: &str, source: &Source<'_>, cloud: &PulumiCloud, project: &str) -> Stack {
         let mut stack = self.stack(name, source);
         stack.spec.stack = format!("{}/{project}/{name}-{}", cloud.organization, self.id);

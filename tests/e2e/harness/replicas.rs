@@ -15,11 +15,12 @@ use super::timeline::Timeline;
 use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 const LEASE: &str = "pulumi-controller-leader-election";
-/// Audit log of the API server, in the run folder of a cluster that the tests started.
+/// Path of the audit log of the API server in the run directory of a cluster that the tests have started.
 const AUDIT_LOG: &str = "logs/audit.log";
 
 impl Controller {
-    /// Scales the Deployment. With more than one replica, the liveness probe tolerates a process that does not respond.
+    /// Scales the Deployment. With more than one replica, increases the failure threshold of the liveness probe,
+    /// because a test suspends a process.
     pub async fn scale(&self, replicas: i32) {
         let failures = if replicas > 1 { 60 } else { 3 };
         let probe = json!({"name": "manager", "livenessProbe": {"failureThreshold": failures}});
@@ -28,7 +29,7 @@ impl Controller {
         self.until_replicas(replicas).await;
     }
 
-    /// Restarts the pods as `kubectl rollout restart` does.
+    /// Restarts the pods like `kubectl rollout restart`, and waits until `replicas` pods are available.
     pub async fn restart(&self, replicas: i32) {
         let at = json!({"pulumi-controller.test/restarted": fastrand::u64(..).to_string()});
         let patch = json!({"spec": {"template": {"metadata": {"annotations": at}}}});
@@ -46,7 +47,7 @@ impl Controller {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
 
-    /// Waits until a running pod other than `not` is the leader. Returns the name of the leader.
+    /// Waits until another running pod than `not` is the leader, and returns the name of the leader.
     pub async fn until_leader_other_than(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
@@ -63,14 +64,14 @@ impl Controller {
         .await
     }
 
-    /// Returns the response of a pod's endpoint.
+    /// Sends a request to an endpoint of a pod, and returns the body of the response.
     pub async fn get_endpoint(&self, pod: &str, port: u16, path: &str) -> String {
         let url = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy{path}");
         let request = axum::http::Request::get(&url).body(Vec::new()).expect("a valid request");
         api_call(format!("requesting {url}"), self.client.request_text(request)).await
     }
 
-    /// Waits until the container of a pod has restarted. Returns the exit code of the previous container.
+    /// Waits until the container of a pod has restarted, and returns the exit code of the previous container.
     pub async fn until_container_restarted(&self, pod: &str) -> i32 {
         wait_until(format!("the container of {pod} to have restarted"), WaitLimit::Reaction, async || {
             let pods = self.pods().await;
@@ -87,7 +88,7 @@ impl Controller {
     }
 }
 
-/// Returns the holders of the controller's lease in order. Skips other leases in the same namespace.
+/// Returns the holders of the lease of the controller in order. Ignores other leases in the same namespace.
 pub fn holders(states: &Timeline) -> Vec<String> {
     let leases = states.states_of::<Lease>();
     let mut holders: Vec<String> = leases.iter().filter(|lease| lease.name_any() == LEASE).map(holder).collect();
@@ -101,12 +102,12 @@ fn holder(lease: &Lease) -> String {
     identity.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// Guard for a process that SIGSTOP has suspended, to simulate a machine that hangs. Dropping the guard resumes the
+/// Guard of a process that SIGSTOP has suspended, which simulates a machine that hangs. Drop the guard to resume the
 /// process.
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {
-    /// Suspends the controller process of a pod. Requires that this machine runs the node.
+    /// Suspends the process of the controller in a pod. The node must run on this machine.
     pub fn in_pod(pod: &str) -> StoppedProcess {
         let named = format!("HOSTNAME={pod}\0");
         let is_match = |pid: i32| {
@@ -132,7 +133,7 @@ impl Drop for StoppedProcess {
     }
 }
 
-/// The audit log of the API server, which contains the writes of each controller pod.
+/// Audit log of the API server, which contains the writes of each pod of the controller.
 pub struct AuditLog(PathBuf);
 
 /// One write request.
@@ -159,7 +160,7 @@ impl Write {
 }
 
 impl AuditLog {
-    /// Opens the audit log. Returns `None` if the tests did not start the cluster.
+    /// Opens the audit log. Returns `None` if the tests have not started the cluster.
     pub fn open() -> Option<AuditLog> {
         let folder = std::env::var_os("CLUSTER_RUN_DIR")?;
         Some(AuditLog(PathBuf::from(folder).join(AUDIT_LOG)))

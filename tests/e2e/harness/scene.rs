@@ -1,4 +1,4 @@
-//! Creates and removes scenes: one namespace per test with all objects that a Stack needs.
+//! Creates and removes scenes. A scene is the namespace of one test with all objects that a Stack needs.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::conformance;
 /// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
 pub const STATE_SECRET: &str = "state";
 
-/// The namespace of one test with its objects.
+/// Namespace of one test with its objects.
 pub struct Scene {
     pub client: Client,
     pub namespace: String,
-    /// Unique ID of the scene, for names that other scenes can see, such as the names of Pulumi stacks.
+    /// Unique ID of the scene for names outside of the namespace, such as the names of Pulumi stacks.
     pub id: String,
     pub timeline: Timeline,
 }
@@ -84,7 +84,7 @@ impl Scene {
         api_call(action, self.api::<K>().list(&ListParams::default())).await.items
     }
 
-    /// Deletes an object without waiting for its removal.
+    /// Deletes an object. Does not wait until the object no longer exists.
     pub async fn delete<K>(&self, name: &str)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -93,7 +93,7 @@ impl Scene {
         api_call(action, self.api::<K>().delete(name, &DeleteParams::default())).await;
     }
 
-    /// Waits until the object does not exist.
+    /// Waits until the object no longer exists.
     pub async fn until_gone<K>(&self, name: &str, wait_limit: WaitLimit)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -113,13 +113,13 @@ impl Scene {
         Source::new(self, name).await
     }
 
-    /// Creates a ServiceAccount that may manage ConfigMaps in this namespace.
+    /// Creates a ServiceAccount with the permission to manage ConfigMaps in this namespace.
     pub async fn service_account_for_config_maps(&self, name: &str) {
         self.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
         self.allow_config_maps(name).await;
     }
 
-    /// Allows a ServiceAccount to manage ConfigMaps in this namespace.
+    /// Grants a ServiceAccount the permission to manage ConfigMaps in this namespace.
     pub async fn allow_config_maps(&self, name: &str) {
         let verbs = ["get", "create", "update", "patch", "delete"];
         self.create::<Role>(json!({
@@ -135,7 +135,7 @@ impl Scene {
         .await;
     }
 
-    /// Checks Flux's condition rules for every observed state and for the final state of the Stacks in this scene.
+    /// Checks the condition rules of Flux for every observed state and for the final state of the Stacks in this scene.
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::check_observed_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "conditions that violate the Flux conventions:\n{}", broken.join("\n"));
@@ -147,7 +147,7 @@ impl Scene {
         .await;
     }
 
-    /// Removes the scene. Deletes the Stacks first, because their finalizers need the other objects.
+    /// Removes the scene. Deletes the Stacks first, because their deletion requires the other objects.
     pub async fn remove(self) {
         for stack in self.list::<Stack>().await {
             self.delete::<Stack>(&stack.name_any()).await;
@@ -171,11 +171,11 @@ impl Scene {
         api_call(action, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
     }
 
-    /// Dumps the state, suspends the Stacks so that they do not disturb other tests, and keeps the namespace for
-    /// inspection.
+    /// Writes the state to a file, and keeps the namespace for inspection. Suspends the Stacks, so that their runs do
+    /// not disturb other tests.
     pub async fn keep(self) {
         let file = dump::write(&self).await;
-        // Errors are ignored, because the failure of the test is more important.
+        // Ignores errors, because the failure of the test is more important.
         let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         for stack in stacks {
             let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
@@ -205,14 +205,14 @@ pub fn from_json<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).expect("an object written in a test has the fields of its type")
 }
 
-/// Returns the client that all tests share, for the cluster of the environment.
+/// Returns the client for the cluster of the environment. All tests share this client.
 pub async fn client() -> Client {
     static CLIENT: OnceCell<Client> = OnceCell::const_new();
     Environment::get();
     CLIENT.get_or_init(async || Client::try_from(config().await).expect("KUBECONFIG is valid")).await.clone()
 }
 
-/// Returns a client that does not retry. The shared client retries after `429 Too Many Requests`.
+/// Returns a client that does not retry. The shared client retries requests after the status `429 Too Many Requests`.
 pub async fn client_without_retries() -> Client {
     let mut config = config().await;
     config.default_retry = false;

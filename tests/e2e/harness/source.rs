@@ -1,4 +1,5 @@
-//! Git repositories to which tests push with the real `git`, and the GitRepository objects that track them.
+//! Git repositories, and the GitRepository objects that track these repositories. The tests push with the program
+//! `git`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,7 +16,7 @@ use super::program::File;
 use super::scene::Scene;
 use super::wait::{Poll, WaitLimit, wait_until};
 
-/// Environment variables of Git, without the settings of the user who runs the tests.
+/// Environment variables of Git that disable the settings of the user who runs the tests.
 pub const GIT_ENVIRONMENT: [(&str, &str); 7] = [
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -26,7 +27,7 @@ pub const GIT_ENVIRONMENT: [(&str, &str); 7] = [
     ("GIT_COMMITTER_EMAIL", "test@example.com"),
 ];
 
-/// Fields of Flux's GitRepository that tests read.
+/// Fields of a GitRepository of Flux that the tests read.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
 #[kube(group = "source.toolkit.fluxcd.io", version = "v1", kind = "GitRepository", plural = "gitrepositories")]
 #[kube(namespaced, schema = "disabled", status = "GitRepositoryStatus")]
@@ -51,7 +52,7 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Returns the revision in Flux's format: `main@sha1:…`.
+    /// Returns the revision in the format of Flux: `main@sha1:…`.
     pub fn revision(&self) -> String {
         format!("main@sha1:{}", self.sha)
     }
@@ -74,8 +75,8 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Pushes the files as the entire content of `main` and requests a reconciliation, as a Receiver does after a
-    /// webhook call.
+    /// Pushes the files as the entire content of `main`, and requests a reconciliation with the same annotation as a
+    /// Receiver.
     pub async fn push(&self, files: &[File]) -> Commit {
         let commit = self.push_without_notification(files).await;
         match self.scene.api::<GitRepository>().get_opt(&self.name).await {
@@ -85,7 +86,7 @@ impl<'a> Source<'a> {
         commit
     }
 
-    /// Pushes the files without notifying Flux, for tests of the controller's own Git polling.
+    /// Pushes the files without a reconcile request to Flux, for tests in which the controller polls the repository.
     pub async fn push_without_notification(&self, files: &[File]) -> Commit {
         self.write(files);
         self.git(&["add", "--all"]).await;
@@ -100,7 +101,7 @@ impl<'a> Source<'a> {
         format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository())
     }
 
-    /// Requests a reconciliation of the GitRepository and returns the value of the annotation.
+    /// Requests a reconciliation of the GitRepository, and returns the value of the annotation.
     pub async fn request_reconciliation(&self) -> String {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
@@ -116,7 +117,7 @@ impl<'a> Source<'a> {
         .await;
     }
 
-    /// Waits until the GitRepository has the artifact of a commit.
+    /// Waits until the status of the GitRepository contains the artifact of a commit.
     pub async fn artifact_of(&self, commit: &Commit) -> SourceArtifact {
         self.scene.until_served(&self.name, commit).await
     }
@@ -125,8 +126,8 @@ impl<'a> Source<'a> {
         self.scene.until_git_repository(&self.name, what, predicate).await
     }
 
-    /// Creates a GitRepository with the same name for this repository in another scene. Both artifacts have the same
-    /// digest.
+    /// Creates a GitRepository with the same name for this repository in another scene. The artifacts of both
+    /// GitRepositories have the same digest.
     pub async fn track_in(&self, scene: &Scene) {
         self.create_object_in(scene).await;
     }
@@ -146,7 +147,8 @@ impl<'a> Source<'a> {
         assert_eq!(object.name_any(), self.name);
     }
 
-    /// Returns the repository name on the Git server, which all scenes share.
+    /// Returns the name of the repository on the Git server. All scenes share the server, so the name contains the
+    /// namespace.
     fn repository(&self) -> String {
         format!("{}-{}", self.scene.namespace, self.name)
     }
@@ -189,7 +191,7 @@ impl<'a> Source<'a> {
 }
 
 impl Scene {
-    /// Waits until the GitRepository in this scene has the artifact of a commit.
+    /// Waits until the status of a GitRepository in this scene contains the artifact of a commit.
     pub async fn until_served(&self, repository: &str, commit: &Commit) -> SourceArtifact {
         let revision = commit.revision();
         let is_there = |status: &GitRepositoryStatus| {

@@ -82,7 +82,7 @@ impl Scene {
         &Environment::get().pulumi_image
     }
 
-    /// Creates a Stack. Its deletion destroys no resources unless the test sets `destroyOnFinalize`.
+    /// Creates a Stack. The deletion of the Stack destroys no resources unless the test sets `destroyOnFinalize`.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let action = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
         api_call(action, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
@@ -90,7 +90,8 @@ impl Scene {
     }
 }
 
-/// Returns the log of a Stack. The provider reports the name of the Pulumi stack without its organization and project.
+/// Returns the provider log of a Stack. The log contains the name of the Pulumi stack without its organization and
+/// project.
 fn provider_log(stack: &Stack) -> ProviderLog {
     ProviderLog::of(stack.spec.stack.rsplit('/').next().unwrap_or_default())
 }
@@ -103,7 +104,7 @@ impl Scene {
 }
 
 impl StackHandle<'_> {
-    /// Returns a handle for a Stack that was created without `start`.
+    /// Returns a handle for a Stack that the test has created without `start`.
     pub fn of<'a>(scene: &'a Scene, name: &str, stack: &str) -> StackHandle<'a> {
         StackHandle { scene, name: name.to_owned(), log: ProviderLog::of(stack) }
     }
@@ -129,7 +130,7 @@ impl StackHandle<'_> {
         self.change(json!({"metadata": {"annotations": {key: value}}})).await;
     }
 
-    /// Waits until `predicate` returns true for the Stack.
+    /// Waits until the Stack matches `predicate`.
     pub async fn until(&self, what: &str, wait_limit: WaitLimit, predicate: impl Fn(&Stack) -> bool) -> Stack {
         let changes = self.scene.timeline.changes();
         wait_for_change(format!("the Stack {} {what}", self.name), wait_limit, changes, async || {
@@ -181,8 +182,8 @@ impl StackHandle<'_> {
         events
     }
 
-    /// Waits for an event about the Stack with this reason. Returns all events about the Stack. The controller delivers
-    /// an event after it has changed the object, so a test must not expect the event immediately.
+    /// Waits for an event about the Stack with this reason, and returns all events about the Stack. The controller
+    /// creates an event only after the change to the Stack, so a test must not expect the event immediately.
     pub async fn until_event(&self, reason: &str) -> Vec<Event> {
         wait_until(format!("the event {reason} of {}", self.name), WaitLimit::Reaction, async || {
             let events = self.events().await;
@@ -210,7 +211,8 @@ impl StackHandle<'_> {
         api_call(format!("reading the log of {name}"), self.scene.api::<Pod>().logs(&name, &of)).await
     }
 
-    /// Returns the UID and the restart count of the pod. One of the two changes if the pod or a container is replaced.
+    /// Returns the UID and the restart count of the pod. At least one of the two values changes if the pod is replaced
+    /// or a container restarts.
     pub async fn pod_and_restarts(&self) -> (String, i32) {
         let pod = self.pod().await;
         let restarts = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
@@ -237,7 +239,8 @@ impl StackHandle<'_> {
     }
 }
 
-/// Environment of the runs: credentials from the Secret of the scene, and the address of the provider log.
+/// Returns the environment variables of the runs: the credentials in the Secret of the scene, and the address of the
+/// provider log.
 fn run_environment() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
@@ -273,21 +276,22 @@ pub fn has_condition(stack: &Stack, kind: &str, status: &str, reason: &str) -> b
     condition(stack, kind).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
-/// Returns whether the Stack waits for its source without being stalled.
+/// Returns whether the Stack waits for its source and is not stalled.
 pub fn waits_for_source(stack: &Stack) -> bool {
     has_condition(stack, READY, "False", stack_reason::SOURCE_UNAVAILABLE)
         && has_condition(stack, RECONCILING, "True", stack_reason::SOURCE_UNAVAILABLE)
         && condition(stack, STALLED).is_none()
 }
 
-/// Returns whether the Stack is stalled for this reason, with the conditions of the Pulumi Kubernetes Operator.
+/// Returns whether the Stack is stalled for this reason. The condition Ready must have the reason that the Pulumi
+/// Kubernetes Operator uses for stalled Stacks.
 pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
     has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
         && has_condition(stack, STALLED, "True", reason)
         && condition(stack, RECONCILING).is_none()
 }
 
-/// Describes the state of each Stack in one line, for failure messages.
+/// Describes the state of all Stacks for failure messages, with one line per Stack.
 pub fn describe(stacks: &[Stack]) -> String {
     let describe_one = |stack: &Stack| {
         let Some(status) = &stack.status else { return format!("{} has no status", stack.name_any()) };

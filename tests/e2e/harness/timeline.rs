@@ -29,13 +29,13 @@ pub struct ObservedState {
     object: Value,
 }
 
-/// The recorded states. The watches end when the timeline is dropped.
+/// The recorded states. Drop the timeline to end the watches.
 pub struct Timeline {
     record: Record,
     watches: JoinSet<()>,
 }
 
-/// The states that the watches of a timeline have observed.
+/// States that the watches of a timeline have observed.
 #[derive(Clone, Default)]
 struct Record {
     observed: Arc<Mutex<Vec<ObservedState>>>,
@@ -73,13 +73,13 @@ impl Timeline {
         Timeline { record, watches }
     }
 
-    /// Stops the watches. In a benchmark with thousands of objects, recording their states would dominate the load.
+    /// Stops the watches. In a benchmark with thousands of objects, the record of their states would dominate the load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches = JoinSet::new();
     }
 
-    /// Returns a receiver that is notified after each new state. Returns `None` if the watches have ended.
+    /// Returns a receiver of notifications about new states. Returns `None` if the watches have ended.
     pub fn changes(&self) -> Option<Receiver<()>> {
         (!self.watches.is_empty()).then(|| self.record.changes.subscribe())
     }
@@ -96,7 +96,7 @@ impl Timeline {
         objects.collect::<Result<_, _>>().expect("valid object")
     }
 
-    /// Returns the time of the first observed state for which `predicate` returned true.
+    /// Returns the time of the first observed state that matches `predicate`.
     pub fn first<K>(&self, predicate: impl Fn(&K) -> bool) -> Option<Duration>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -110,7 +110,7 @@ impl Timeline {
         found.iter().filter(of_kind).find(is_match).map(|state| state.at)
     }
 
-    /// Returns one line per state.
+    /// Returns a text with one line per state.
     pub fn text(&self) -> String {
         self.all().iter().map(line).collect::<Vec<_>>().join("\n")
     }

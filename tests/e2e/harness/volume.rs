@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use super::command::kubectl;
 use super::scene::Scene;
 
-/// A PersistentVolume for a claim of a scene. A local node has no StorageClass, so the volume is a directory of the
-/// machine. In an existing cluster, the default StorageClass provides the volume.
+/// A PersistentVolume for a PersistentVolumeClaim of a scene. A local node has no StorageClass, so the volume is a
+/// directory of the machine. In an existing cluster, the default StorageClass provides the volume.
 pub struct Volume {
     name: Option<String>,
     _folder: TempDir,
@@ -18,7 +18,7 @@ pub struct Volume {
 impl Volume {
     pub async fn create(scene: &Scene, claim: &str) -> Volume {
         let folder = tempfile::tempdir_in("/var/tmp").expect("a temporary directory");
-        // A hostPath volume ignores fsGroup.
+        // All users need write permission, because a hostPath volume ignores `fsGroup`.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("the mode can be set");
         if std::env::var("TEST_NODE").as_deref() != Ok("own") {
             return Volume { name: None, _folder: folder };

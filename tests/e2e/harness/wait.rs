@@ -13,7 +13,7 @@ pub enum Poll<T> {
     NotYet(String),
 }
 
-/// Timeouts, long enough for a small machine that executes many runs.
+/// Timeouts, which are long enough for a small machine with many concurrent runs.
 #[derive(Clone, Copy, Debug)]
 pub enum WaitLimit {
     /// For one response of the API server.
@@ -44,7 +44,7 @@ impl WaitLimit {
 const PAUSE: Duration = Duration::from_millis(150);
 /// Maximum interval between two polls that depend on notifications.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Pause after a notification. Several changes in a short time need only one poll.
+/// Delay between a notification and the poll, so that several changes in a short time cause only one poll.
 const SETTLING_TIME: Duration = Duration::from_millis(50);
 
 /// Polls until `poll` returns `Found`. After the timeout, panics with the last observed state.
@@ -52,7 +52,8 @@ pub async fn wait_until<T>(what: impl Display, wait_limit: WaitLimit, poll: impl
     poll_until(what, wait_limit, poll, async || sleep(PAUSE).await).await
 }
 
-/// Polls after each notification until `poll` returns `Found`. Without notifications, polls as [`wait_until`].
+/// Polls after each notification until `poll` returns `Found`. Without a receiver of notifications, polls like
+/// [`wait_until`].
 pub async fn wait_for_change<T>(
     what: impl Display,
     wait_limit: WaitLimit,
@@ -91,7 +92,7 @@ async fn poll_until<T>(
     }
 }
 
-/// Awaits a call to the API server. Panics on an error or a timeout.
+/// Waits for the response to a request to the API server. Panics on an error or a timeout.
 pub async fn api_call<T>(action: impl Display, call: impl Future<Output = kube::Result<T>>) -> T {
     match timeout(WaitLimit::Call.limit(), call).await {
         Ok(Ok(response)) => response,

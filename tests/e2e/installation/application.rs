@@ -21,7 +21,7 @@ impl Application {
         Application { api: Api::namespaced_with(client.clone(), NAMESPACE, &kind), name: name.to_owned() }
     }
 
-    /// Creates or changes the Application. Its deletion deletes its objects.
+    /// Creates or changes the Application. The deletion of the Application also deletes its objects.
     pub async fn apply(&self, spec: Value) {
         let metadata = json!({
             "name": self.name, "namespace": NAMESPACE, "finalizers": ["resources-finalizer.argocd.argoproj.io"],
@@ -35,14 +35,14 @@ impl Application {
         assert_eq!(applied.name_any(), self.name);
     }
 
-    /// Requests a comparison with the repository, as a webhook call does.
+    /// Requests a comparison with the repository, like a webhook.
     pub async fn refresh(&self) {
         let patch = json!({"metadata": {"annotations": {"argocd.argoproj.io/refresh": "normal"}}});
         let action = format!("annotating the Application {}", self.name);
         api_call(action, self.api.patch(&self.name, &PatchParams::default(), &Patch::Merge(&patch))).await;
     }
 
-    /// Waits until `predicate` returns true for the status.
+    /// Waits until the status of the Application matches `predicate`.
     pub async fn until(&self, what: &str, predicate: impl Fn(&Value) -> bool) -> Value {
         wait_until(format!("the Application {} {what}", self.name), WaitLimit::Long, async || {
             match self.api.get(&self.name).await {
@@ -56,7 +56,7 @@ impl Application {
         .await
     }
 
-    /// Waits until the objects of a commit are applied and healthy.
+    /// Waits until Argo CD has applied the objects of a commit, and all objects are healthy.
     pub async fn until_healthy(&self, commit: &Commit) -> Value {
         let is_healthy = |status: &Value| {
             status["sync"]["revision"] == json!(commit.sha)
@@ -91,7 +91,7 @@ impl Application {
     }
 }
 
-/// Returns the objects of an Application, with their kind and whether they match the repository.
+/// Returns the kind and the synchronization status of each object of an Application.
 pub fn objects(status: &Value) -> Vec<(&str, &str)> {
     let objects = status["resources"].as_array().into_iter().flatten();
     objects.filter_map(|object| Some((object["kind"].as_str()?, object["status"].as_str()?))).collect()

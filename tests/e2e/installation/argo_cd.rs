@@ -1,5 +1,5 @@
-//! Installs the controller with an Application of Argo CD, and applies and deletes Stacks with an Application, as
-//! `docs/guides/argo-cd.md` describes.
+//! Installs the controller with an Application of Argo CD, and applies and deletes Stacks with another Application.
+//! `docs/guides/argo-cd.md` describes both procedures.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -18,7 +18,7 @@ use crate::harness::{
 
 struct ArgoCd<'a> {
     repository: Source<'a>,
-    /// The commit with the manifests of the project.
+    /// Commit with the manifests of the project.
     commit: Commit,
     application: Application,
 }
@@ -52,13 +52,13 @@ impl Installer for ArgoCd<'_> {
     }
 }
 
-/// Returns the spec of an Application that applies a directory of a repository automatically.
+/// Returns the spec of an Application that automatically applies the manifests in a directory of a repository.
 fn spec(repository: &Source<'_>, path: &str, namespace: &str, options: &Value) -> Value {
     let mut source = json!({"repoURL": repository.url(), "targetRevision": "main", "path": path});
     for (name, value) in options.as_object().into_iter().flatten() {
         source[name] = value.clone();
     }
-    // An operation with the objects of a previous commit must end soon.
+    // With few retries, an operation with the objects of a previous commit ends soon.
     let retry = json!({"limit": 1, "backoff": {"duration": "1s", "factor": 1, "maxDuration": "1s"}});
     json!({
         "project": "default",
@@ -110,7 +110,7 @@ async fn check_waves(scene: &Scene) {
     let application = Application::new(&scene.client, &scene.namespace);
     let mut stack = scene.stack_on_program("main", "app");
     stack.spec.destroy_on_finalize = Some(true);
-    // The ConfigMap of the first wave, which the run and the destroy need.
+    // Name of the ConfigMap in the first sync wave. The run and the destroy require the ConfigMap.
     stack.spec.envs = vec!["settings".to_owned()];
 
     let mut invalid = program();
@@ -132,11 +132,11 @@ async fn check_waves(scene: &Scene) {
 }
 
 fn program() -> Value {
-    // The destroy takes long enough to observe the objects during it.
+    // The destroy takes long enough for the test to observe the objects during the destroy.
     Program::new("app").step("step", json!({"value": "one", "seconds": 10, "steps": 10})).object("app")
 }
 
-/// Pushes the objects, with one wave for each kind.
+/// Pushes the objects, with one sync wave for each kind.
 async fn push(repository: &Source<'_>, program: Value, stack: &Stack) -> Commit {
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"GREETING": "hello"},
@@ -148,7 +148,7 @@ async fn push(repository: &Source<'_>, program: Value, stack: &Stack) -> Commit 
     repository.push_without_notification(&[file("apps/objects.yaml".to_owned(), documents(&objects))]).await
 }
 
-/// No object is out of sync after a run, and Argo CD keeps the annotation that requests a run.
+/// Checks that no object is out of sync after a run, and that Argo CD keeps the annotation that requests a run.
 async fn check_synchronization(application: &Application, main: &StackHandle<'_>) {
     let before = main.updates().await.len();
     main.annotate(ANNOTATION_REQUESTED_AT, "requested").await;
@@ -171,7 +171,8 @@ async fn check_synchronization(application: &Application, main: &StackHandle<'_>
     assert_eq!(main.get().await.annotations().get(ANNOTATION_REQUESTED_AT).map(String::as_str), Some("requested"));
 }
 
-/// The deletion of the Application destroys the resources while the objects of the other waves exist.
+/// Checks that the deletion of the Application destroys the resources while the objects of the other sync waves still
+/// exist.
 async fn check_deletion(scene: &Scene, application: &Application, main: &StackHandle<'_>) {
     application.delete().await;
     main.log.wait_for("delete", "step", "begin").await;

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::{NAMESPACE, manifest_files, project_path};
 use crate::harness::{Commit, Environment, File, Poll, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
-/// Directory of the project's manifests in the repository.
+/// Directory in the repository with the manifests of the project.
 const VENDORED: &str = "pulumi-controller";
 /// Name of all objects of a bootstrap.
 const BOOTSTRAP: &str = "flux-system";
 
-/// The repository and its current content.
+/// The repository, and its current content.
 pub struct Fleet<'a> {
     client: Client,
     repository: Source<'a>,
@@ -52,7 +52,7 @@ impl<'a> Fleet<'a> {
         self.repository.push_without_notification(&files).await
     }
 
-    /// Applies the objects that `flux bootstrap` applies at its end.
+    /// Applies the objects that `flux bootstrap` applies in its last step.
     pub async fn bootstrap(&self) {
         for object in [self.git_repository(), self.kustomization()] {
             let api = self.api(&object);
@@ -61,8 +61,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Pushes the content, requests a reconciliation as a webhook call does, and waits until Flux has applied the
-    /// commit.
+    /// Pushes the content, requests a reconciliation, and waits until Flux has applied the commit.
     pub async fn roll_out(&self) -> Commit {
         let commit = self.push().await;
         self.request_reconciliation().await;
@@ -81,7 +80,7 @@ impl<'a> Fleet<'a> {
         api_call("requesting a reconciliation", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until `predicate` returns true for the status of a Kustomization.
+    /// Waits until the status of a Kustomization matches `predicate`.
     pub async fn until_kustomization(
         &self,
         name: &str,
@@ -117,7 +116,7 @@ impl<'a> Fleet<'a> {
         .await;
     }
 
-    /// Removes the bootstrap objects without pruning, so that the applied objects, which include Flux, remain.
+    /// Removes the objects of the bootstrap without pruning. The applied objects, which include Flux, remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
         // Flux does not prune the objects of a suspended Kustomization. The Kustomization applies itself, so it would
@@ -192,7 +191,7 @@ fn apps_kustomization() -> Value {
     })
 }
 
-/// Returns the status of a Kustomization's Ready condition.
+/// Returns the status of the condition `Ready` of a Kustomization.
 pub fn ready(status: &Value) -> Option<&str> {
     condition(status, "Ready")?["status"].as_str()
 }

@@ -8,8 +8,8 @@ use crate::harness::{run_alone, run_program};
 
 const RELEASE: &str = "pulumi-controller";
 
-/// Packages the chart into a directory, with one version for each image, as the releases of the project do. Returns the
-/// path of the package.
+/// Packages the chart into a directory. Like the releases of the project, each image has its own version of the chart.
+/// Returns the path of the package.
 pub(super) async fn package(folder: &Path, image: &str) -> String {
     let version = if image == IMAGE { "0.1.0" } else { "0.1.1" };
     let (_, tag) = image.rsplit_once(':').expect("an image with a tag");
@@ -49,7 +49,7 @@ fn helm_installs_upgrades_and_removes_the_controller() {
     run_alone(async || check("helm", &Helm::new(&[])).await);
 }
 
-/// An installer whose first version is installed with `kubectl`.
+/// An installer that installs the first version with `kubectl`, and later versions with `helm`.
 struct Takeover {
     kubectl: Kubectl,
     helm: Helm,

@@ -10,7 +10,7 @@ const RELEASE: &str = "pulumi-controller";
 
 struct HelmRelease<'a> {
     folder: tempfile::TempDir,
-    /// Path of the chart's parent directory in the registry.
+    /// Path of the parent directory of the chart in the registry.
     registry_path: String,
     repository: FluxObject<'a>,
     release: FluxObject<'a>,

@@ -1,5 +1,6 @@
-//! Tests each way to install the controller: installation, use, upgrade during a run, and removal without the loss of a
-//! CustomResourceDefinition or a Stack. `tests/run` runs this suite last, on a cluster without the controller.
+//! Tests each installation method of the controller: the installation, the use, an upgrade during a run, and the
+//! removal without the loss of a CustomResourceDefinition or a Stack. `tests/run` runs this suite last, on a cluster
+//! without the controller.
 
 mod application;
 mod argo_cd;
@@ -36,12 +37,12 @@ trait Installer {
     /// rollout.
     async fn apply(&self, image: &str);
 
-    /// Removes the controller as the documentation describes.
+    /// Removes the controller with the commands in the documentation.
     async fn remove(&self);
 }
 
-/// Installs the controller, upgrades it during a run, removes it, and installs it again. The Stack must remain, and each
-/// revision must run once.
+/// Installs the controller, upgrades the controller during a run, removes the controller, and installs the controller
+/// again. The Stack must remain, and each revision must run once.
 async fn check(name: &str, installer: &impl Installer) {
     delete_definitions().await;
     let test = async || {
@@ -77,7 +78,7 @@ async fn check_with_stack(scene: &Scene, installer: &impl Installer) {
     assert_eq!(main.pod_and_restarts().await, pod, "the new installation uses the existing pod");
 }
 
-/// Changes the image of the controller during a run. The run must succeed and must not be repeated.
+/// Changes the image of the controller during a run. The run must succeed, and the controller must not repeat the run.
 async fn upgrade_during_run(scene: &Scene, source: &Source<'_>, main: &StackHandle<'_>, upgrade: impl AsyncFnOnce()) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;
@@ -129,7 +130,8 @@ async fn definitions(client: &Client) -> Vec<CustomResourceDefinition> {
     all.into_iter().filter(|definition| definition.spec.group.ends_with("pulumi.com")).collect()
 }
 
-/// Deletes the CustomResourceDefinitions that the previous test keeps. No objects exist at this time.
+/// Deletes the CustomResourceDefinitions that remain after the previous test. No objects of these kinds exist at this
+/// time.
 async fn delete_definitions() {
     let folder = project_path("config/crd");
     kubectl(&["delete", "--kustomize", &folder.display().to_string(), "--ignore-not-found"], "").await;

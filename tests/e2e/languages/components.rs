@@ -12,7 +12,7 @@ const NPM_INSTALL: &str = "cd /share/workspace/greetings && npm install";
 const PIP_INSTALL: &str =
     "cd /share/workspace/greetings && python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
 
-/// Adds an init container that runs a script after the controller has delivered the source.
+/// Adds an init container that waits until the source is in the pod, and then runs a script.
 fn prepare(stack: &mut Stack, script: &str) {
     let container = json!({
         "name": "component",
@@ -26,8 +26,8 @@ fn prepare(stack: &mut Stack, script: &str) {
     template(stack)["podTemplate"] = json!({"spec": {"initContainers": [container]}});
 }
 
-/// Pushes a program that uses a component, and checks its output. For a program in YAML, the CLI installs the
-/// dependencies of the component.
+/// Pushes a program that uses a component, and checks the output of the program. For a program in YAML, the CLI
+/// installs the dependencies of the component.
 async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &str) {
     let source = scene.source("app").await;
     let commit = source.push(files).await;

@@ -1,5 +1,5 @@
-//! Tests dynamic provider resources, whose create, update and delete functions are part of the program. Pulumi supports
-//! them in TypeScript and Python.
+//! Tests resources of dynamic providers, whose create, update and delete functions are part of the program. Pulumi
+//! supports dynamic providers in TypeScript and Python.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;

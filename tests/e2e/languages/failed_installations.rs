@@ -1,5 +1,5 @@
-//! Tests the messages of failed installations with programs of the failure corpus. `src/pulumi/failure/corpus_tests.rs`
-//! tests the recordings of these programs.
+//! Tests the messages about failed installations with programs of the failure corpus.
+//! `src/pulumi/failure/corpus_tests.rs` tests the recordings of these programs.
 
 use pulumi_controller::api::conditions::{stack_reason, workspace_reason};
 
@@ -7,7 +7,7 @@ use super::{destroy, files_in, repository, stack, until_message};
 use crate::harness::languages::REGISTRY;
 use crate::harness::{File, Scene, is_stalled, run};
 
-/// Names of files in the corpus that are not part of a program.
+/// Names of the files in the corpus that are not part of a program.
 const DESCRIPTIONS: [&str; 6] =
     ["absent", "command", "description.txt", "environment", "expected.txt", "recording.json"];
 
@@ -28,11 +28,12 @@ fn runtime(language: &str) -> &str {
     if language == "typescript" { "nodejs" } else { language }
 }
 
-/// Program with an error in its dependencies, and replacements in its expected message. The recordings contain the
-/// addresses of other registries.
+/// Name of a program with an error in its dependencies, and replacements in the expected message. The replacements are
+/// necessary because the recordings contain the addresses of other registries.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
-/// Pushes programs whose dependencies cannot be installed, one after the other, and checks the messages.
+/// Pushes programs whose dependencies cannot be installed, one after the other, and checks the message about each
+/// program.
 async fn check(scene: &Scene, language: &str, options: &str, cases: &[Case<'_>]) {
     let source = scene.source("app").await;
     let mut started = None;
@@ -63,7 +64,7 @@ async fn check(scene: &Scene, language: &str, options: &str, cases: &[Case<'_>])
 fn messages_of_failed_npm_installations_state_the_cause() {
     run("npm-fails", async |scene| {
         let registry: [(&str, &str); 1] = [("https://registry.example.com", &format!("{REGISTRY}/npm"))];
-        // Current language hosts parse the file before npm does, to find an npm workspace.
+        // To find an npm workspace, current language hosts parse the file before npm.
         let parser: [(&str, &str); 1] = [(
             "Invalid package.json: JSONParseError: Expected double-quoted property name in JSON at position 119 (line 7 column 3)",
             "failed to parse workspaces from /share/workspace/package.json: invalid character '}'",

@@ -1,4 +1,5 @@
-//! Tests components, stack references, assets and a provider whose plugin is downloaded from a server in the cluster.
+//! Tests components, stack references, assets, and a provider whose plugin the CLI downloads from a server in the
+//! cluster.
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -9,14 +10,14 @@ use super::{
 use crate::harness::languages::REGISTRY;
 use crate::harness::{File, Scene, StackHandle, once, run};
 
-/// Text in the log of the pod that appears when the CLI downloads the plugin.
+/// Text that the CLI writes to the log of the pod when it downloads the plugin.
 const DOWNLOAD: &str = "Downloading provider: testing";
 
 async fn downloads(main: &StackHandle<'_>) -> usize {
     main.pod_log("pulumi").await.matches(DOWNLOAD).count()
 }
 
-/// Pushes a program with a component. Then changes a file that is an asset, and the input of a resource.
+/// Pushes a program with a component, and then a change to an asset, and a change to the input of a resource.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let network = scene.source("network").await;
     let commit = network.push(&program_files("network")).await;

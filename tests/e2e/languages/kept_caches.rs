@@ -1,5 +1,5 @@
-//! Tests Stacks that restore their dependencies from the cache of the namespace when they wake. While they wake, the
-//! registry rejects their token, so each installation would fail.
+//! Tests Stacks whose Workspaces wake up and restore their dependencies from the cache of the namespace. The registry
+//! then rejects the token, so an installation would fail.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
@@ -11,8 +11,9 @@ use crate::runs_parts::shell_in_pod;
 use crate::sleeping::until_asleep;
 
 const CLAIM: &str = "pulumi-cache";
-/// Messages of the agent in the log of the pod.
+/// Message of the agent after it has stored the dependencies.
 const STORED: &str = "stored the dependencies in the cache";
+/// Message of the agent after it has restored the dependencies.
 const RESTORED: &str = "restored the dependencies from the cache without an installation";
 
 /// Waits until the log of the pod contains a text.
@@ -32,7 +33,7 @@ async fn damage_archives(scene: &Scene) {
     assert!(damaged.success(), "{damaged}");
 }
 
-/// Returns the files of the program and another file, so that their commit differs.
+/// Returns the files of the program and another file, which causes another commit.
 fn with_note(files: &[File], note: &str) -> Vec<File> {
     let note = File { path: "NOTE.md".to_owned(), content: format!("{note}\n") };
     files.iter().cloned().chain([note]).collect()

@@ -1,6 +1,5 @@
-//! Tests the memory limits that the documentation recommends for the `pulumi` container. With these limits, the
-//! installation and the first run of a program with few dependencies must succeed, and a run after a change to the
-//! code.
+//! Tests the memory limits that the documentation recommends for the container `pulumi`. With these limits, the
+//! installation of a program with few dependencies, its first run, and a run after a change to the code must succeed.
 
 use serde_json::json;
 
@@ -38,7 +37,7 @@ fn a_python_run_needs_at_most_256_mebibytes() {
     run("memory-py", async |scene| check(scene, &program_files("python"), "__main__.py", "256Mi").await);
 }
 
-/// The Go compiler needs most of the memory.
+/// The Go compiler uses most of the memory.
 #[test]
 fn a_go_run_needs_at_most_1280_mebibytes() {
     run("memory-go", async |scene| {

@@ -1,8 +1,8 @@
 //! Tests programs in TypeScript, Python and Go with the language hosts of Pulumi and with packages from a registry in
 //! the cluster.
 //!
-//! The suite `languages` of `tests/run` runs the tests in `push_to_destroy`, and the suite `languages-all` runs all other tests.
-//! `coverage.yaml` lists the test of each feature. The programs are in `programs/`.
+//! The suite `languages` of `tests/run` runs tests in `push_to_destroy`, and the suite `languages-all` runs all other
+//! tests. `coverage.yaml` lists the test of each feature. The programs are in `programs/`.
 
 mod components;
 mod dynamic_resources;
@@ -74,7 +74,7 @@ fn read(root: &Path, path: &Path) -> File {
     File { path: relative.display().to_string(), content }
 }
 
-/// Returns the files after a text replacement in one of them.
+/// Returns the files after a text replacement in the file at `path`.
 fn replaced(files: &[File], path: &str, from: &str, to: &str) -> Vec<File> {
     let mut files = files.to_vec();
     let file = files.iter_mut().find(|file| file.path == path).unwrap_or_else(|| panic!("{path} does not exist"));
@@ -102,7 +102,7 @@ fn with_languages(stack: &mut Stack) {
     stack.spec.destroy_on_finalize = Some(true);
 }
 
-/// Returns the spec of the workspace template.
+/// Returns the spec in the workspace template of a Stack.
 fn template(stack: &mut Stack) -> &mut Value {
     &mut stack.spec.workspace_template.as_mut().expect("the harness sets a template")["spec"]
 }
@@ -120,12 +120,13 @@ fn set_config(stack: &mut Stack, key: &str, value: &str) {
     stack.spec.config.insert(key.to_owned(), json!(value));
 }
 
-/// Waits until the Stack has applied a commit whose dependencies must be installed, and returns its outputs.
+/// Waits until the Stack has applied a commit whose dependencies the agent must install, and returns the outputs of the
+/// Stack.
 async fn first_outputs(main: &StackHandle<'_>, commit: &Commit) -> Value {
     outputs(&main.until_applied_within(WaitLimit::Compilation, commit).await)
 }
 
-/// Waits until the Stack has applied a commit and returns its outputs.
+/// Waits until the Stack has applied a commit, and returns the outputs of the Stack.
 async fn outputs_of(main: &StackHandle<'_>, commit: &Commit) -> Value {
     outputs(&main.until_applied(commit).await)
 }
@@ -134,7 +135,7 @@ fn outputs(stack: &Stack) -> Value {
     json!(stack.status.as_ref().expect("a status").outputs)
 }
 
-/// Waits until the message of the Ready condition contains a text, and returns the Stack and the message.
+/// Waits until the message of the condition `Ready` contains a text, and returns the Stack and the message.
 async fn until_message(main: &StackHandle<'_>, text: &str) -> (Stack, String) {
     let stack =
         main.until(&format!("to report {text:?}"), WaitLimit::Long, |stack| message(stack).contains(text)).await;
@@ -146,7 +147,7 @@ fn message(stack: &Stack) -> String {
     condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default()
 }
 
-/// Returns the number of installations in the pod.
+/// Returns the number of installations in the log of the pod.
 async fn installations(main: &StackHandle<'_>) -> usize {
     main.pod_log("pulumi").await.matches(INSTALLATION).count()
 }

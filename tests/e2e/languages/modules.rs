@@ -1,4 +1,5 @@
-//! Tests the module systems of Node.js, and programs in Go that the CLI builds to a path or that are built in advance.
+//! Tests the module systems of Node.js, and programs in Go. The CLI builds one program to a selected path, and another
+//! program is built before the run.
 
 use serde_json::json;
 
@@ -36,7 +37,7 @@ fn javascript_and_typescript_programs_run_as_commonjs_and_es_modules() {
 /// Path of the executable in the options of the program.
 const EXECUTABLE: &str = "/tmp/pulumi-program";
 
-/// Returns a repository with the program in `app`, which requires the module in `library` by its path.
+/// Returns a repository with the program in `app`. The program requires the module in `library` by its path.
 fn go_repository(text: &str) -> Vec<File> {
     let module = "module pulumi-controller.test/packages";
     let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \

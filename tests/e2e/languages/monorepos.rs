@@ -6,8 +6,8 @@ use serde_json::json;
 use super::{below, destroy, first_outputs, go_modules, program_files, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a repository with the program in `app`, and then a change to only the package. `directory` contains the
-/// project file.
+/// Pushes a repository with the program in `app`, and then a change only to the package. `directory` is the directory
+/// of the project file.
 async fn check(scene: &Scene, files: &[File], directory: &str, path: &str) {
     let source = scene.source("app").await;
     let first = source.push(files).await;

@@ -1,5 +1,5 @@
-//! Tests package managers of Node.js and Python, and names of virtual environments. A commit without changed
-//! dependencies must install nothing.
+//! Tests package managers of Node.js and Python, and names of virtual environments. After a commit without changed
+//! dependencies, the agent must install nothing.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ async fn check(scene: &Scene, files: &[File], path: &str, expected: Value) {
     destroy(&main).await;
 }
 
-/// Returns a program whose dependencies a package manager of Node.js installs from its lock file.
+/// Returns a program whose dependencies this package manager of Node.js installs from its lock file.
 fn node_program(manager: &str, lock: &str) -> Vec<File> {
     let shared = packages("npm-extended", &["package.json", "tsconfig.json", lock]);
     replaced(&[shared, program_files("managers-typescript")].concat(), "Pulumi.yaml", "MANAGER", manager)
@@ -44,7 +44,8 @@ fn yarn_installs_from_its_lock_file() {
     });
 }
 
-/// Returns a program whose dependencies a package manager of Python installs. `options` are the options in `Pulumi.yaml`.
+/// Returns a program whose dependencies a package manager of Python installs. `options` are the runtime options in
+/// `Pulumi.yaml`.
 fn python_program(options: &str, dependencies: Vec<File>) -> Vec<File> {
     let project = format!("name: managers\nruntime:\n  name: python\n  options: {{{options}}}\n");
     let project = File { path: "Pulumi.yaml".to_owned(), content: project };

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{destroy, first_outputs, go_modules, npm, program_files, set_environment, stack, template};
 use crate::harness::{File, Scene, once, run};
 
-/// Directory on the `PATH` to which an init container copies the plugin.
+/// Directory on the `PATH`. An init container copies the plugin to this directory.
 const PLUGINS: &str = "/opt/plugins";
 const PATH: &str = "/opt/plugins:/usr/local/bin:/usr/local/go/bin:/usr/bin:/bin";
 

@@ -1,5 +1,5 @@
-//! Tests policy packs in TypeScript and Python that have their own source or are part of the source of the program, and a
-//! policy pack that an organization of Pulumi Cloud requires. Pulumi does not support policy packs in Go.
+//! Tests policy packs in TypeScript and Python. The packs have their own source, are part of the source of the program,
+//! or are required by an organization of Pulumi Cloud. Pulumi does not support policy packs in Go.
 
 use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyPack, PolicyViolations, SourceReference, Stack};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::pulumi_cloud::cloud_with_token;
 use crate::runs_parts::exec;
 use crate::sleeping::until_asleep;
 
-/// Pushes a resource that the mandatory policy forbids, and then a resource that it allows.
+/// Pushes a resource that the mandatory policy forbids, and then a resource that the policy permits.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let source = scene.source("app").await;
     source.push(files).await;
@@ -39,8 +39,9 @@ fn a_python_policy_pack_prevents_a_forbidden_resource() {
     run("policy-py", async |scene| check(scene, &program_files("policy-python"), "__main__.py").await);
 }
 
-/// Publishes the policy pack in the directory `policy` of the program to an organization of Pulumi Cloud, which requires
-/// it for all its stacks. The CLI of a run downloads the pack and installs its dependencies.
+/// Publishes the policy pack in the directory `policy` of the program to an organization of Pulumi Cloud, which then
+/// requires the pack for all its stacks. The CLI of a run downloads the pack, and installs the dependencies of the
+/// pack.
 async fn check_required(scene: &Scene, files: &[File], path: &str, install: &str) {
     let (cloud, _) = cloud_with_token(scene).await;
     let source = scene.source("app").await;
@@ -81,7 +82,7 @@ fn a_python_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
     });
 }
 
-/// Splits the files into those of the program and those of the policy pack in the directory `policy`.
+/// Splits the files into the files of the program, and the files of the policy pack in the directory `policy`.
 fn split(files: Vec<File>) -> (Vec<File>, Vec<File>) {
     let (pack, program): (Vec<File>, Vec<File>) = files.into_iter().partition(|file| file.path.starts_with("policy/"));
     let moved = |file: File| File { path: file.path.replacen("policy/", "", 1), ..file };
@@ -99,9 +100,9 @@ fn violations(stack: &Stack) -> Option<PolicyViolations> {
     stack.status.as_ref()?.policy_violations.clone()
 }
 
-/// Enforces a policy pack from its own source: first as advisory, then as mandatory, and then in a new version that allows
-/// the value. `path` is the program of the policy pack. If `sleeps` is set, the Workspace is asleep when the policy pack
-/// becomes mandatory.
+/// Enforces a policy pack from its own source. The pack is first advisory and then mandatory. Finally, a new version of
+/// the pack permits the value. `path` is the program of the policy pack. If `sleeps` is true, the Workspace is asleep
+/// when the policy pack becomes mandatory.
 async fn check_source(scene: &Scene, files: Vec<File>, path: &str, sleeps: bool) {
     let (program, pack) = split(files);
     let (source, policies) = (scene.source("app").await, scene.source("policies").await);
@@ -159,7 +160,8 @@ fn a_typescript_policy_pack_from_its_own_source_is_enforced() {
     run("policy-source-ts", async |scene| check_source(scene, typescript_files(), "index.ts", false).await);
 }
 
-/// Plans a forbidden value, which fails, and then approves a plan with an allowed value. `path` is the program.
+/// Pushes a forbidden value, whose preview fails, and then approves a plan with a permitted value. `path` is the path
+/// of the program.
 async fn check_plan(scene: &Scene, files: Vec<File>, path: &str) {
     permit(scene, "alice").await;
     let (program, pack) = split(files);

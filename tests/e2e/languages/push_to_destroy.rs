@@ -1,4 +1,4 @@
-//! Tests each language from the first push to the deletion of the Stack. `tests/run` runs these tests for every change.
+//! Tests each language from the first push to the deletion of the Stack.
 
 use pulumi_controller::api::conditions::stack_reason;
 use serde_json::json;
@@ -12,14 +12,14 @@ use crate::harness::{File, Scene, is_stalled, run};
 /// A program in one language.
 struct Language {
     name: &'static str,
-    /// The program. It exports the configuration values `greeting` and `password`, and the output `version` with the
+    /// Files of the program. The outputs are the configuration values `greeting` and `password`, and `version` with the
     /// value `one`.
     files: Vec<File>,
-    /// Path of the program's file.
+    /// Path of the main file of the program.
     path: &'static str,
-    /// Name of the program with an error in line 3.
+    /// Name of a program in `programs/` with an error in line 3.
     broken: &'static str,
-    /// Beginning of the message for this program.
+    /// Beginning of the message about the program with the error.
     error: &'static str,
 }
 

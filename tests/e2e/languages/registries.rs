@@ -12,17 +12,17 @@ use crate::harness::{File, Scene, Source, run};
 
 /// Token that the registry requires for paths below `/private`.
 pub const TOKEN: &str = "test-token";
-/// Directory in which the Secret is mounted.
+/// Mount path of the Secret.
 const SETTINGS: &str = "/etc/registry";
 
 /// Settings of a package manager.
 pub struct Settings {
     /// Name and content of the file in the Secret.
     file: (&'static str, String),
-    /// Variable with the path of the file.
+    /// Environment variable that contains the path of the file.
     variable: &'static str,
-    /// Environment variable with the address of the registry without a token. This variable would take precedence over
-    /// the file.
+    /// Environment variable that contains the address of the registry without a token. The test removes this variable,
+    /// because it would take precedence over the file.
     replaced: &'static str,
     /// Part of the message while the Secret contains a wrong token.
     pub refusal: &'static str,
@@ -49,7 +49,8 @@ impl Settings {
         }
     }
 
-    /// The `go` command sends credentials only over HTTPS.
+    /// Returns the settings of Go. The registry must use HTTPS, because the command `go` sends credentials only over
+    /// HTTPS.
     pub fn go() -> Settings {
         Settings {
             file: ("env", format!("GOPROXY=https://user:TOKEN@{REGISTRY_HOST}/private/go\n")),
@@ -96,7 +97,8 @@ fn pod_template() -> Value {
     json!({"spec": {"volumes": [volume], "containers": [{"name": "pulumi", "volumeMounts": [mount]}]}})
 }
 
-/// Starts with a wrong token. Once the Secret is corrected, the installation succeeds without another change.
+/// Starts a Stack with a wrong token. After the correction of the Secret, the installation must succeed without another
+/// change.
 async fn check(scene: &Scene, files: &[File], settings: Settings) {
     settings.create_secret(scene, "wrong").await;
     let source = scene.source("app").await;
@@ -131,7 +133,7 @@ fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
     });
 }
 
-/// Returns the certificate of the registry, requested through the proxy of the API server.
+/// Reads the certificate of the registry through the proxy of the API server.
 async fn certificate(scene: &Scene) -> String {
     let path = "/api/v1/namespaces/test-services/services/http:packages:http/proxy/ca.crt";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");

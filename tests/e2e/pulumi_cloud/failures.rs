@@ -1,4 +1,4 @@
-//! Errors of Pulumi Cloud: rejected tokens, rate limits and outages.
+//! Tests errors of Pulumi Cloud: rejected tokens, rate limits and outages.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason, update_reason};
@@ -9,7 +9,7 @@ use super::{cloud_with_token, last_update};
 use crate::harness::{Program, TOKEN_SECRET, WaitLimit, condition, has_condition, is_done, run};
 use crate::runs_parts::until_ended_with_reason;
 
-/// The kubelet updates a mounted Secret within two minutes.
+/// The kubelet syncs a mounted Secret within two minutes.
 #[test]
 fn a_rejected_token_is_reported_once_and_a_new_token_starts_a_run() {
     run("cloud-token", async |scene| {
@@ -52,7 +52,8 @@ fn an_outage_of_pulumi_cloud_is_waited_out() {
     wait_out("cloud-outage", 503, "503");
 }
 
-/// Checks that a Stack whose requests get an error status reports the unavailable backend, and runs afterwards.
+/// Tests a Stack while Pulumi Cloud responds with an error status. The Stack must report the unavailable backend, and
+/// must run afterwards.
 fn wait_out(name: &str, status: u16, word: &str) {
     run(name, async |scene| {
         let (cloud, _) = cloud_with_token(scene).await;

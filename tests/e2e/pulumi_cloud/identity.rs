@@ -1,5 +1,5 @@
-//! Access to Pulumi Cloud without an access token in the Stack: the CLI exchanges the ServiceAccount token of the pod, or
-//! uses the default access token of the namespace.
+//! Tests access to Pulumi Cloud without an access token in the Stack. The CLI exchanges the ServiceAccount token of the
+//! pod, or uses the default access token of the namespace.
 
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, stack_reason, update_reason};
@@ -20,8 +20,8 @@ fn stack_with_oidc(scene: &Scene, source: &Source<'_>, cloud: &PulumiCloud, proj
     stack
 }
 
-/// Makes the organization trust the ServiceAccount tokens of the cluster with a subject. The tokens of the organization
-/// are valid for `lifetime`.
+/// Configures the organization to trust the ServiceAccount tokens of the cluster with a subject. The access tokens of
+/// the organization are valid for `lifetime`.
 async fn trust_cluster(scene: &Scene, cloud: &PulumiCloud, subject: &str, lifetime: &str) {
     let configuration = get(scene, "/.well-known/openid-configuration").await;
     let jwks = get(scene, "/openid/v1/jwks").await;
@@ -70,7 +70,8 @@ fn a_stack_with_oidc_runs_without_a_stored_access_token() {
     });
 }
 
-/// The update has its own lease, so only encryption and other stacks need the access token during the run.
+/// The update has its own lease. During the run, the CLI needs the access token only for encryption and for requests
+/// about other stacks.
 #[test]
 fn a_run_outlives_its_access_token_and_the_next_run_renews_it() {
     run("cloud-oidc-long", async |scene| {

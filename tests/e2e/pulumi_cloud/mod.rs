@@ -1,4 +1,4 @@
-//! Tests of Stacks whose state is in Pulumi Cloud. The test cluster contains a server with the API of Pulumi Cloud.
+//! Tests Stacks whose state is in Pulumi Cloud. The test cluster contains a server with the API of Pulumi Cloud.
 
 mod failures;
 mod identity;
@@ -27,7 +27,7 @@ fn last_update(stack: &Stack) -> LastUpdate {
     stack.status.as_ref().and_then(|status| status.last_update.clone()).expect("a run has ended")
 }
 
-/// Returns the number of failures that count towards the backoff.
+/// Returns the number of consecutive failures, which determines the backoff.
 fn failures(stack: &Stack) -> i64 {
     last_update(stack).failures
 }

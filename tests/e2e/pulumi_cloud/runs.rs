@@ -1,4 +1,5 @@
-//! Runs in Pulumi Cloud: permalinks, tags, metadata, secrets, environments, and recovery from interruptions.
+//! Tests runs with Pulumi Cloud: permalinks, tags, metadata, secrets, environments, and the recovery from
+//! interruptions.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::auto::Update;
@@ -105,7 +106,7 @@ fn a_short_stack_name_stays_in_the_organization_of_its_first_run() {
         let mut stack = scene.stack_in_cloud("main", &source, &cloud, "cloud-default");
         let name = format!("main-{}", scene.id);
         stack.spec.stack.clone_from(&name);
-        // The access token is an environment variable instead of `accessTokenSecret`.
+        // The access token comes from an environment variable instead of `accessTokenSecret`.
         stack.spec.access_token_secret = None;
         let reference: ResourceRef =
             serde_json::from_value(json!({"type": "Secret", "secret": {"name": TOKEN_SECRET, "key": "accessToken"}}))
@@ -131,7 +132,8 @@ fn a_short_stack_name_stays_in_the_organization_of_its_first_run() {
     });
 }
 
-/// The numbers of the updates start again at 1, so the URL of the other update equals the URL of a recorded run.
+/// After the recreation of the stack, the numbers of its updates start again at 1. The URL of the other update is
+/// therefore equal to the URL of a recorded run.
 #[test]
 fn an_update_of_a_recreated_stack_is_not_canceled() {
     run("cloud-recreated", async |scene| {
@@ -220,7 +222,7 @@ fn a_conflict_in_pulumi_cloud_names_the_other_update_and_its_user() {
         let commit = source.push(&slow("cloud-conflict", 45).files()).await;
         let other = scene.start(scene.stack_in_cloud("other", &source, &cloud, "cloud-conflict")).await;
         other.log.wait_for("create", "slow", "begin").await;
-        // Stacks in different namespaces are not compared, so this Stack is not a duplicate.
+        // This Stack is not a duplicate, because the controller compares only Stacks in the same namespace.
         let elsewhere = Scene::new("cloud-conflict-too").await;
         source.track_in(&elsewhere).await;
         let token = cloud.token(&cloud.bob).await;
@@ -341,7 +343,8 @@ fn a_destroy_of_a_stack_that_pulumi_cloud_lost_deletes_nothing() {
     });
 }
 
-/// The run waits for its turn after the conflict, so it ends with the reason of the conflict only if it cannot start.
+/// After the conflict, the run waits until it can start. The run ends with the reason of the conflict only if it cannot
+/// start.
 #[test]
 fn a_canceled_update_in_pulumi_cloud_ends_the_run() {
     run("cloud-cancel", async |scene| {
