@@ -1,5 +1,6 @@
-//! Checks the manifests in `examples` and in the documents without a cluster: production resources are not destroyed by
-//! mistake, images have a fixed version, and Stacks and sources have intervals. `tests/e2e/examples` runs the examples.
+//! Checks the manifests in `examples` and in the documentation without a cluster: the manifests protect production
+//! resources from an unintended destroy, images have a fixed version, and Stacks and sources have intervals.
+//! `tests/e2e/examples` runs the examples.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A manifest in an example or in a document.
+/// A manifest in an example or in the documentation.
 struct Manifest {
     path: PathBuf,
     object: Value,
@@ -52,7 +53,7 @@ fn examples() -> Vec<Manifest> {
     files(&root().join("examples"), "yaml").iter().flat_map(|path| parse(path, &read(path))).collect()
 }
 
-/// Guides with complete installations. Other guides show only the fields of their subject.
+/// Guides with complete manifests. The manifests in other guides contain only the relevant fields.
 const COMPLETE_GUIDES: [&str; 2] = ["docs/guides/flux-bootstrap.md", "docs/guides/without-flux.md"];
 
 /// Returns the manifests in the documents below a directory.
@@ -64,7 +65,7 @@ fn of_document(path: &Path) -> Vec<Manifest> {
     yaml_blocks(&read(path)).flat_map(|text| parse(path, text)).collect()
 }
 
-/// Returns the complete objects, without patches of Stacks.
+/// Returns the complete manifests, without patches of Stacks.
 fn examples_and_guides() -> Vec<Manifest> {
     let mut manifests = examples();
     for guide in COMPLETE_GUIDES {
@@ -107,7 +108,8 @@ fn no_production_stack_is_destroyed_by_mistake() {
     assert!(checked >= 4, "found only {checked} production Stacks");
 }
 
-/// Flux prunes the objects of the fleet repository, so the production Stack needs the annotation.
+/// Flux prunes objects that the fleet repository no longer contains, so the production Stack needs an annotation that
+/// disables pruning.
 #[test]
 fn flux_does_not_prune_the_production_stack() {
     let path = root().join("examples/flux-bootstrap/apps/production/web.yaml");
@@ -149,8 +151,8 @@ fn images<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The image of workspace pods has the version of the CLI with which the tests run. With another version of the CLI, the
-/// documented outputs would be untested.
+/// The image of workspace pods must contain the version of the CLI that the tests use, because the tests check the
+/// documented outputs only with this version.
 #[test]
 fn every_image_has_a_fixed_version() {
     let modules = read(&root().join("tests/cluster/tools/common/go.mod"));
@@ -174,7 +176,7 @@ fn every_image_has_a_fixed_version() {
     assert!(read(&root().join("README.md")).contains(&format!("image: {expected}\n")), "README.md: {expected}");
 }
 
-/// The Flux Operator cannot use a kustomize component, so its example repeats the patches.
+/// The Flux Operator does not support kustomize components, so its example repeats the patches of the component.
 #[test]
 fn the_flux_instance_has_the_patches_of_the_notifications_component() {
     let manifest = |path: &str| parse(&root().join(path), &read(&root().join(path))).remove(0).object;
@@ -184,8 +186,8 @@ fn the_flux_instance_has_the_patches_of_the_notifications_component() {
     assert_eq!(instance["spec"]["kustomize"]["patches"], component["patches"]);
 }
 
-/// Parts of commands that need no flag for the namespace: their objects are cluster-scoped or in all namespaces, their
-/// manifest contains the namespace, or they do not use the cluster.
+/// Parts of commands that need no flag for the namespace. These commands select cluster-scoped objects or all
+/// namespaces, use a manifest that contains the namespace, or do not use the cluster.
 const WITHOUT_NAMESPACE: [&str; 10] = [
     " --all-namespaces",
     " customresourcedefinition/",
@@ -199,7 +201,7 @@ const WITHOUT_NAMESPACE: [&str; 10] = [
     "kubectl label namespace ",
 ];
 
-/// The commands must not depend on the namespace of the context.
+/// The result of a command must not depend on the namespace of the context.
 #[test]
 fn every_command_of_an_example_names_its_namespace() {
     let mut checked = 0;

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Timeout for a response, sufficient for a slow machine.
+/// Timeout of a response, which is sufficient for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -35,7 +35,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Returns an evaluator that starts child processes of the controller binary and records each start.
+    /// Creates an evaluator that starts child processes of the controller binary, and records each start.
     fn new() -> Self {
         let directory = TempDir::new().unwrap();
         let program = directory.path().join("program");
@@ -55,7 +55,8 @@ impl Fixture {
         started.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits for the final result. Evaluates the expression again only after the Stack has been requeued.
+    /// Waits for the final result of an expression. Like the controller, evaluates the expression again only after the
+    /// evaluator has requeued the Stack.
     async fn evaluate(&mut self, expression: &str, this: &Stack, dep: &Stack) -> Result<bool, ExpressionError> {
         let response = async {
             loop {
@@ -94,10 +95,11 @@ fn resident() -> u64 {
 }
 
 const MEMORY: &str = "memory limit of 96Mi exceeded";
-/// Message for the CPU time limit. An unoptimized build on a busy machine can reach this limit before the memory limit.
+/// Message about the CPU time limit. An unoptimized build on a busy machine can reach this limit before the memory
+/// limit.
 const CPU: &str = "CPU time limit of 1 s exceeded";
 
-/// Returns an expression with nine chained calls, which expand ten bytes to 10 GB.
+/// Returns an expression with nine chained calls. The calls expand a string of ten bytes to 10 GB.
 fn chained_replace() -> String {
     format!("'aaaaaaaaaa'{} == ''", ".replace('a', 'aaaaaaaaaa')".repeat(9))
 }
@@ -121,7 +123,7 @@ async fn an_expression_that_exceeds_a_limit_is_stopped_and_reported() {
             matches!(&response, Err(ExpressionError::LimitExceeded(why)) if expected.iter().any(|limit| why.contains(limit))),
             "{expression}: {response:?}"
         );
-        // The cache returns the result of a repeated expression, even if the evaluation exceeded a limit.
+        // The cache returns the result of a repeated expression, even if the first evaluation has exceeded a limit.
         assert_eq!(fixture.evaluate(&expression, &this, &dep).await, response);
         assert_eq!(fixture.started().len(), 1, "{expression}");
     });
@@ -149,11 +151,12 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
         assert_eq!(fixture.evaluate(&expression, &this, &dep).await, Ok(true));
         delays.push(start.elapsed());
     }
-    // The median, because other processes can delay a single evaluation on a busy machine.
+    // Compares the median, because other processes on a busy machine can delay a single evaluation.
     delays.sort();
     assert!(delays[delays.len() / 2] < Duration::from_secs(1), "{delays:?}");
-    // After each expression that exceeds a limit, the evaluation pauses for the namespace of the attacker. The first
-    // expression occupies a slot for cheap evaluations. Only the next one occupies a slot for expensive evaluations.
+    // After each expression that exceeds a limit, the evaluator pauses the evaluations for the namespace of the
+    // attacker. The first expression occupies a slot for cheap evaluations. Only the next expression occupies a slot
+    // for expensive evaluations.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
     assert!(evaluated <= 2 + pauses, "{evaluated} results in {:?}", began.elapsed());
 }
@@ -251,7 +254,7 @@ fn limit(line: &str) -> (String, String) {
     (name.trim().to_owned(), values.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// The `evaluate` role must not evaluate untrusted expressions without resource limits.
+/// A process with the role `evaluate` must not evaluate untrusted expressions without resource limits.
 #[test]
 fn the_evaluate_role_does_not_start_without_limits() {
     let binary = Path::new(env!("CARGO_BIN_EXE_pulumi-controller"));

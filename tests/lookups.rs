@@ -1,4 +1,4 @@
-//! Checks that the index lookups for one push are not much slower with many idle Stacks.
+//! Checks that the index lookups for one push are not much slower if many Stacks are idle.
 #![allow(clippy::expect_used, reason = "a missing prerequisite fails the test")]
 
 #[path = "bench/lookups.rs"]
@@ -10,14 +10,14 @@ use lookups::AtRest;
 
 const FEW: usize = 100;
 const MANY: usize = 10_000;
-/// Maximum slowdown with a hundred times as many Stacks. Larger tables cause more cache misses of the CPU. A scan would
-/// be a hundred times slower.
+/// Maximum ratio of the durations with a hundred times as many Stacks. Larger tables cause more cache misses of the
+/// CPU, while a scan would be a hundred times slower.
 const RATIO: u32 = 10;
 
 #[test]
 fn lookup_time_per_push_does_not_grow_with_the_number_of_stacks() {
     let (mut few, mut many) = (AtRest::new(FEW), AtRest::new(MANY));
-    // The measurements alternate, so other load on the machine slows down both.
+    // The measurements alternate, so other load on the machine affects both measurements.
     let rounds = (0..20).map(|_| (fastest(&mut few), fastest(&mut many)));
     let (few, many) = rounds.reduce(|best, round| (best.0.min(round.0), best.1.min(round.1))).expect("rounds");
     println!("{FEW} Stacks: {few:?} for each push, {MANY} Stacks: {many:?}");

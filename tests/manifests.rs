@@ -1,5 +1,5 @@
-//! `tests/manifests` contains a manifest for each field of the Pulumi Kubernetes Operator. Deserialization must not
-//! lose any field. The end-to-end tests apply the same files to an API server.
+//! Tests the manifests in `tests/manifests`, which contain all fields of the Pulumi Kubernetes Operator. The
+//! deserialization must not lose a field. The end-to-end tests apply the same manifests to an API server.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use manifest_files::{covers, read};
 
-/// Fields of a Stack's spec in the operator.
+/// Fields in the spec of a Stack of the operator.
 const STACK: [&str; 39] = [
     "accessTokenSecret",
     "backend",

@@ -1,5 +1,6 @@
-//! Tests `kubectl pulumi mcp` with the client of the official SDK of the Model Context Protocol. There is no cluster, so
-//! each command reports this. `tests/e2e/kubectl_plugin.rs` calls the tools with a cluster.
+//! Tests `kubectl pulumi mcp` with the client of the official SDK of the Model Context Protocol. The tests have no
+//! cluster, so each tool returns an error about the connection. `tests/e2e/kubectl_plugin.rs` calls the tools with a
+//! cluster.
 
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Maximum duration of a request.
+/// Timeout of a request.
 const LIMIT: Duration = Duration::from_secs(60);
 
 type Client = RunningService<RoleClient, ()>;
 
-/// Starts a server with flags, and connects to it.
+/// Starts a server with these flags, and connects a client to the server.
 async fn connect(flags: &[&str]) -> Result<Client> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-pulumi"));
     command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");

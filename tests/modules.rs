@@ -1,4 +1,4 @@
-//! Checks the dependencies between the modules of `src`, and that no files import each other in a cycle.
+//! Checks the dependencies between the modules of `src`, and checks that files do not import each other in a cycle.
 //! `ARCHITECTURE.md` explains the layers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +13,9 @@ use syn::{Attribute, ItemImpl, ItemMod, ItemUse, Macro, Meta, UseTree, VisRestri
 /// A top-level module of the crate: a directory or a file in `src`.
 struct Module {
     name: &'static str,
-    /// The other top-level modules that this module may import, separated by spaces.
+    /// Names of the top-level modules that this module may import, separated by spaces.
     uses: &'static str,
-    /// Rule that the message about a forbidden import contains.
+    /// Explanation of the rule for the message about a forbidden import.
     rule: &'static str,
 }
 
@@ -87,10 +87,10 @@ const MODULES: &[Module] = &[
     },
 ];
 
-/// Files that may import every module: the roots of the binaries, and `lib.rs`, which only declares modules.
+/// Files that may import every module: the roots of the binaries and `lib.rs`.
 const ROOTS: [&str; 3] = ["main", "kubectl_pulumi", "lib"];
 
-/// Sets of modules that still import each other in a cycle. Do not add any.
+/// Sets of modules that still import each other in a cycle. Do not add another set.
 const KNOWN_CYCLES: &[&str] = &[];
 
 #[test]
@@ -150,7 +150,7 @@ fn module(name: &str) -> Option<&'static Module> {
     MODULES.iter().find(|module| module.name == name)
 }
 
-/// Returns the modules that a module may import, directly or transitively.
+/// Returns the modules that a module may import directly or transitively.
 fn all_uses(name: &str) -> BTreeSet<&'static str> {
     reachable(name, |name| module(name).map(|module| module.uses.split_whitespace().collect()).unwrap_or_default())
 }
@@ -167,7 +167,7 @@ fn reachable<'a>(start: &str, next: impl Fn(&str) -> Vec<&'a str>) -> BTreeSet<&
     reached
 }
 
-/// Returns a message for each import in a file that the table does not allow.
+/// Returns a message about each import in a file that the table does not permit.
 fn forbidden_uses(file: &SourceFile) -> Vec<String> {
     // The table does not contain the roots.
     let Some(own) = file.module.first().and_then(|name| module(name)) else { return Vec::new() };
@@ -187,7 +187,7 @@ fn forbidden_uses(file: &SourceFile) -> Vec<String> {
     found
 }
 
-/// Imports of each module outside tests: the module, the imported module, and the location of one such import.
+/// Location of one import for each pair of a module and an imported module. Does not contain imports in tests.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Returns the sets of modules that import each other, directly or transitively.
@@ -209,10 +209,10 @@ fn describe(cycle: &BTreeSet<&str>, imports: &Imports) -> String {
     within.map(|(imported, place)| format!("{place} imports {imported}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A path relative to the root of the crate. For example, `crate::api::names` is `["api", "names"]`.
+/// A path relative to the root of the crate. For example, the path of `crate::api::names` is `["api", "names"]`.
 type ModulePath = Vec<String>;
 
-/// The source files of the crate by module.
+/// Source files of the crate by module.
 struct Crate {
     files: BTreeMap<ModulePath, SourceFile>,
 }
@@ -223,11 +223,11 @@ struct SourceFile {
     /// Path relative to `src`.
     path: PathBuf,
     module: ModulePath,
-    /// All paths in the file that start in this crate.
+    /// All references in the file to items of this crate.
     references: Vec<Reference>,
-    /// Names that `pub use` re-exports, and their paths.
+    /// Names that the file re-exports with `pub use`, and their paths.
     re_exports: BTreeMap<String, ModulePath>,
-    /// Modules in separate files that are compiled only for tests.
+    /// Modules in separate files that belong only to tests.
     test_modules: Vec<ModulePath>,
 }
 
@@ -303,7 +303,7 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the module of a file. For example, `api/pulumi/stack.rs` is `api::pulumi::stack`, and `api/mod.rs` is `api`.
+/// Returns the module that a file defines, such as `api::pulumi::stack` for `api/pulumi/stack.rs`.
 fn module_of(path: &Path) -> ModulePath {
     let mut module: ModulePath =
         path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -324,11 +324,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the path from the root of the crate, or `None` for paths of other crates and local names.
+    /// Returns the path relative to the root of the crate, or `None` for paths of other crates and for local names.
     fn absolute(&self, path: &[String]) -> Option<ModulePath> {
         let parents = path.iter().take_while(|name| *name == "super").count();
         let (base, rest) = match path.first()?.as_str() {
-            // The binaries import the modules of the library with the name of the crate.
+            // The binaries use the name of the crate to import modules of the library.
             "crate" | "pulumi_controller" => (0, 1),
             "self" => (self.module.len(), 1),
             "super" => (self.module.len().saturating_sub(parents), parents),
@@ -345,7 +345,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the imports of a `use` item. A public item also re-exports them.
+    /// Adds the imports of a `use` item. If the item is public, also adds the re-exports.
     fn add_use(&mut self, tree: &UseTree, prefix: &[String], is_public: bool) {
         let with = |name: &dyn ToString| prefix.iter().cloned().chain([name.to_string()]).collect::<Vec<_>>();
         let (path, name) = match tree {
@@ -433,7 +433,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         self.add_tokens(call.tokens.clone());
     }
 
-    /// `pub(in crate::agent)` is not an import.
+    /// Ignores visibilities such as `pub(in crate::agent)`, which are not imports.
     fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
 }
 

@@ -1,5 +1,5 @@
-//! Checks the alerts and the dashboards in `config/monitoring`: they use only documented metrics and labels, and refer
-//! only to existing pages. `tests/run monitoring` evaluates the alerts with promtool.
+//! Checks the alerts and the dashboards in `config/monitoring`, which must use only documented metrics and labels, and
+//! must refer only to existing pages. `tests/run monitoring` evaluates the alerts with promtool.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,9 +20,9 @@ const TARGET_LABELS: [&str; 2] = ["instance", "job"];
 const BUCKET_LABEL: &str = "le";
 /// Words of PromQL that are neither metrics nor labels. Other words before `(` are functions.
 const KEYWORDS: [&str; 10] = ["and", "or", "unless", "bool", "offset", "avg", "count", "max", "min", "sum"];
-/// Words before a list of labels.
+/// Words of PromQL that precede a list of labels.
 const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
-/// Start of the URLs of runbooks.
+/// Prefix of the URLs of runbooks.
 const PAGES: &str = "https://github.com/pulumi-controller/pulumi-controller/blob/main/";
 
 fn root() -> &'static Path {
@@ -34,7 +34,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
 }
 
-/// Returns the labels of each metric in `docs/metrics.md`, by the name of its series. A histogram has several series.
+/// Returns the labels of each metric in `docs/metrics.md` by the names of its series. A histogram has several series.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let page = read("docs/metrics.md");
     let mut metrics = BTreeMap::new();
@@ -69,8 +69,8 @@ fn without_strings(expression: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once(']').map_or("", |(_, rest)| rest))
 }
 
-/// Returns the names in an expression. This is not a complete parser: it supports only the parts of the language that
-/// the alerts and the dashboards use.
+/// Returns the names in an expression. The function supports only the parts of PromQL that the alerts and the
+/// dashboards use.
 fn names(expression: &str) -> Names {
     let text = without_strings(expression);
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == ':';
@@ -86,7 +86,7 @@ fn names(expression: &str) -> Names {
                 ')' => in_grouping = false,
                 _ => {}
             }
-            // The word before a parenthesis is relevant even if a space follows the word.
+            // A space keeps the previous word, because a parenthesis can follow the space.
             if first != ' ' {
                 previous.clear();
             }
@@ -119,7 +119,7 @@ fn the_names_in_an_expression_are_found() {
     assert_eq!(names("max by (namespace, name) (x{a=\"b\"}) == 1").metrics, set(&["x"]));
 }
 
-/// Returns the rules with an alert.
+/// Returns the rules that define an alert.
 fn alerts() -> Vec<Value> {
     let object: Value = serde_saphyr::from_str(&read("config/monitoring/rules/prometheusrule.yaml")).unwrap();
     let groups = object["spec"]["groups"].as_array().unwrap();
@@ -140,7 +140,7 @@ fn dashboards() -> Vec<(String, Value)> {
     paths.iter().map(|path| (name(path.as_path()), read(path.as_path()))).collect()
 }
 
-/// Returns all expressions, with a description of their place.
+/// Returns all expressions, each with a description of its location.
 fn expressions() -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).to_owned();
     let mut found: Vec<_> = alerts().iter().map(|alert| (text(&alert["alert"]), text(&alert["expr"]))).collect();
@@ -152,7 +152,7 @@ fn expressions() -> Vec<(String, String)> {
         }
         for variable in dashboard["templating"]["list"].as_array().unwrap() {
             if let Some(query) = variable["query"]["query"].as_str() {
-                // The second parameter of `label_values` is a label, and the first one is a selector.
+                // The first parameter of `label_values` is a selector, and the second parameter is a label.
                 let query = query.strip_prefix("label_values(").and_then(|query| query.strip_suffix(')')).unwrap();
                 let (selector, label) = query.rsplit_once(", ").unwrap();
                 found.push((format!("{file}: {}", variable["name"]), format!("max by ({label}) ({selector})")));
@@ -183,7 +183,7 @@ fn alerts_and_dashboards_use_only_documented_metrics_and_labels() {
     assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
-/// Returns the anchor of a heading as GitHub computes it.
+/// Returns the anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept.chars().filter(|character| character.is_alphanumeric() || "-_ ".contains(*character));
@@ -211,7 +211,7 @@ fn every_alert_has_a_severity_texts_and_an_existing_runbook() {
     assert!(names.len() >= 20, "{names:?}");
 }
 
-/// Each alert fires in one step of its tests, and does not fire in another step.
+/// Each alert must fire in one step of its tests, and must not fire in another step.
 #[test]
 fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let mut seen: BTreeMap<String, [bool; 2]> = BTreeMap::new();
@@ -233,7 +233,7 @@ fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     assert_eq!(seen, expected, "left: [does not fire, fires] in tests/monitoring; right: config/monitoring/rules");
 }
 
-/// The page has a table with the name, the severity and the summary of each alert.
+/// The page must contain a table with the name, the severity and the summary of each alert.
 #[test]
 fn the_documented_alerts_are_those_in_the_rules() {
     let page = read("docs/monitoring.md");
@@ -274,7 +274,7 @@ fn dashboards_have_unique_panels_and_use_the_selected_data_source() {
     }
 }
 
-/// The page describes each panel.
+/// The page must describe each panel.
 #[test]
 fn the_documented_panels_are_those_of_the_dashboards() {
     let page = read("docs/monitoring.md");

@@ -1,4 +1,4 @@
-//! Takes a CPU profile of a busy process. The test has its own binary, because a profile covers all threads of a
+//! Tests the CPU profile of a busy process. The test has its own binary, because a profile covers all threads of a
 //! process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a missing prerequisite fails the test")]
 

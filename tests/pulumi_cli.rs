@@ -1,6 +1,5 @@
-//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. If `pulumi` or
-//! `pulumi-language-yaml` is not on the `PATH`, the tests are skipped. If the environment variable `CI` is set, the
-//! tests fail instead.
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. The tests skip themselves if
+//! `pulumi` or `pulumi-language-yaml` is not on the `PATH`, but fail if the environment variable `CI` is set.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
@@ -23,7 +22,7 @@ use serde_json::{Value, json};
 #[path = "required_programs/mod.rs"]
 mod required_programs;
 
-/// A project in its own directory, with a local backend.
+/// A project in its own directory with a local backend.
 struct Workspace {
     directory: tempfile::TempDir,
 }
@@ -115,8 +114,8 @@ fn write_settings(directory: &Path, config: &Value) {
 
 #[test]
 fn a_program_reads_each_config_value_with_its_type() {
-    // Key, configured value, and value in the program. The YAML runtime parses a string that contains a number as a
-    // number.
+    // Each row contains a key, the configured value, and the value in the program. The YAML runtime converts a string
+    // that contains a number to a number.
     let table = [
         ("text", json!("plain"), json!("plain")),
         ("empty", json!(""), json!("")),
@@ -153,7 +152,7 @@ fn a_program_reads_each_config_value_with_its_type() {
     for (key, _, expected) in &table {
         assert_eq!(seen.get(*key), Some(expected), "{key}");
     }
-    // The CLI reads the values in the settings file of the source.
+    // The program also receives the values in the settings file of the source.
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
@@ -220,7 +219,7 @@ fn a_lock_is_reported_as_a_conflict_with_its_holder() {
     );
 }
 
-/// Returns a program that uses the built-in resources of the CLI and every option that needs no provider.
+/// Returns a program that uses the built-in resources of the CLI, and every resource option that needs no provider.
 fn every_option() -> Value {
     let options = json!({
         "additionalSecretOutputs": ["output"], "aliases": [{"name": "older", "noParent": true}], "parent": "${group}",
@@ -243,7 +242,7 @@ fn every_option() -> Value {
     })
 }
 
-/// Returns programs, each with a flag that is true if the CLI can run the program.
+/// Returns programs. The flag of a program is true if the CLI can run the program.
 fn programs() -> Vec<(Value, bool)> {
     let stash = |more: Value| {
         let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});

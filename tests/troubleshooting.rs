@@ -10,7 +10,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemConst, ItemMod, LitStr, Macro, Meta};
 
-/// Files whose errors do not reach conditions and events of the users' objects, with the reason.
+/// Files whose errors do not reach the conditions and events of users, with the reason.
 const INTERNAL: &[(&str, &str)] = &[
     ("agent/bootstrap.rs", "the log of the init container bootstrap"),
     ("agent/init.rs", "the log of the pulumi container"),
@@ -36,13 +36,14 @@ const INTERNAL: &[(&str, &str)] = &[
     ("ui/session.rs", "printed at startup, or a page of the web UI"),
 ];
 
-/// Minimum number of letters in a message. Shorter messages only add a field name to another message.
+/// Minimum number of letters in a message that the page must document. Shorter messages only add a field name to
+/// another message.
 const MIN_LETTERS: usize = 9;
 
-/// Messages of the Pulumi CLI start with this word. The page documents some of them.
+/// Prefix of messages of the Pulumi CLI. The page also documents some of these messages.
 const PULUMI: &str = "error: ";
 
-/// The files in `src` by their path relative to `src`.
+/// Source files in `src` by their path relative to `src`.
 static SOURCES: LazyLock<BTreeMap<String, Found>> = LazyLock::new(|| sources().expect("src can be parsed"));
 
 #[test]
@@ -130,7 +131,7 @@ fn code_spans_of_headings_and_first_cells_are_messages() {
     assert_eq!(code_spans(page), ["b c", "g", "h `i`"].map(str::to_owned).into());
 }
 
-/// Messages and reasons in a source file, outside tests.
+/// Messages and reasons in a source file, except its tests.
 #[derive(Default)]
 struct Found {
     /// Templates in `#[error("…")]`.
@@ -263,7 +264,7 @@ fn code_spans(page: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns the texts between the placeholders of a format string.
+/// Returns the parts of a format string between its placeholders.
 fn parts(template: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut characters = template.chars().peekable();
@@ -281,7 +282,7 @@ fn parts(template: &str) -> Vec<String> {
     parts
 }
 
-/// Returns whether a text consists of these parts, with any text between them.
+/// Returns whether a text consists of these parts with any text between the parts.
 fn matches(parts: &[String], text: &str) -> bool {
     let [first, between @ .., last] = parts else { return parts.first().is_some_and(|only| only == text) };
     let Some(mut rest) = text.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {
@@ -300,7 +301,7 @@ fn letters(template: &str) -> usize {
     parts(template).iter().flat_map(|part| part.chars()).filter(|character| character.is_alphabetic()).count()
 }
 
-/// Returns whether a literal is a word of several parts in upper camel case, such as `StackCreated`.
+/// Returns whether a literal is a name in upper camel case that consists of several words, such as `StackCreated`.
 fn is_reason(literal: &str) -> bool {
     let is_word = literal.chars().all(|character| character.is_ascii_alphabetic());
     let capitals = literal.chars().filter(char::is_ascii_uppercase).count();

@@ -1,5 +1,5 @@
-//! Calls the parsers of untrusted bytes and checks their invariants. The fuzz targets pass generated input, and
-//! `tests/fuzz_corpora` passes the committed files.
+//! Calls the parsers of untrusted bytes, and checks their invariants. The fuzz targets use generated inputs, and
+//! `tests/fuzz_corpora` uses the committed inputs.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,7 @@ use pulumi_controller::pulumi::events::{EngineEvent, EventError, LineSplitter};
 use pulumi_controller::pulumi::failure::{self, exit::Exit};
 use pulumi_controller::pulumi::run_summary::RunSummary;
 
-/// The function of each fuzz target by the name of the target.
+/// Names and functions of the fuzz targets.
 pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("archive", archive),
     ("gzip", gzip),
@@ -23,7 +23,7 @@ pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("revision", revision),
 ];
 
-/// Returns limits that are low enough for the fuzzer to reach.
+/// Returns low limits, which the fuzzer can reach.
 fn limits() -> Limits {
     Limits {
         unpacked_bytes: 256 * 1024,
@@ -37,7 +37,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Compresses and unpacks a tar stream. The fuzzer therefore mutates the stream, not the compressed bytes.
+/// Compresses and unpacks a tar stream, so that the fuzzer mutates the stream and not the compressed bytes.
 pub fn archive(tar: &[u8]) {
     gzip(&compress(tar));
 }
@@ -53,7 +53,8 @@ pub fn gzip(bytes: &[u8]) {
     let _ = unpacked(bytes, &limits());
 }
 
-/// Unpacks an archive next to a file that must not change. Checks the result, even if the archive is rejected.
+/// Unpacks an archive to a directory next to a file that must not change. Checks the directory and the file even if the
+/// function rejects the archive.
 pub fn unpacked(bytes: &[u8], limits: &Limits) -> Result<Unpacked, UnpackError> {
     const OUTSIDE_CONTENT: &str = "unchanged content";
     let place = tempfile::tempdir().expect("a temporary directory");
@@ -105,8 +106,8 @@ impl Found {
     }
 }
 
-/// Checks that a link does not leave the root: first lexically, as the kernel resolves the link if the path contains no
-/// other links, and then with the resolved target if it exists.
+/// Checks that a link does not lead out of the root. First checks the path of the link, and then the resolved target if
+/// the target exists. The first check is correct only if the path contains no other links.
 fn stays_inside(root: &Path, link: &Path, target: &Path) {
     let mut depth = link.strip_prefix(root).expect("path below the root").components().count() as i64 - 1;
     for component in target.components() {
@@ -159,7 +160,8 @@ pub fn revision(bytes: &[u8]) {
     }
 }
 
-/// Checks that the result does not depend on the chunks of the event log, and that the size of the result is limited.
+/// Checks that the result does not depend on the division of the event log into chunks, and that the size of the result
+/// is limited.
 pub fn event_log(bytes: &[u8]) {
     const MAX_LINE: usize = 4 * 1024;
     let whole = lines(std::iter::once(bytes), MAX_LINE);
@@ -183,7 +185,7 @@ fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>, longest: usize) -> Vec<Resu
     pieces.flat_map(|piece| splitter.push(piece)).collect()
 }
 
-/// Checks that untrusted text in a message is limited in size and has no control characters.
+/// Checks that a message with untrusted text has a limited size and no control characters.
 fn is_readable(message: &str) {
     assert!(message.len() <= 4096, "{} bytes", message.len());
     assert!(message.chars().all(|character| !character.is_control()), "{message:?}");

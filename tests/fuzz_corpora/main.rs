@@ -1,6 +1,6 @@
-//! Replays the corpora of the fuzz targets with the stable compiler. `make fuzz` starts from the same corpora and needs
-//! a nightly compiler. `REGENERATE=1 cargo test --test fuzz_corpora` rewrites the seeds. The directories of the seeds
-//! also contain inputs that the fuzzer has found.
+//! Runs the functions of the fuzz targets with the inputs in their corpora, and requires only the stable compiler.
+//! `make fuzz` starts from the same corpora, and requires a nightly compiler. `REGENERATE=1 cargo test --test
+//! fuzz_corpora` rewrites the seeds. The corpora also contain inputs that the fuzzer has found.
 #![allow(clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 #[path = "../fuzz/bodies.rs"]
@@ -26,7 +26,7 @@ fn every_corpus_file_satisfies_the_invariants() {
         let mut count = 0;
         for file in files.flatten() {
             let bytes = std::fs::read(file.path()).expect("readable corpus file");
-            // If a panic occurs, the last printed file is its cause.
+            // If the function panics, the last printed file is the cause.
             println!("{}", file.path().display());
             body(&bytes);
             count += 1;
@@ -58,7 +58,7 @@ fn the_committed_seeds_match_their_generator() {
     }
 }
 
-/// The agent uses the same limits.
+/// The test uses the limits of the agent.
 #[test]
 fn each_hostile_archive_is_rejected_with_the_expected_error() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();

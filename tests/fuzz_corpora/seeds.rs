@@ -1,15 +1,15 @@
 //! Seeds of the corpora: malicious archives, intact and damaged event logs of real runs, and nearly valid digests. The
-//! end-to-end tests serve the same archives to the controller.
+//! end-to-end tests use the same archives as sources.
 
 use tar::{EntryType, Header};
 
 use crate::bodies::compress;
 
-/// The expected result for an archive.
+/// Expected result of the extraction of an archive.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Taken,
-    /// The archive is rejected with a message that contains these words.
+    /// The function rejects the archive with a message that contains these words.
     Refused(&'static [&'static str]),
 }
 
@@ -20,7 +20,7 @@ pub struct Archive {
     pub expected: Expected,
 }
 
-/// The seeds of a fuzz target: file names and contents.
+/// File names and contents of the seeds of a fuzz target.
 pub type Seeds = Vec<(String, Vec<u8>)>;
 
 pub fn all() -> Vec<(&'static str, Seeds)> {
@@ -35,8 +35,8 @@ pub fn all() -> Vec<(&'static str, Seeds)> {
     ]
 }
 
-/// A tar stream, built header by header, because libraries refuse to write invalid archives. The stream starts with a
-/// valid project, so only the fault in the stream prevents a run.
+/// A tar stream. The type writes each header itself, because libraries refuse to write invalid archives. The stream
+/// starts with a valid project, so only the fault in the stream prevents a run.
 struct Tar(Vec<u8>);
 
 impl Tar {
@@ -76,7 +76,7 @@ impl Tar {
         self.entry(EntryType::Symlink, name.as_bytes(), target.as_bytes(), b"")
     }
 
-    /// Adds a pax header with one record for the next entry.
+    /// Adds a pax header with one record, which applies to the next entry.
     fn extended(self, key: &str, value: &str) -> Tar {
         let rest = format!(" {key}={value}\n");
         let length = (1..).find(|length: &usize| length.to_string().len() + rest.len() == *length).unwrap_or_default();

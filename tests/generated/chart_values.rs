@@ -10,7 +10,7 @@ use super::{expect_between, root};
 
 const CHART: &str = "deploy/chart";
 
-/// Markers around the table of values.
+/// Start and end markers of the table of values.
 const VALUES: [&str; 2] = ["<!-- values: generated from values.yaml by `make generate` -->\n", "<!-- /values -->\n"];
 
 fn read(file: &str) -> Result<String> {
@@ -18,8 +18,8 @@ fn read(file: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns the paths in `values.yaml` that have a comment starting with `# -- `, and the comments. A path is a list of
-/// keys.
+/// Returns the paths in `values.yaml` that have a comment with the prefix `# -- `, and the comments. A path is a list
+/// of keys.
 fn documented(text: &str) -> Vec<(Vec<String>, String)> {
     let mut found = Vec::new();
     let mut keys: Vec<(usize, String)> = Vec::new();
@@ -45,7 +45,7 @@ fn documented(text: &str) -> Vec<(Vec<String>, String)> {
     found
 }
 
-/// Returns the paths of the values that have no comment. A comment on an object also covers the fields of the object.
+/// Returns the paths of the values without a comment. A comment on an object also covers the fields of the object.
 fn undocumented(value: &Value, path: &[String], documented: &[(Vec<String>, String)]) -> Vec<String> {
     if documented.iter().any(|(other, _)| other == path) {
         return Vec::new();
@@ -59,7 +59,7 @@ fn undocumented(value: &Value, path: &[String], documented: &[(Vec<String>, Stri
     }
 }
 
-/// Returns the properties in the schema that have no value, and the values that have no property.
+/// Returns the properties in the schema without a value, and the values without a property in the schema.
 fn mismatches(schema: &Value, part: &Value, value: &Value, path: &str) -> Vec<String> {
     let part = match part["$ref"].as_str().and_then(|reference| reference.strip_prefix('#')) {
         Some(pointer) => schema.pointer(pointer).unwrap_or(&Value::Null),
@@ -155,7 +155,8 @@ fn templates() -> Result<String> {
     Ok(text)
 }
 
-/// Returns the words in a text that follow a prefix. A word ends at the first character that is not `is_part`.
+/// Returns the words in a text that follow a prefix. A word ends before the first character that does not match
+/// `is_part`.
 fn words_after<'a>(text: &'a str, prefix: &'a str, is_part: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
     let rests = text.split(prefix).skip(1);
     rests.filter_map(move |rest| rest.split(|character| !is_part(character)).next())
@@ -195,7 +196,7 @@ fn the_templates_read_existing_files_and_set_existing_flags() -> Result<()> {
     let arguments = read("templates/_args.tpl")?;
     let is_flag = |character: char| character.is_ascii_lowercase() || character == '-';
     let flags = ["(list \"", "\"--"].into_iter().flat_map(|prefix| words_after(&arguments, prefix, is_flag));
-    // The format string `--%s=%v` contains no name.
+    // Ignores the format string `--%s=%v`, which contains no name of a flag.
     let flags: Vec<_> = flags.filter(|flag| !flag.is_empty()).collect();
     assert!(flags.len() >= 20, "{flags:?}");
     for flag in flags {

@@ -1,5 +1,5 @@
-//! Tests malicious repositories, servers and Stacks. Each attack causes a specific message, uses a limited amount of
-//! memory, and does not affect other repositories.
+//! Tests malicious repositories, servers and Stacks. Each attack must cause a specific message, must use a limited
+//! amount of memory, and must not affect other repositories.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Maximum growth of memory during an attack in bytes. Includes the memory of other tests in the same process.
+/// Maximum growth of the memory of this process during an attack, in bytes. Other tests in the same process also use
+/// this memory.
 const GROWTH: u64 = 256 << 20;
 
 /// Returns the resident memory of this process in bytes.
@@ -27,7 +28,7 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Polls the branch `main` of a malicious server. Returns the warnings, or the error message.
+/// Polls the branch `main` of a malicious server. Returns the warnings or the error message.
 async fn attack(evil: EvilServer) -> Result<Vec<String>, String> {
     let before = resident();
     let mut controller = Controller::new().await;
@@ -68,7 +69,7 @@ async fn directories_that_expand_to_billions_of_files_are_rejected() {
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
-/// Returns a pack of about one megabyte whose objects expand to gigabytes through chains of ten deltas.
+/// Returns a pack of about one megabyte. Chains of ten deltas expand its objects to gigabytes.
 fn nested_deltas(last_objects: usize) -> (ObjectId, Pack) {
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
@@ -136,7 +137,7 @@ async fn many_uses_of_an_object_at_the_end_of_a_delta_chain_are_rejected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_do_not_fit_in_memory_are_rejected() {
-    // Each base in the chain stays in memory while further deltas refer to it.
+    // Each base in the chain stays in memory while further deltas refer to the base.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
     place = pack.add_repetition(place, 60);
@@ -230,7 +231,7 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
 /// Namespace, name and source of a Stack.
 type StackSource = (&'static str, String, Value);
 
-/// Starts a fetch for a Stack from a server that sends one byte per second, and returns the Stack.
+/// Starts a fetch from a server that sends one byte per second, and returns the Stack of the fetch.
 async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> StackSource {
     let (commit, pack) = nested_deltas(0);
     let url = EvilServer { slow: &["pack"], ..EvilServer::with_main(commit, pack) }.start().await;
@@ -257,7 +258,7 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     }
 }
 
-/// Returns the time until a namespace without a slot gets a commit from a server that responds immediately.
+/// Measures the time until a fetch in a namespace without a slot is complete. The server responds immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
@@ -267,8 +268,8 @@ async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     start.elapsed()
 }
 
-/// Waits until `count` fetches have been ended because other namespaces wait for a slot. `ended` collects the names of
-/// their Stacks, because the next fetch of a Stack clears its error.
+/// Waits until the controller has ended `count` fetches because other namespaces wait for a slot. `ended` collects the
+/// names of the Stacks of these fetches, because the next fetch of a Stack clears its error.
 async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut BTreeSet<String>, count: usize) {
     let start = Instant::now();
     loop {
@@ -322,7 +323,7 @@ async fn work_for_a_repository_stops_when_no_stack_uses_it() {
     let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
     assert!(closed.is_err(), "another Stack still refers to the repository");
     controller.git.forget(&("apps".to_owned(), "last".to_owned()));
-    // This timeout is shorter than the 30 s for which a server may be silent.
+    // This timeout is shorter than the idle timeout of a server, which is 30 s.
     let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut request)).await;
     assert!(closed.is_ok(), "the child process is still connected to the server");
 }
@@ -352,10 +353,11 @@ async fn child_processes_have_no_environment_or_credentials_as_arguments() {
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// Memory limit of the child process that handles a connection, in bytes. `/proc/PID/limits` shows this limit.
+/// Memory limit of the child process that handles a connection, in bytes. The test identifies these processes by this
+/// limit in `/proc/PID/limits`.
 const QUERY_MEMORY_LIMIT: u64 = 64 << 20;
 
-/// Returns the child processes of this process that have a role.
+/// Returns the child processes of this process with this role.
 fn children(role: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_child = |process: &PathBuf| {

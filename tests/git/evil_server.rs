@@ -1,5 +1,5 @@
-//! A malicious server. It implements version 2 of the Git protocol over HTTP and serves packs that `git` would never
-//! create.
+//! A malicious server, which implements version 2 of the Git protocol over HTTP. The server sends packs that `git`
+//! would never create.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Pack {
         self.object(Kind::Commit, format!("tree {tree}\nauthor {author}\ncommitter {author}\n\nharm\n").as_bytes()).0
     }
 
-    /// Adds the header of an entry and returns its offset.
+    /// Adds the header of an entry, and returns the offset of the entry.
     fn start_entry(&mut self, number: u8, size: usize) -> usize {
         let offset = self.bytes.len();
         self.objects += 1;
@@ -136,23 +136,23 @@ pub fn tree_entry(mode: &str, name: &str, id: &ObjectId) -> Vec<u8> {
     [mode.as_bytes(), b" ", name.as_bytes(), b"\0", id.as_slice()].concat()
 }
 
-/// The responses of the server.
+/// A malicious server, and its responses.
 pub struct EvilServer {
     /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
-    /// Responses that the server sends at one byte per second: `advertisement`, `references` or `pack`.
+    /// Names of the responses that the server sends with one byte per second: `advertisement`, `references` or `pack`.
     pub slow: &'static [&'static str],
 }
 
 impl EvilServer {
-    /// Returns a server with one branch, `main`.
+    /// Returns a server whose repository has only the branch `main`.
     pub fn with_main(commit: ObjectId, pack: Pack) -> Self {
         let references = [packet(format!("{commit} refs/heads/main\n").as_bytes()), b"0000".to_vec()].concat();
         EvilServer { references, pack: pack.finish(), slow: &[] }
     }
 
-    /// Starts the server and returns its URL.
+    /// Starts the server, and returns the URL.
     pub async fn start(self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/app", listener.local_addr().unwrap());
@@ -227,7 +227,7 @@ fn packfile(pack: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Returns a list of references of about `bytes` bytes whose last entry is `main`.
+/// Returns a list of references with a size of about `bytes` bytes. The last reference is `main`.
 pub fn long_list(bytes: usize, main: ObjectId) -> Vec<u8> {
     let mut list = Vec::with_capacity(bytes + 100);
     let mut number = 0;

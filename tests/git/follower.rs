@@ -1,4 +1,4 @@
-//! Fixture for the part of the controller that polls repositories, with an artifact store.
+//! Fixture with the part of the controller that polls repositories, and an artifact store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::secrets::Secrets;
 
-/// Timeout for a response, sufficient for a slow machine.
+/// Timeout of a response, which is sufficient for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Controller {
@@ -41,7 +41,7 @@ impl Controller {
         Self::with(Limits::default()).await
     }
 
-    /// Creates a controller that may connect to the test servers on loopback.
+    /// Creates a controller that can connect to the test servers on loopback.
     pub async fn with(limits: Limits) -> Self {
         Self::with_addresses(Limits { local_addresses: true, ..limits }).await
     }
@@ -69,17 +69,17 @@ impl Controller {
         Controller { git, store, secrets, directory, requeued, end }
     }
 
-    /// Writes a file with certificates or host keys that the controller trusts for all Stacks.
+    /// Writes a file with certificates or host keys. The controller trusts these certificates or keys for all Stacks.
     pub fn trust(&self, name: &str, text: &str) {
         std::fs::write(self.directory.path().join("trust").join(name), text).unwrap();
     }
 
-    /// Returns the result that is available for a Stack without waiting.
+    /// Returns the current result for a Stack. Does not wait for a poll.
     pub fn immediate_result(&self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, Unavailable> {
         self.immediate_result_in("apps", stack, fields, lookup)
     }
 
-    /// Returns the result that is available for a Stack in another namespace without waiting.
+    /// Returns the current result for a Stack in another namespace. Does not wait for a poll.
     pub fn immediate_result_in(
         &self,
         namespace: &str,
@@ -95,7 +95,8 @@ impl Controller {
         self.git.resolve(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
-    /// Waits for the final result. Queries the result again only after the Stack has been requeued.
+    /// Waits for the final result for a Stack. Like the controller, reads the result again only after the Stack was
+    /// requeued.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
             match self.immediate_result(stack, fields, lookup) {
@@ -117,7 +118,7 @@ impl Controller {
         }
     }
 
-    /// Returns the files in the directories for unfinished work.
+    /// Returns the files in the directories for unfinished fetches.
     pub fn leftover_files(&self) -> Vec<PathBuf> {
         let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
         directories

@@ -1,4 +1,4 @@
-//! A minimal GitHub API that exchanges the signed JWT of a GitHub App for a token.
+//! A minimal GitHub API, which exchanges the signed JWT of a GitHub App for a token.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ struct Api {
 }
 
 impl GitHub {
-    /// Starts an API that has the App 12 and the installation 34.
+    /// Starts an API with the GitHub App 12 and its installation 34.
     pub async fn start(key: Vec<u8>, token: &str) -> Self {
         let (exchanges, token) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(token.to_owned())));
         let api = Api { key: Arc::new(key), exchanges: Arc::clone(&exchanges), token: Arc::clone(&token) };

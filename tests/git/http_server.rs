@@ -1,4 +1,4 @@
-//! HTTP server in front of Git's HTTP backend. It counts requests and optionally requires credentials.
+//! HTTP server that calls the HTTP backend of Git. The server counts requests, and optionally requires credentials.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -28,22 +28,22 @@ struct Shared {
     login: Mutex<Option<(String, String)>>,
     lists: AtomicUsize,
     fetches: AtomicUsize,
-    /// Whether requests to `/moved` are redirected to the repository.
+    /// Whether the server redirects requests for `/moved` to the repository.
     redirects: bool,
 }
 
 impl Server {
-    /// Serves a repository as `/app`.
+    /// Starts a server with a repository at `/app`.
     pub async fn of(repository: &Repository) -> Self {
         Self::start(repository, None, false).await
     }
 
-    /// Serves a repository that requires these credentials.
+    /// Starts a server with a repository that requires these credentials.
     pub async fn private(repository: &Repository, user: &str, password: &str) -> Self {
         Self::start(repository, Some((user.to_owned(), password.to_owned())), false).await
     }
 
-    /// Serves a repository and redirects `/moved/app` to `/app`.
+    /// Starts a server with a repository that redirects `/moved/app` to `/app`.
     pub async fn redirecting(repository: &Repository) -> Self {
         Self::start(repository, None, true).await
     }
@@ -72,7 +72,7 @@ impl Server {
         *self.shared.login.lock().unwrap() = Some((user.to_owned(), password.to_owned()));
     }
 
-    /// Returns the number of connections and the number of fetches.
+    /// Returns the number of requests for the capabilities, and the number of fetches.
     pub fn requests(&self) -> (usize, usize) {
         (self.shared.lists.load(Ordering::SeqCst), self.shared.fetches.load(Ordering::SeqCst))
     }

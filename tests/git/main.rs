@@ -1,6 +1,6 @@
-//! Tests the polling of Git repositories with real servers on loopback: Git's HTTP backend, with TLS of a private
-//! certificate authority and without TLS, the OpenSSH server, a minimal GitHub API, and servers with faults. A minimal
-//! API server serves Secrets, so the tests need no cluster.
+//! Tests polls of Git repositories with real servers on loopback. The servers are the HTTP backend of Git without TLS
+//! and with a private certificate authority, the OpenSSH server, a minimal GitHub API, and servers with faults. A
+//! minimal API server provides Secrets, so the tests need no cluster.
 
 #![allow(
     clippy::unwrap_used,

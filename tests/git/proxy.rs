@@ -1,5 +1,5 @@
-//! Tests proxies in the environment. Environment variables affect all tests of a process, so these tests start another
-//! process.
+//! Tests proxies that environment variables select. Environment variables affect all tests of a process, so these tests
+//! start another process.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! A repository on disk that `git` has created.
+//! Repository in a temporary directory. The tests create the repository with the program `git`.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A working copy. The servers serve its `.git` directory.
+/// A working copy. The servers provide the `.git` directory of the working copy.
 pub struct Repository {
     directory: TempDir,
 }
@@ -39,7 +39,7 @@ impl Repository {
         repository
     }
 
-    /// Returns the directory that the servers serve. The repository is its subdirectory `app`.
+    /// Returns the root directory of the servers, which contains the repository in the subdirectory `app`.
     pub fn root(&self) -> &Path {
         self.directory.path()
     }
@@ -64,7 +64,7 @@ impl Repository {
         symlink(target, path).unwrap();
     }
 
-    /// Commits all files and returns the hash of the commit.
+    /// Commits all files, and returns the hash of the commit.
     pub fn commit(&self) -> String {
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--allow-empty", "--message", "a change"]);

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use kube::{Client, Config};
 use serde_json::json;
 
-/// Values by the name of the Secret and the key.
+/// Values of the Secrets, by the name of the Secret and by the key.
 type Data = Arc<Mutex<BTreeMap<String, BTreeMap<String, String>>>>;
 
 #[derive(Clone, Default)]
@@ -25,7 +25,7 @@ impl Secrets {
         self.0.lock().unwrap().insert(name.to_owned(), entries);
     }
 
-    /// Returns a client for an API server that serves only these Secrets.
+    /// Starts an API server that provides only these Secrets, and returns a client of this API server.
     pub async fn client(&self) -> Client {
         let router =
             Router::new().route("/api/v1/namespaces/{namespace}/secrets/{name}", get(secret)).with_state(self.clone());

@@ -1,5 +1,5 @@
-//! Tests servers and repositories with faults. Each fault causes a specific message and does not exceed the limits of
-//! the controller.
+//! Tests servers and repositories with faults. Each fault must cause a specific message, and must not exceed the limits
+//! of the controller.
 
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ async fn oversized_content_is_rejected_and_the_last_good_artifact_is_kept() {
     let error = controller.resolve_now(&fields, "one").await.expect_err("should exceed the limit");
     assert!(error.contains("pack exceeds the limit of 65536 bytes"), "{error}");
     std::fs::remove_file(repository.path().join("noise")).unwrap();
-    // This content compresses well, but expands to a large file.
+    // This content compresses well, but the file is large.
     repository.write("zeros", vec![0_u8; 1 << 20]);
     repository.git(&["reset", "--quiet", "--soft", "HEAD~1"]);
     repository.commit();

@@ -1,4 +1,4 @@
-//! The OpenSSH server, which runs as the user who runs the tests.
+//! OpenSSH server. The server process has the user who runs the tests.
 
 use std::fs;
 use std::net::TcpListener;
@@ -39,7 +39,7 @@ pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -
     (fs::read_to_string(&path).unwrap(), fs::read_to_string(path.with_extension("pub")).unwrap())
 }
 
-/// Returns the path of `sshd`. Debian installs it in a directory that is not on the `PATH` of every user.
+/// Returns the path of `sshd`. Debian installs `sshd` in a directory that is not on the `PATH` of every user.
 fn program() -> PathBuf {
     let found = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd"]
         .map(PathBuf::from)
@@ -49,8 +49,8 @@ fn program() -> PathBuf {
 }
 
 impl SshServer {
-    /// Serves a repository to clients with this key. `accept_version` sets whether the server accepts the environment
-    /// variable that selects version 2 of the Git protocol.
+    /// Starts a server with a repository for clients with this key. If `accept_version` is true, the server accepts the
+    /// environment variable that selects version 2 of the Git protocol.
     pub fn of(repository: &Repository, authorized: &str, accept_version: bool) -> Self {
         let directory = TempDir::new().unwrap();
         let root = directory.path();
@@ -102,7 +102,7 @@ impl SshServer {
         format!("ssh://{}@127.0.0.1:{}{path}", self.user, self.port)
     }
 
-    /// Returns a `known_hosts` line with one of the server's keys.
+    /// Returns a line of a `known_hosts` file with one of the host keys of the server.
     pub fn known_host(&self, key: &str) -> String {
         let public = fs::read_to_string(self.directory.path().join(key).with_extension("pub")).unwrap();
         format!("[127.0.0.1]:{} {public}", self.port)

@@ -1,4 +1,4 @@
-//! TLS server with a certificate of a private certificate authority, in front of a server without TLS.
+//! TLS proxy in front of a server without TLS. A private certificate authority has signed the certificate of the proxy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Starts a server that forwards the data of TLS connections to a server without TLS.
+    /// Starts a proxy that forwards the data of TLS connections to a server without TLS.
     pub async fn in_front_of(plain: SocketAddr) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Tests the content of the artifact of a commit.
+//! Tests the content of artifacts that the controller creates from commits.
 
 use serde_json::json;
 

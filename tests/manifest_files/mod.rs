@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Returns every manifest in a directory, with its file name.
+/// Returns the file name and the content of every manifest in a directory.
 pub fn read(folder: &str) -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/manifests").join(folder);
     let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
@@ -21,7 +21,7 @@ pub fn read(folder: &str) -> Vec<(String, Value)> {
     manifests
 }
 
-/// Returns whether `found` contains everything in `written`. Additional fields in `found` are allowed.
+/// Returns whether `found` contains all fields and values of `written`. `found` can contain additional fields.
 pub fn covers(found: &Value, written: &Value) -> bool {
     match (found, written) {
         (Value::Object(found), Value::Object(written)) => {

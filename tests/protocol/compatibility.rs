@@ -1,12 +1,12 @@
 //! Detects incompatible changes to the protocol, because agents and controllers of different versions must
-//! interoperate. This module contains only pure functions.
+//! interoperate. All functions are pure.
 
 use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, ServiceDescriptor,
 };
 
-/// Returns a description of each element in `released` that is missing from `today` or different in `today`. Additions
-/// are compatible.
+/// Returns a description of each element in `released` that is missing or different in `today`. Additions are
+/// compatible.
 pub fn incompatible_changes(released: &DescriptorPool, today: &DescriptorPool) -> Vec<String> {
     let mut broken = Vec::new();
     for message in released.all_messages() {
@@ -43,7 +43,7 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
     }
 }
 
-/// Returns the declaration of a field. Fields with different declarations are incompatible.
+/// Returns the declaration of a field. A change to the declaration is incompatible.
 fn declaration(field: &FieldDescriptor) -> String {
     let presence = match () {
         () if field.is_list() => "repeated ".to_owned(),

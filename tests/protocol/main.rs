@@ -12,7 +12,7 @@ use protox::prost_reflect::DescriptorPool;
 
 use compatibility::incompatible_changes;
 
-/// The committed descriptor set contains all released elements. `make generate` only adds elements.
+/// The committed descriptor set contains all released elements, because `make generate` only adds elements.
 #[test]
 fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rpc/protos");
@@ -29,7 +29,7 @@ fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     );
 }
 
-/// The older agent of the tests uses a protocol that has been released.
+/// The older agent of the tests uses an older version of the protocol, which the current protocol must extend.
 #[test]
 fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -59,7 +59,7 @@ fn pool(proto: &str) -> DescriptorPool {
 
 #[test]
 fn breaking_protocol_changes_are_reported_and_additions_are_not() {
-    // The original text, its replacement, and the expected description.
+    // Each example consists of a text, its replacement, and the expected description.
     let examples = [
         ("string id = 1;", "string id = 1; string name = 9;", ""),
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),

@@ -1,4 +1,4 @@
-//! Tests the controller's client with an agent of an older version, over a real connection.
+//! Tests the agent client of the controller with an agent of an older version, over a real connection.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -18,10 +18,10 @@ use crate::fake_agent::{Behavior, FakeAgent};
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
 const RUN_TIME: Duration = Duration::from_millis(200);
-/// Timeout of a whole run.
+/// Timeout of a run.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An agent and a client that is connected to it.
+/// An agent, and a client with a connection to this agent.
 struct Pair {
     fake_agent: FakeAgent,
     client: AgentClient,
@@ -56,7 +56,8 @@ async fn pair(is_older: bool) -> Pair {
     Pair { fake_agent, client, _tls: tls }
 }
 
-/// Executes a run as the controller does, with all features of the current protocol. Returns the result.
+/// Executes a run with the same calls as the controller and with all features of the current protocol, and returns the
+/// result.
 async fn run(client: &AgentClient) -> proto::Result {
     let bytes = b"an archive".as_slice();
     let mut hasher = Hasher::new(Algorithm::Sha256);
@@ -128,7 +129,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     Box::pin(tokio::time::timeout(TIMEOUT, whole)).await.expect("the test ends within the timeout");
 }
 
-/// A current agent must support the features that the other test uses.
+/// A current agent must support the features that the older agent of the other test lacks.
 #[tokio::test]
 async fn a_current_agent_reports_fields_that_an_older_agent_lacks() {
     let whole = async {

@@ -1,7 +1,7 @@
-//! Checks for the programs that a test starts. If a program is missing, the test is skipped. If the environment
-//! variable `CI` is set, the test fails instead: a CI job must not pass without its tests.
+//! Checks whether the programs exist that a test starts. If a program is missing, the test must skip itself. If the
+//! environment variable `CI` is set, the test fails instead, because a CI job must not pass without its tests.
 
-/// Reports whether all programs are on the `PATH`. Panics if `CI` is set and a program is missing.
+/// Returns whether all programs are on the `PATH`. Panics if `CI` is set and a program is missing.
 pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_on_path = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
@@ -14,7 +14,7 @@ pub fn has_programs(test: &str, programs: &[&str]) -> bool {
     }
 }
 
-/// Prints that a test is skipped. Panics if `CI` is set.
+/// Reports a skipped test. Panics if `CI` is set.
 pub fn report_skipped(test: &str, why: &str) {
     let is_in_ci = std::env::var_os("CI").is_some_and(|value| !value.is_empty());
     assert!(!is_in_ci, "{test} must not be skipped, because the environment variable CI is set: {why}");
