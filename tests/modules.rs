@@ -15,7 +15,7 @@ struct Module {
     name: &'static str,
     /// Names of the top-level modules that this module may import, separated by spaces.
     uses: &'static str,
-    /// Explanation of the rule for the message about a forbidden import.
+    /// Explanation of the rule, which the message about a forbidden import contains.
     rule: &'static str,
 }
 

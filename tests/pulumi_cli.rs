@@ -1,5 +1,6 @@
-//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. The tests skip themselves if
-//! `pulumi` or `pulumi-language-yaml` is not on the `PATH`, but fail if the environment variable `CI` is set.
+//! Checks the inputs and outputs of `pulumi_controller::pulumi` with the Pulumi CLI. If `pulumi` or
+//! `pulumi-language-yaml` is not on the `PATH`, each test skips itself or, if the environment variable `CI` is set,
+//! fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 

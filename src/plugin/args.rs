@@ -68,7 +68,7 @@ pub enum Command {
     Logs(LogFlags),
     /// List the events of a Stack and of its Workspace, pod and Updates.
     Events(EventFlags),
-    /// Request a run of Stacks, and wait for its result.
+    /// Request a run of each selected Stack, and wait for the results.
     Reconcile(ReconcileFlags),
     /// Cancel the open or queued run of a Stack.
     Cancel(CancelFlags),
@@ -286,7 +286,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Returns the word in the annotation `pulumi.com/resolve`.
+    /// Returns the name of the decision in the annotation `pulumi.com/resolve`.
     pub fn as_str(self) -> &'static str {
         decisions::word(self.into())
     }

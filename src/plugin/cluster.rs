@@ -97,7 +97,7 @@ impl Cluster {
         if all_namespaces { Scope::All } else { Scope::Namespace(self.namespace.clone()) }
     }
 
-    /// Returns the time at which the command must end.
+    /// Returns the deadline of the command.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }

@@ -66,7 +66,7 @@ impl Drop for Progress {
     }
 }
 
-/// Returns to the start of the line and clears it.
+/// Escape sequence that moves the cursor to the start of the line, and clears the line.
 const CLEAR: &str = "\r\u{1b}[2K";
 
 fn state_line(text: &str, is_live: bool) -> String {

@@ -1,4 +1,4 @@
-//! Output of the commands: text for people, and JSON or YAML for programs.
+//! Output of the commands: text for users, and JSON or YAML for programs.
 
 use std::io::{ErrorKind, Write as _};
 
@@ -15,7 +15,7 @@ const EMPTY: &str = "-";
 
 /// Result of a command.
 pub trait Screen: Serialize {
-    /// Returns the text for people. Each line ends with a line break.
+    /// Returns the text for users. Each line ends with a line break.
     fn text(&self) -> String;
 }
 
@@ -50,7 +50,7 @@ pub fn print(screen: &impl Screen, format: Format) -> Result<(), PluginError> {
     write(render(screen, format)?.as_bytes())
 }
 
-/// Writes to the standard output. A closed pipe, such as that of `head`, is not an error.
+/// Writes to the standard output. A closed pipe is not an error. For example, `head` closes its pipe early.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub fn write(bytes: &[u8]) -> Result<(), PluginError> {
     }
 }
 
-/// Returns a table. An empty cell contains `-`. Line breaks in cells become spaces.
+/// Returns a table. An empty cell contains `-`. Replaces line breaks in cells with spaces.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let cell = |text: &str| match text.split_whitespace().collect::<Vec<_>>().join(" ") {
         text if text.is_empty() => EMPTY.to_owned(),
@@ -82,7 +82,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
     for line in &lines {
-        // Does not pad with the formatter, which panics for a width above 65,535.
+        // Pads manually, because the formatter panics for a width above 65,535.
         let mut padding = 0;
         for (text, width) in line.iter().zip(&widths) {
             out.push_str(&" ".repeat(padding));
@@ -94,8 +94,8 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Escapes the characters of a JSON text that [`printable`] replaces. They occur only in strings, so the value of the JSON
-/// text does not change.
+/// Escapes the characters of a JSON text that [`printable`] replaces. These characters occur only in strings, so the
+/// value of the JSON text does not change.
 pub fn escaped_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {

@@ -29,7 +29,7 @@ pub async fn listed(cluster: &Cluster, flags: &ListFlags) -> Result<Vec<Stack>, 
     read(cluster, &selection).await
 }
 
-/// Returns the Stacks to change, sorted by namespace and name. At least one Stack is selected.
+/// Returns the Stacks to change, sorted by namespace and name. The list contains at least one Stack.
 ///
 /// # Errors
 ///

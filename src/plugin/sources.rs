@@ -47,7 +47,8 @@ impl Source {
         format!("{} {}/{}", self.kind, self.namespace, self.name)
     }
 
-    /// Checks the namespace and the name. An invalid name in the spec of another user could select another resource.
+    /// Checks the namespace and the name. A request with an invalid name, for example from the spec of another user,
+    /// could address another resource.
     fn check(&self) -> Result<(), PluginError> {
         match names::is_object_name(&self.namespace) && names::is_object_name(&self.name) {
             true => Ok(()),
@@ -58,7 +59,7 @@ impl Source {
         }
     }
 
-    /// Requests a reconciliation of the source and waits for it. `value` is the value of the annotation.
+    /// Requests a reconciliation of the source, and waits for the result. `value` is the value of the annotation.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub enum Effect {
     Change,
 }
 
-/// Returns a Stack and the name of its workspace pod, in which a command may run.
+/// Returns a Stack and the name of its workspace pod if a command may run in the pod.
 ///
 /// # Errors
 ///

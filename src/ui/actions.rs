@@ -31,7 +31,7 @@ enum Change {
     Decide(Box<Approval>),
 }
 
-/// Performs an action, and returns to the page of the Stack.
+/// Performs an action, and redirects to the page of the Stack.
 pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str, body: Body) -> Answer {
     let visitor = ui.visitor(headers)?;
     let form = Form::of_session(ui, headers, &visitor, body).await?;

@@ -30,7 +30,7 @@ const MAX_RESPONSE: usize = 64 * 1024;
 /// Maximum size of the file with the secret of the client, in bytes.
 const MAX_SECRET: usize = 4096;
 
-/// OIDC issuer and the client of the UI.
+/// Client of an OIDC issuer.
 pub(super) struct Oidc {
     config: OidcConfig,
     http: reqwest::Client,

@@ -64,7 +64,7 @@ impl Visible {
 }
 
 impl Permissions {
-    /// Returns the namespaces that a user may see, out of these namespaces.
+    /// Returns the subset of these namespaces that a user may see.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the token or does not respond.

@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REQUESTS: usize = 64;
 /// Maximum number of concurrent requests of a peer, which can be a proxy for all users.
 const MAX_PER_PEER: usize = 48;
-/// Timeout of the receipt of a complete form.
+/// Timeout of a request until the complete form has arrived.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum total size of the pending large responses, in KiB. A response is pending until its client has read it.
 const MAX_WAITING: usize = 32 * 1024;

@@ -134,7 +134,8 @@ pub fn has_drifted(stack: &Stack) -> bool {
     stack.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, DRIFTED))
 }
 
-/// Returns the numbers of policy violations, such as `1 mandatory, 2 advisory`. Returns `None` if there are none.
+/// Returns the numbers of policy violations, such as `1 mandatory, 2 advisory`. Returns `None` if there are no
+/// violations.
 pub fn violations(found: Option<&PolicyViolations>) -> Option<String> {
     let found = found?;
     let counts = [(found.mandatory, EnforcementLevel::Mandatory), (found.advisory, EnforcementLevel::Advisory)];

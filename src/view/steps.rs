@@ -10,16 +10,16 @@ use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::resolve::{self, Decision};
 use crate::view::phase::{self, Phase};
 
-/// Summary of a reason that this version does not know.
+/// Summary of a Stack if this version does not support the reason.
 const UNKNOWN: &str = "The next run waits. The cause is below.";
-/// Summary of a stalled Stack with a reason that this version does not know.
+/// Summary of a stalled Stack if this version does not support the reason.
 const UNKNOWN_STALLED: &str = "The Stack cannot continue until a user acts.";
 
 /// State of a Stack, which determines the summary and the steps.
 pub struct State<'a> {
     stack: &'a Stack,
     pub phase: Phase,
-    /// Reason of the condition that explains the phase best.
+    /// Reason of the condition that best explains the phase.
     pub reason: Option<&'a str>,
     namespace: String,
     name: String,
@@ -80,7 +80,7 @@ impl<'a> State<'a> {
                 "A user has abandoned the last run, so no run starts until an input changes."
             }
             Some(reason::RUN_OUTCOME_UNKNOWN) => {
-                "It is unknown whether the last run has ended. No run starts, because both runs could change resources."
+                "It is unknown whether the last run has ended. No new run starts, because two runs could conflict."
             }
             Some(reason::PENDING_CREATES) => {
                 "An interrupted run was creating resources, and another run could create them again. You must decide."
@@ -99,7 +99,8 @@ impl<'a> State<'a> {
             }
             Some(reason::SOURCE_UNAVAILABLE) => "The source does not exist, or the controller or the agent rejects it.",
             Some(reason::WORKSPACE_FAILED) => {
-                "The workspace pod or the installation of its dependencies fails, or the API server rejects an object."
+                "The workspace pod cannot start, the installation of dependencies fails, or the API server rejects an \
+                 object."
             }
             Some(reason::SPEC_INVALID) => "The spec, or an object to which the spec refers, is not valid.",
             Some(reason::ACCESS_DENIED) => {
@@ -200,8 +201,8 @@ impl<'a> State<'a> {
         steps
     }
 
-    /// Returns the steps that end a pause. The message of the condition contains whether the namespace or the
-    /// controller is paused.
+    /// Returns the steps that end a pause. The message of the condition shows whether the namespace or the controller
+    /// is paused.
     fn of_pause(&self) -> Vec<String> {
         let of_namespace = step(
             "Wait until the pause ends. An administrator ends the pause of the namespace:",

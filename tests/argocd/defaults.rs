@@ -1,5 +1,5 @@
-//! Checks that no schema has defaults in the items of a list of the spec. Argo CD compares a list as a whole, so an
-//! object to whose list the API server adds a default would always be out of sync.
+//! Checks that no schema has defaults in the items of a list of the spec. Argo CD compares a list as a whole. If the
+//! API server added a default to an item, the object would always be out of sync.
 
 use pulumi_controller::api::definitions::custom_resource_definitions;
 use serde_json::Value;

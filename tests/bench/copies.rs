@@ -1,4 +1,4 @@
-//! Creates many idle Stacks without a run of each Stack. While the controller is stopped, this module copies all
+//! Creates many idle Stacks as copies, which need no runs. While the controller is stopped, this module copies all
 //! objects of a Stack whose run has ended, with a different name for each copy. The pods of the copies run on the fake
 //! node.
 

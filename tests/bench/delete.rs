@@ -65,8 +65,8 @@ fn row(stacks: usize, total: f64, bare: &Bare) -> Row {
     ))
 }
 
-/// Returns the steps of the deletion, which end when the last pod, Workspace and Stack and then the namespace no longer
-/// exist.
+/// Returns the steps of the deletion. The steps end with the deletion of the last pod, the last Workspace, the last
+/// Stack and the namespace.
 fn steps(began: Moment, total: f64, deletions: [&Deletions; 3]) -> Vec<Step> {
     let names =
         ["until the last pod is deleted", "until the last Workspace is deleted", "until the last Stack is deleted"];

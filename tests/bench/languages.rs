@@ -1,5 +1,5 @@
 //! Measures programs in TypeScript, Python and Go. The measured time starts with a new artifact in the status of the
-//! source, and ends with the Update. The baseline makes the same change in the same pod, only with the package manager
+//! source, and ends with the Update. The baseline makes the same change in the same pod with only the package manager
 //! and the CLI.
 
 use pulumi_controller::api::auto::{Update, Workspace};

@@ -1,5 +1,6 @@
 //! Measures the warm path, which starts with an artifact in the status of its source, and ends with the start of the
-//! CLI or with the end of the Update. The baseline is only `pulumi up` for the same program in the same pod.
+//! CLI or with the end of the Update. The baseline is `pulumi up` of the same program in the same pod without the
+//! agent.
 
 use std::process::Stdio;
 
@@ -18,7 +19,7 @@ use crate::table::{Row, Step, median};
 
 pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
-/// Budget for the overhead of a run compared with only the CLI, in seconds.
+/// Budget for the overhead of a run compared with the CLI without the agent, in seconds.
 const BUDGET_TO_END: f64 = 1.0;
 
 /// Steps of the warm path, in order. A watch or the journal of the agent provides the end of each step.
@@ -152,7 +153,7 @@ fn project(text: &str) -> String {
     format!("{project:#}\n")
 }
 
-/// Command that runs only the CLI, without the agent.
+/// Command that runs the CLI without the agent.
 pub const PULUMI_UP: &str =
     "pulumi --non-interactive --color=never up --yes --skip-preview --suppress-progress --stack=bare";
 
@@ -171,7 +172,7 @@ impl Pod {
         Pod { namespace: scene.namespace.clone(), name }
     }
 
-    /// Reads the start time and the end time of the CLI from the journal of the agent for an operation.
+    /// Reads the journal of the agent, and returns the start time and the end time of the CLI in an operation.
     pub async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;
         let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);
@@ -187,8 +188,8 @@ impl Pod {
         (milliseconds(started.expect("the journal contains the start of the CLI")), milliseconds(result.ended))
     }
 
-    /// Returns the duration of only the CLI in the same pod, in seconds. The command uses its own project and Pulumi
-    /// stack.
+    /// Returns the duration of the CLI without the agent in the same pod, in seconds. The command uses its own project
+    /// and Pulumi stack.
     async fn bare_up(&self, text: &str, first: bool) -> f64 {
         let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
         let prepare = format!(

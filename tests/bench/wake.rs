@@ -1,6 +1,6 @@
 //! Measures how fast a sleeping Workspace wakes up. The measured time starts with an artifact in the status of the
-//! source, and ends with the start of the CLI. The baseline is a pod with only the same image and, for programs with
-//! dependencies, the package manager or `tar`.
+//! source, and ends with the start of the CLI. The baseline is the start of a pod with the same image and without
+//! volumes. For programs with dependencies, the baseline also includes the package manager or `tar`.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as CorePod};
 use kube::ResourceExt;

@@ -196,8 +196,8 @@ async fn backend(scene: &Scene) -> Backend {
     Backend::Cloud(cloud)
 }
 
-/// Returns whether the plans of a Stack require an approval. The plans of every fifth Stack, which are one Stack per
-/// repository, require an approval.
+/// Returns whether the plans of a Stack require an approval. Every fifth Stack requires approvals. These Stacks use
+/// different repositories.
 fn requires_approval(name: &str) -> bool {
     let number: usize = name.trim_start_matches('s').parse().unwrap_or_default();
     number % 5 == 4

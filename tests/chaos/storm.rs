@@ -35,7 +35,7 @@ pub struct LogEntry {
     pub what: String,
 }
 
-/// Results of one fault injection run.
+/// Results of a chaos test.
 pub struct StormResults {
     pub facts: Vec<Facts>,
     pub log: Vec<LogEntry>,

@@ -1,5 +1,5 @@
-//! Renders the Helm chart and the kustomize overlays, and compares their objects. The tests skip themselves if `helm`
-//! or `kubectl` is not on the `PATH`, but fail if the environment variable `CI` is set. `tests/generated` checks the
+//! Renders the Helm chart and the kustomize overlays, and compares their objects. If `helm` or `kubectl` is not on the
+//! `PATH`, each test skips itself or, if the environment variable `CI` is set, fails. `tests/generated` checks the
 //! files of the chart without Helm.
 #![allow(
     clippy::unwrap_used,

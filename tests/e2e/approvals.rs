@@ -28,7 +28,7 @@ pub async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPl
     until_awaiting_after(stack, commit, None).await
 }
 
-/// Waits until the Stack waits for the approval of another plan than `previous`, and returns the plan.
+/// Waits until the Stack waits for the approval of a plan that differs from `previous`, and returns the plan.
 async fn until_awaiting_after(stack: &StackHandle<'_>, commit: &Commit, previous: Option<&StackPlan>) -> StackPlan {
     let revision = commit.revision();
     let awaiting = stack
@@ -145,7 +145,8 @@ fn a_plan_needs_enough_different_users_and_one_rejection_stops_it() {
         let withdrawn = approve(scene, &plan, "alice").await;
         approve(scene, &plan, "alice").await;
         main.until("to have one approval", WaitLimit::Reaction, waits_with("1 of 2 approvals")).await;
-        // Deletes both Approvals of alice, the first of them as alice.
+        // Deletes both Approvals of alice. alice deletes the first Approval, and the administrator deletes the second
+        // Approval.
         kubectl(&["--namespace", &scene.namespace, "--as", "alice", "delete", &withdrawn], "").await;
         kubectl(&["--namespace", &scene.namespace, "delete", "approvals", "--all"], "").await;
         main.until("to have no approval", WaitLimit::Reaction, waits_with("0 of 2 approvals")).await;

@@ -33,7 +33,7 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
         .await
 }
 
-/// Returns the name of the Pulumi stack of the Updates that the tests of a scene create.
+/// Returns the name of the Pulumi stack of all Updates in a scene.
 pub fn stack_name(scene: &Scene) -> String {
     format!("by-hand-{}", scene.id)
 }
@@ -68,7 +68,7 @@ pub async fn run_update(scene: &Scene, name: &str, workspace: &str, kind: &str, 
     until_succeeded(scene, name).await
 }
 
-/// Waits until `predicate` returns true for a Workspace.
+/// Waits until a Workspace matches `predicate`.
 pub async fn until_workspace(
     scene: &Scene,
     name: &str,

@@ -65,7 +65,7 @@ fn replacing_the_ca_during_a_run_does_not_interrupt_the_run() {
         change(scene, json!({ "data": data })).await;
         running.until_certified_by(&other, before.certificate_pem()).await;
         running.assert_open().await;
-        // At this point, the kubelet has possibly not updated the files in the pod yet.
+        // At this point, the files in the pod can still be outdated, because the kubelet updates them with a delay.
         running.assert_ends_and_next_push_runs("two", 1).await;
 
         let alone = Agents::new(&[client(&other)], other.certificate_pem()).expect("a client of the new authority");

@@ -104,7 +104,7 @@ async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
-    // The provider can report a cancellation after the end of the CLI, so the test counts only the begin of the
+    // The provider can report a cancellation after the end of the CLI, so the test counts only the event `begin` of the
     // operation.
     let begun = main.log.operations().await.into_iter().filter(|operation| operation == "create slow begin").count();
     assert_eq!(begun, 1, "the resource is created once");
@@ -226,8 +226,8 @@ fn an_out_of_memory_run_reports_the_memory_limit() {
     });
 }
 
-/// A program can prevent its agent from the enforcement of the timeout. The test simulates this case: it changes the
-/// start time of the run to a time in the past.
+/// A program can prevent its agent from enforcing the timeout. The test simulates this case: it changes the start time
+/// of the run to a time in the past.
 #[test]
 fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
     run("deadline", async |scene| {
@@ -253,8 +253,8 @@ fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
     });
 }
 
-/// The kubelet checks the disk usage about every ten seconds, and evicts a pod that exceeds its limit without a grace
-/// period.
+/// The kubelet checks the disk usage about every ten seconds. If a pod exceeds its limit, the kubelet evicts the pod
+/// without a grace period.
 #[test]
 fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
     run("evicted", async |scene| {

@@ -80,8 +80,8 @@ fn updates_of_one_workspace_run_oldest_first_and_expire_after_their_ttl() {
         workspace_with(scene, &source, &slow("update-queue", 8)).await;
         update(scene, "a-first", "main", "up", json!({"ttlAfterCompleted": "5s"})).await;
         log(scene).wait_for("create", "slow", "begin").await;
-        // The creation times differ by at least a second, so the age determines the order of the runs. The order of the
-        // names is the opposite order.
+        // The creation times differ by at least a second, so the age determines the order of the runs. The names have
+        // the opposite order.
         for name in ["z-second", "b-third"] {
             let created = update(scene, name, "main", "refresh", json!({})).await;
             let second = created.creation_timestamp();

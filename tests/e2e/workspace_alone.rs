@@ -117,7 +117,7 @@ fn artifacts_of_other_namespaces_are_reported_as_unknown() {
                 .await;
             }
             until_stalled(team_b, "by-url", &["the source of the artifact is in another namespace"]).await;
-            // An Update with that digest gets the same message.
+            // The status of an Update with this digest contains the same message.
             let reported = async |workspace: &str, digest: &str| {
                 let run = json!({"artifact": {"digest": digest, "revision": "main@sha1:1"}});
                 update(team_b, workspace, workspace, "up", run).await;

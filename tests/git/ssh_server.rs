@@ -1,4 +1,4 @@
-//! OpenSSH server. The server process has the user who runs the tests.
+//! OpenSSH server. The server runs as the user who runs the tests.
 
 use std::fs;
 use std::net::TcpListener;

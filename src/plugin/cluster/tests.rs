@@ -70,7 +70,7 @@ async fn a_missing_object_is_reported_with_its_namespace_and_name() {
     assert_eq!(error.exit_code(), 3);
     assert!(error.to_string().contains("Stack apps/web does not exist"), "{error}");
     assert_eq!(cluster.get::<Stack>("apps", "../secrets").await.unwrap_err().exit_code(), 3);
-    assert_eq!(log.lock().unwrap().len(), 1, "an invalid name is not sent");
+    assert_eq!(log.lock().unwrap().len(), 1, "the client sends no request with an invalid name");
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,7 +41,7 @@ const UNHEALTHY: i32 = 6;
 const INSTRUCTIONS: &str = "Reads the Pulumi stacks that pulumi-controller deploys on Kubernetes. Start with `get`, and \
                             call `explain` for a Stack that is not Ready.";
 
-/// Serves the tools until the client closes the standard input.
+/// Serves the tools until the client closes stdin.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ const INSTRUCTIONS: &str = "Reads the Pulumi stacks that pulumi-controller deplo
 pub async fn run(global: &GlobalFlags, flags: &McpFlags) -> Result<(), PluginError> {
     if std::io::stdin().is_terminal() {
         return Err(PluginError::Usage(
-            "no client: an assistant must start this command, and send its requests to the standard input".to_owned(),
+            "stdin is a terminal: an MCP client must start this command, and send its requests to stdin".to_owned(),
         ));
     }
     let program = std::env::current_exe().map_err(|error| {

@@ -1,4 +1,4 @@
-//! `reconcile`: requests a run of Stacks, and waits for its result.
+//! `reconcile`: requests a run of each selected Stack, and waits for the results.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ enum Goal {
     After(Option<String>),
 }
 
-/// Requests a run of Stacks.
+/// Requests a run of each selected Stack, and waits for the results.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ impl Missed {
     ///
     /// # Errors
     ///
-    /// Returns an error that contains the numbers of these Stacks.
+    /// Returns an error that contains the number of failed and waiting Stacks.
     pub fn summarize(self) -> Result<(), PluginError> {
         match (self.failed, self.waiting) {
             (0, 0) => Ok(()),

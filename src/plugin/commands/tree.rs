@@ -114,7 +114,7 @@ fn tree(objects: &Objects) -> Node {
     Node { children, ..node("Stack", stack.name_any(), stack_state(stack)) }
 }
 
-/// Returns the kinds and names of the objects with the outputs of a Stack. The value of each entry is whether the
+/// Returns the kinds and names of the objects with the outputs of a Stack. The value of an entry is true if the
 /// controller has written the object.
 fn output_objects(stack: &Stack) -> BTreeMap<(OutputObjectKind, String), bool> {
     let wanted = stack.spec.write_outputs_to.iter().map(|object| ((object.kind, object.name.clone()), false));
@@ -145,7 +145,7 @@ fn source(stack: &Stack, own: &str) -> Node {
     }
 }
 
-/// Returns the state of a Stack in another namespace. The user can lack the permission to read this Stack.
+/// Returns the state of a dependency, which can be missing or not readable for the user.
 fn dependency_state(found: Result<Option<Stack>, PluginError>) -> Result<String, PluginError> {
     match found {
         Ok(Some(stack)) => Ok(stack_state(&stack)),

@@ -12,8 +12,8 @@ use tokio_util::task::TaskTracker;
 const MAX_STREAMS: usize = 64;
 /// Maximum number of open streams of a user.
 const MAX_PER_USER: usize = 6;
-/// Timeout of the wait of a new stream for the end of another stream. The controller detects with a delay that a
-/// browser has left a page.
+/// Timeout of a new stream that waits for the end of another stream. The controller detects with a delay that a browser
+/// has left a page.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Open streams. Cheap to clone.

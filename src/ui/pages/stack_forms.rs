@@ -57,7 +57,7 @@ impl Forms<'_> {
         }
     }
 
-    /// Returns the forms that resolve a run, or an empty text if no run requires a decision.
+    /// Returns the forms that resolve a run, or nothing if no run requires a decision.
     pub(super) fn resolutions(&self, stack: &Stack) -> Markup {
         let choices = [
             (Decision::Retry, "Run again", "The state is not changed before the run."),

@@ -58,7 +58,8 @@ own_node_run() {
 
 # Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm,
 # kubeconform, cosign, oras, promtool and otel-collector in the versions of the cluster. The directory of a part that is
-# not built does not exist. The shell then searches the program in the rest of the PATH, and can find another version.
+# not built does not exist. The shell then searches for the program in the rest of the PATH, and can find another
+# version.
 path_with_tools() {
     local part
     for part in kubernetes common services helm kubeconform cosign oras prometheus otel-collector; do

@@ -35,7 +35,7 @@ pub async fn set_policies(container: &str, numbers: &[u32]) {
     put(&action, container, &["comp=acl", "restype=container"], &body).await;
 }
 
-/// Returns a shared access signature for a container, which depends on a stored access policy.
+/// Returns a shared access signature for a container. The signature depends on a stored access policy.
 pub fn shared_access_signature(container: &str, number: u32) -> String {
     let account = &Emulators::get().azure_account;
     let policy = policy(number);

@@ -10,7 +10,7 @@ use super::backend::Backend;
 use crate::harness::{Program, Scene, StackHandle, WaitLimit, condition, has_condition, once};
 use crate::runs_parts::{failure, in_pod, progress, read, until_update};
 
-/// Duration of a slow operation in seconds. The tests interfere during this operation.
+/// Duration of a slow operation in seconds. The tests disturb the run during this operation.
 const SLOW: u32 = 60;
 
 fn program(project: &str, value: &str, seconds: u32) -> Program {

@@ -136,7 +136,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// Returns the attributes whose values are texts.
+/// Returns the attributes whose values are strings.
 fn attributes(object: &Value) -> BTreeMap<String, String> {
     let text = |attribute: Value| {
         Some((attribute["key"].as_str()?.to_owned(), attribute["value"]["stringValue"].as_str()?.to_owned()))

@@ -33,7 +33,8 @@ impl Scene {
 }
 
 impl Bucket<'_> {
-    /// Uploads the files, requests a reconciliation of the Bucket, and waits for another artifact than `before`.
+    /// Uploads the files, requests a reconciliation of the Bucket, and waits for an artifact that differs from
+    /// `before`.
     pub async fn put(&self, files: &[File], before: Option<&SourceArtifact>) -> SourceArtifact {
         let environment = Environment::get();
         let endpoint = environment.s3_url.parse().expect("S3_URL is a URL");

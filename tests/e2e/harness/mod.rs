@@ -117,8 +117,8 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // Reports the duration, because the test harness of Rust does not. The harness also does not capture direct
-            // writes to stderr.
+            // Writes the duration directly to stderr, because the test harness of Rust neither reports durations nor
+            // captures direct writes.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

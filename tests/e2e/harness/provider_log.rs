@@ -30,7 +30,7 @@ pub struct ProviderLog {
     stack: String,
 }
 
-/// Timeout in seconds of the wait of the server for an event before the server responds.
+/// Maximum time that the server waits for an event before it responds, in seconds.
 const WAIT: u64 = 180;
 
 impl ProviderLog {

@@ -47,7 +47,7 @@ impl Controller {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
 
-    /// Waits until another running pod than `not` is the leader, and returns the name of the leader.
+    /// Waits until the leader is a running pod with another name than `not`, and returns the name of the leader.
     pub async fn until_leader_other_than(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
@@ -102,8 +102,8 @@ fn holder(lease: &Lease) -> String {
     identity.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// Guard of a process that SIGSTOP has suspended, which simulates a machine that hangs. Drop the guard to resume the
-/// process.
+/// Guard of a process that is suspended with SIGSTOP. The suspended process simulates a machine that hangs. Drop the
+/// guard to resume the process.
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {

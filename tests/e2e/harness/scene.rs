@@ -84,7 +84,7 @@ impl Scene {
         api_call(action, self.api::<K>().list(&ListParams::default())).await.items
     }
 
-    /// Deletes an object. Does not wait until the object no longer exists.
+    /// Deletes an object, and does not wait for the end of the deletion.
     pub async fn delete<K>(&self, name: &str)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,

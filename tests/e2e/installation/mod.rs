@@ -25,8 +25,9 @@ use crate::harness::{
     kubectl, once, run_with_cleanup, wait_until,
 };
 
-/// The image that the tests install, with two tags.
+/// Image that the tests install first.
 const IMAGE: &str = "localhost/pulumi-controller:dev";
+/// The same image with another tag, which the upgrade installs.
 const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
 
 const NAMESPACE: &str = "flux-system";

@@ -1,5 +1,5 @@
-//! Tests the module systems of Node.js, and programs in Go. The CLI builds one program to a selected path, and another
-//! program is built before the run.
+//! Tests the module systems of Node.js, and programs in Go. The CLI builds a program to a selected path, or runs an
+//! executable that already exists.
 
 use serde_json::json;
 

@@ -26,7 +26,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Returns the number and the size of the files.
+    /// Returns a text with the number and the size of the files.
     pub fn describe(&self) -> String {
         format!("{} files with {} KiB", self.files, self.size.div_ceil(1024))
     }
@@ -129,7 +129,7 @@ impl Packing<'_> {
         header
     }
 
-    /// Adds an entry to the totals, and returns an error if they exceed a limit.
+    /// Adds an entry to the totals. Returns an error if a total exceeds its limit.
     fn count(&mut self, size: u64) -> Result<(), PluginError> {
         self.entries += 1;
         self.size = self.size.saturating_add(size);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::plugin::error::PluginError;
 
-/// Names of project files and the extensions of their settings files, in the order in which the Pulumi CLI searches
+/// Names of project files and the extensions of their settings files, in the order in which the Pulumi CLI searches for
 /// them.
 const FILES: [(&str, &str); 3] = [("Pulumi.json", "json"), ("Pulumi.yaml", "yaml"), ("Pulumi.yml", "yml")];
 /// Maximum size of a project file or of a settings file, in bytes.

@@ -1,7 +1,7 @@
 //! Merges the settings file of a local directory with the configuration of the Stack.
 //!
 //! The settings file in the workspace pod contains the settings of the source, and the configuration of the Stack with
-//! encrypted secrets. The merged file contains only those keys of the pod that the Stack sets.
+//! encrypted secrets. From this file, the merged file contains only the keys that the Stack sets.
 
 use std::collections::BTreeSet;
 

@@ -79,7 +79,7 @@ fn of_run(update: &Update) -> Vec<String> {
     std::iter::once(format!("run {name} ({kind}) is {phase}{progress}")).chain(permalink).collect()
 }
 
-/// Returns the changes of a plan, and the first resources that it changes.
+/// Returns the changes of a plan, and the first resources that the plan changes.
 fn of_plan(plan: &StackPlan) -> String {
     let lines = plan::resources(plan, MAX_RESOURCES);
     let lines: String = lines.iter().map(|line| format!("\n{line}")).collect();

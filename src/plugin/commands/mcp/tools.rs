@@ -14,9 +14,9 @@ const MAX_LINES: u64 = 10_000;
 /// Type of an argument of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Name of an object, which is a positional argument of the command.
+    /// Positional argument of the command: the name of an object.
     Name,
-    /// Text, which is a positional argument of the command.
+    /// Positional argument of the command: a text.
     Text,
     /// Value of a flag: a text.
     TextFlag(&'static str),
@@ -46,7 +46,7 @@ const ALL_NAMESPACES: Argument = optional("all_namespaces", Kind::Switch("--all-
 const STACK: Argument =
     Argument { name: "stack", kind: Kind::Name, is_required: true, description: "Name of the Stack." };
 
-/// A tool, which is a command of the plugin.
+/// A tool, which runs a command of the plugin.
 #[derive(Debug)]
 pub struct Definition {
     /// Name of the tool and of the command.
@@ -109,7 +109,7 @@ static TOOLS: [Definition; 11] = [
     reading("doctor", "Check the cluster, the controller, the permissions of the user and the Stacks.", OF_DOCTOR),
     changing(
         "reconcile",
-        "Request a run of a Stack, which can create, change and delete cloud resources, and wait for its result.",
+        "Request a run of a Stack, and wait for its result. A run can create, change and delete cloud resources.",
         OF_RECONCILE,
     ),
     changing("suspend", "Suspend a Stack. An open run continues.", OF_STACK),
