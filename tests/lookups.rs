@@ -10,8 +10,8 @@ use lookups::AtRest;
 
 const FEW: usize = 100;
 const MANY: usize = 10_000;
-/// Maximum ratio of the durations with a hundred times as many Stacks. Larger tables cause more cache misses of the
-/// CPU, while a scan would be a hundred times slower.
+/// Maximum slowdown of the lookups if the number of Stacks increases by a factor of a hundred. Larger tables cause more
+/// cache misses of the CPU, while a scan would be a hundred times slower.
 const RATIO: u32 = 10;
 
 #[test]

@@ -44,7 +44,7 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
         Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
         Change::Decide(approval) => {
             create(&visitor.user, namespace, &approval).await?;
-            // The digest lets the page show the confirmation only while this plan is the current plan.
+            // With the digest, the page shows the confirmation only while this plan is the current plan.
             location.push_str("&plan=");
             location.push_str(&approval.spec.plan_digest);
         }

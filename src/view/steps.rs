@@ -195,7 +195,7 @@ impl<'a> State<'a> {
         let mut steps = vec![self.plugin("Review the plan, and approve it:", "approve", "")];
         if let Some(plan) = self.stack.status.as_ref().and_then(|status| status.plan.as_ref()) {
             let arguments = format!("--plan {}", plan.digest);
-            steps.push(self.plugin("Or, after the review, approve it without a terminal:", "approve", &arguments));
+            steps.push(self.plugin("Or approve the plan without a terminal after the review:", "approve", &arguments));
         }
         steps.push(self.plugin("Or reject the plan:", "reject", "--reason TEXT"));
         steps

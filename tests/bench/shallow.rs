@@ -1,6 +1,6 @@
 //! Measures the fetch and the packing of one commit of a large repository. The benchmark compares the code of the
-//! controller with `git fetch --depth 1` and `git archive`. Both run in separate processes with the same server on
-//! loopback, without a cluster.
+//! controller with `git fetch --depth 1` and `git archive`. Both implementations run in separate processes with the
+//! same server on loopback, without a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -38,7 +38,7 @@ pub struct Event {
     pub phase: Phase,
     pub pid: i64,
     pub time: Timestamp,
-    /// ID of the operation, which is the same for its begin and its end.
+    /// ID of the operation, which all events of the operation contain.
     pub id: String,
 }
 

@@ -152,8 +152,8 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// Runs of the Stacks with the fake agent that a watch has observed. The test uses a watch, because polls of hundreds
-/// of objects would dominate the load.
+/// Observed runs of the Stacks with the fake agent. A watch observes the runs, because polls of hundreds of objects
+/// would dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,
     _watch: JoinSet<()>,

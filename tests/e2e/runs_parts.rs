@@ -10,7 +10,8 @@ use serde_json::json;
 
 use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_for_change};
 
-/// Returns a program with one resource. Its operations take `seconds` seconds, and report progress every second.
+/// Returns a program with one resource. The operations of the resource take `seconds` seconds, and report progress
+/// every second.
 pub fn slow(name: &str, seconds: u32) -> Program {
     Program::new(name).step("slow", json!({"seconds": seconds, "steps": seconds}))
 }

@@ -216,7 +216,7 @@ fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
     });
 }
 
-/// Causes a sync of the changed inputs by the kubelet, and a query of the agent by the controller. Without these
+/// Triggers the kubelet to sync the changed inputs, and triggers the controller to query the agent. Without these
 /// triggers, each of the two steps can take up to two minutes.
 pub async fn trigger_input_sync(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();

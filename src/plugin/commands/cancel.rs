@@ -15,7 +15,7 @@ use crate::plugin::select::full_name;
 ///
 /// # Errors
 ///
-/// Returns an error if there is no such run, or if a request fails.
+/// Returns an error if no run is open or queued, or if a request fails.
 pub async fn run(cluster: &Cluster, flags: &CancelFlags) -> Result<(), PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
     let run = run_to_cancel(&stack, flags.run.as_deref())?;

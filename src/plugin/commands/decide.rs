@@ -26,7 +26,7 @@ const MAX_RESOURCES: usize = 50;
 ///
 /// # Errors
 ///
-/// Returns an error if there is no such plan, if the user declines, or if a request fails.
+/// Returns an error if no plan waits for a decision, if the user declines, or if a request fails.
 pub async fn approve(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), PluginError> {
     Box::pin(decide(cluster, flags, ApprovalDecision::Approve)).await
 }
@@ -35,7 +35,7 @@ pub async fn approve(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), Plu
 ///
 /// # Errors
 ///
-/// Returns an error if there is no such plan, if the user declines, or if a request fails.
+/// Returns an error if no plan waits for a decision, if the user declines, or if a request fails.
 pub async fn reject(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), PluginError> {
     Box::pin(decide(cluster, flags, ApprovalDecision::Reject)).await
 }

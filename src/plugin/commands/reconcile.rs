@@ -17,7 +17,7 @@ use crate::plugin::progress::Progress;
 use crate::plugin::select::{self, full_name};
 use crate::plugin::sources::Source;
 
-/// Maximum duration of the wait for a run that a new revision of the source starts.
+/// Timeout of the wait for the run of a new revision of the source.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Run whose result the command waits for.

@@ -66,7 +66,7 @@ struct Follower {
     sender: mpsc::Sender<Bytes>,
 }
 
-/// Versions of a Stack. Their comparison shows whether the page is outdated.
+/// Versions of a Stack. The stream compares the versions to determine whether the page is outdated.
 struct Versions {
     /// Version on the page.
     page: String,

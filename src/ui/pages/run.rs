@@ -150,8 +150,8 @@ fn missing_output(run: &Run<'_>) -> &'static str {
             "You have no permission to read the complete output (get of stacks/history in the group pulumi.com)."
         }
         Stored::Found(_) | Stored::Missing => {
-            "The history contains no output of this run. A history on the volume of the controller is lost when its pod is \
-             replaced."
+            "The history contains no output of this run. If the history is on the volume of the controller, a new pod of \
+             the controller starts with an empty history."
         }
     }
 }

@@ -1,5 +1,5 @@
-# Controllers of the Flux Operator for ResourceSets. The script builds the controllers on demand. They do not manage the
-# installed Flux.
+# Controllers of the Flux Operator for ResourceSets. The script builds the controllers on demand. These controllers do
+# not manage the installed Flux.
 # shellcheck shell=bash
 
 flux_operator_module=github.com/controlplaneio-fluxcd/flux-operator

@@ -69,7 +69,7 @@ async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// For a short time, two replicas can both be the leader. This test makes this state permanent. Without a lease, only
+/// For a short time, two replicas can both be the leader. The test makes this state permanent. Without a lease, only
 /// the other guards prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {

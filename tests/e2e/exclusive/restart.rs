@@ -132,7 +132,7 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
 }
 
 /// Returns the failpoints in the code of the controller, except the failpoints of Workspaces that fall asleep or wake
-/// up. The failpoints of the agent are not included, because the agent is another process.
+/// up. Also excludes the failpoints of the agent, because the agent is another process.
 fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
@@ -187,8 +187,8 @@ fn a_controller_killed_during_a_run_reattaches_after_its_restart() {
     });
 }
 
-/// The artifact store of the new controller pod is empty, and the source in the workspace pod is another directory of
-/// the artifact.
+/// The artifact store of the new controller pod is empty, and the workspace pod contains the source from another
+/// directory of the artifact.
 #[test]
 fn a_new_directory_starts_a_run_even_if_the_artifact_store_is_lost() {
     run_alone(async || {

@@ -14,10 +14,10 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 /// Kind of an outage of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageKind {
-    /// The process is killed, and connections close. After the next start, the resource versions of the watches have
-    /// expired.
+    /// The test kills the process, and connections close. After the next start, the resource versions of the watches
+    /// have expired.
     Stopped,
-    /// The process is suspended. Connections stay open, and requests receive no response.
+    /// The test suspends the process. Connections stay open, and requests receive no response.
     Paused,
 }
 

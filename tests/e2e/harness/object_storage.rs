@@ -31,8 +31,8 @@ impl ObjectStorage {
         let url = bucket.create_bucket(&credentials).sign(SIGNATURE_VALIDITY);
         let request = http::client().put(url);
         let status = request.send().await.map(|response| response.status());
-        // An earlier test run can have created the bucket. Its objects do not collide, because their names contain
-        // another namespace.
+        // An earlier test run can have created the bucket. The objects of different test runs do not collide, because
+        // their names contain different namespaces.
         let exists = status.as_ref().is_ok_and(|status| status.is_success() || *status == StatusCode::CONFLICT);
         assert!(exists, "creating the bucket {name}: {status:?}");
         ObjectStorage { name: name.to_owned(), bucket, credentials }

@@ -42,7 +42,7 @@ impl WaitLimit {
 
 /// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Maximum interval between two polls that depend on notifications.
+/// Maximum interval between two polls if no notification arrives.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Delay between a notification and the poll, so that several changes in a short time cause only one poll.
 const SETTLING_TIME: Duration = Duration::from_millis(50);

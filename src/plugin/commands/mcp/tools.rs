@@ -126,7 +126,7 @@ pub fn find(name: &str, allow_changes: bool) -> Option<&'static Definition> {
     all(allow_changes).find(|tool| tool.name == name)
 }
 
-/// Returns the global flags of the commands of a server.
+/// Returns the global flags that a server passes to its commands.
 pub fn global_flags(global: &GlobalFlags) -> Vec<String> {
     let kubeconfig = global.kubeconfig.as_ref().map(|path| format!("--kubeconfig={}", path.display()));
     let context = global.context.as_ref().map(|name| format!("--context={name}"));
