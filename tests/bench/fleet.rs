@@ -1,7 +1,7 @@
 //! Measures the controller with thousands of Stacks in many namespaces. A few Stacks have real workspace pods, and the
 //! pods of the others are on a fake node with fake agents. The benchmark measures the memory and the CPU usage of the
 //! idle controller, the start of a new controller, a push to one Stack, a change to a source that many Stacks share,
-//! and three shards.
+//! the web UI, and three shards.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;

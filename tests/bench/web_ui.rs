@@ -1,5 +1,5 @@
-//! Measures the web UI while the cluster contains many Stacks: the time until a page is complete, and the memory of the
-//! controller.
+//! Measures the web UI while the cluster contains many Stacks. The benchmark measures the time until a page is
+//! complete, and the memory of the controller.
 
 use tokio::time::{Instant, sleep};
 
@@ -9,9 +9,9 @@ use crate::memory::QUIET;
 use crate::table::{Row, median};
 
 const ADDRESS: &str = "--ui-addr=:9294";
-/// Name of the ServiceAccount, and of its ClusterRoleBinding.
+/// Name of the ServiceAccount and of its ClusterRoleBinding.
 const USER: &str = "bench-fleet-ui";
-/// Budget in seconds for a page. The measured time includes the proxy of the API server.
+/// Budget for the time until a page is complete, in seconds. The measured time includes the proxy of the API server.
 const BUDGET: f64 = 0.3;
 /// Number of requests for each page.
 const REQUESTS: usize = 9;
@@ -58,7 +58,7 @@ async fn idle_memory(scene: &Scene) -> f64 {
     }
 }
 
-/// Signs in as a ServiceAccount that can read all Stacks, and waits until the list contains all Stacks.
+/// Signs in as a ServiceAccount with the permission to read all Stacks, and waits until the list contains all Stacks.
 async fn sign_in(scene: &Scene, stacks: usize) -> Browser {
     let namespace = scene.namespace.as_str();
     kubectl(&["create", "serviceaccount", USER, "--namespace", namespace], "").await;

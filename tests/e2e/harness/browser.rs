@@ -1,4 +1,4 @@
-//! HTTP client of the web UI. The requests go through the API server's proxy to the pod of the controller.
+//! HTTP client of the web UI. The client connects through the proxy of the API server to the pod of the controller.
 
 use axum::http::{Request, header};
 use kube::client::Body;
@@ -14,7 +14,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// Client of the UI. It keeps the cookies of the session.
+/// Client of the UI, which keeps the cookies of the session.
 pub struct Browser {
     client: Client,
     pod: String,
