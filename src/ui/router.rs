@@ -242,7 +242,7 @@ fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
     is_valid.then_some(()).ok_or(UiError::NotFound)
 }
 
-/// Limits of concurrent requests. Critical sections are short, and no code holds the lock across an `.await`.
+/// Limits of concurrent requests. Critical sections are short, and no code holds a lock across an `.await`.
 struct Gate {
     total: Semaphore,
     peers: Mutex<HashMap<IpAddr, usize>>,

@@ -158,7 +158,7 @@ async fn scale(replicas: i32) {
     kubectl(&["scale", "deployment", &deployment(KILLED), "--namespace", NAMESPACE, &replicas], "").await;
 }
 
-/// Kills the controller of a shard. The Deployment has no replicas, so it creates no other pod.
+/// Kills the controller of a shard. First scales its Deployment to zero, so that the Deployment creates no other pod.
 async fn kill(client: &Client) {
     scale(0).await;
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);

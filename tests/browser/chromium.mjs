@@ -1,11 +1,11 @@
-// Starts Chromium without a window.
+// Starts headless Chromium.
 import { existsSync } from "node:fs";
 import { delimiter, join } from "node:path";
 import puppeteer from "puppeteer-core";
 
 const NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-// Returns the path of the browser: CHROMIUM, or the first browser on the PATH.
+// Returns the path of the browser: the value of CHROMIUM or, by default, the first browser on the PATH.
 function path() {
   const directories = (process.env.PATH ?? "").split(delimiter);
   const found = NAMES.flatMap((name) => directories.map((directory) => join(directory, name))).find(existsSync);
@@ -17,7 +17,7 @@ function path() {
 }
 
 export function start() {
-  // Chromium refuses to run its sandbox as root. The tests open only pages of the controller.
+  // Disables the sandbox, which Chromium does not support as root. The tests open only pages of the controller.
   const sandbox = process.getuid() === 0 ? ["--no-sandbox"] : [];
   return puppeteer.launch({
     executablePath: path(),

@@ -11,7 +11,7 @@ const VIEWS = [
   { view: "mobile-dark", scheme: "dark", width: 390, height: 844 },
 ];
 
-// Checks the page in all views, and writes its screenshots to a directory.
+// Checks the page in all views, and writes the screenshots of the page to a directory.
 export async function review(visitor, directory, name) {
   await mkdir(directory, { recursive: true });
   for (const { view, scheme, width, height } of VIEWS) {
@@ -19,7 +19,7 @@ export async function review(visitor, directory, name) {
     await visitor.page.setViewport({ width, height });
     await visitor.page.emulateMediaFeatures([
       { name: "prefers-color-scheme", value: scheme },
-      // An animation changes the contrast of a text while axe measures it.
+      // Disables animations, which change the contrast of texts while axe measures the contrast.
       { name: "prefers-reduced-motion", value: "reduce" },
     ]);
     await visitor.page.screenshot({ path: join(directory, `${name}-${view}.png`), fullPage: true, captureBeyondViewport: false });

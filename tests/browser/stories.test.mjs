@@ -1,4 +1,4 @@
-// Stories of users of the web UI, in Chromium. tests/e2e/browser.rs creates the Stacks, and starts this program with the
+// User stories of the web UI in Chromium. tests/e2e/browser.rs creates the Stacks, and starts this program with the
 // namespace of the Stacks and the tokens of the users in environment variables.
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
@@ -11,7 +11,7 @@ const { UI_NAMESPACE: namespace } = process.env;
 const directory = process.env.UI_SCREENSHOTS ?? "../../target/test-report/screenshots";
 const tokens = { viewer: process.env.VIEWER_TOKEN, editor: process.env.EDITOR_TOKEN, approver: process.env.APPROVER_TOKEN };
 const list = `/?namespace=${namespace}`;
-// An everyday task needs at most this number of clicks from the list.
+// Maximum number of clicks for an everyday task, starting from the list.
 const MAX_CLICKS = 3;
 
 let browser, url, end;
@@ -30,7 +30,7 @@ after(async () => {
   end?.();
 });
 
-// Opens the list as a user. The clicks count from here.
+// Opens the list as a user, and resets the number of clicks.
 async function atList(name) {
   const user = users[name];
   await user.goto(list);
@@ -93,7 +93,7 @@ test("a user searches and filters the list with the keyboard only", async () => 
   await user.sees("reports Suspended");
 });
 
-// Presses Tab until the element with this name has the focus. Each element on the way shows that it has the focus.
+// Presses Tab until the element with this name has the focus. Checks that each focused element shows its focus.
 async function tabTo(user, name) {
   for (let count = 0; count < 40; count += 1) {
     await user.page.keyboard.press("Tab");

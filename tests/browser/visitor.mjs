@@ -1,4 +1,4 @@
-// A user of the web UI: a browser with its own cookies, whose page is watched for problems.
+// A user of the web UI, who has a browser with its own cookies. The class records the problems of all pages.
 import assert from "node:assert/strict";
 
 const LIMIT = 30_000;
@@ -9,7 +9,7 @@ export class Visitor {
   // Problems of all pages: errors in the console, violations of the Content-Security-Policy, and requests to other hosts.
   problems = [];
 
-  // Opens a browser with its own cookies. `script: false` turns JavaScript off.
+  // Opens a browser with its own cookies. `script: false` disables JavaScript.
   static async open(browser, url, { script = true } = {}) {
     const visitor = new Visitor();
     visitor.url = url;
@@ -70,11 +70,11 @@ export class Visitor {
   }
 
   async #navigate(action) {
-    // A stream of the page keeps the network busy, so only the document is awaited.
+    // Waits only for the document, because a stream of the page keeps the network busy.
     await Promise.all([this.page.waitForNavigation({ waitUntil: "domcontentloaded" }), action()]);
   }
 
-  // Waits for an element. Puppeteer's own functions that wait need JavaScript in the page.
+  // Waits for an element. The wait functions of Puppeteer require JavaScript in the page, which a test can disable.
   async #find(selector) {
     let element;
     await this.until(`the element ${selector}`, async () => (element = await this.page.$(selector)) !== null);
@@ -112,7 +112,7 @@ export class Visitor {
     });
   }
 
-  // Waits for a condition. The page can be loaded again in the meantime.
+  // Waits for a condition. The page can reload during the wait.
   async until(what, check, limit = LIMIT) {
     const deadline = Date.now() + limit;
     while (!(await check())) {
@@ -123,7 +123,7 @@ export class Visitor {
     }
   }
 
-  // Evaluates a function in the page. Repeats the call if the script of the UI loads the page again at the same time.
+  // Evaluates a function in the page. Repeats the call if the script of the UI reloads the page at the same time.
   async evaluate(call, ...parameters) {
     for (let attempt = 1; ; attempt += 1) {
       try {

@@ -133,8 +133,8 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks in several calls, because the deletion of five hundred Stacks exceeds the timeouts of a scene and
-/// of a single call.
+/// Deletes the Stacks individually, because the deletion of five hundred Stacks exceeds the timeouts of a scene and of
+/// a single call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)

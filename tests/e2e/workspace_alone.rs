@@ -142,7 +142,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_rejected() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // A user of a Workspace must not be able to cause requests of the controller to other Services.
+        // A user of a Workspace must not be able to cause requests from the controller to other Services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));

@@ -52,7 +52,8 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, name, &content)))
 }
 
-/// Data of a run. If the run is old, its Update no longer exists. If the run is open, the history has no record yet.
+/// Data of a run. If the run is old, its Update no longer exists. If the run is open, the status of the Stack contains
+/// no record yet.
 struct Run<'a> {
     name: &'a str,
     record: Option<RunRecord>,

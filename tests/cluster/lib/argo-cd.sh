@@ -9,7 +9,7 @@ argo_cd_version() {
     required_version argo-cd "$argo_cd_module"
 }
 
-# If the cluster already contains another Argo CD, keeps it.
+# Installs Argo CD, unless an existing cluster already contains Argo CD.
 install_argo_cd() {
     if cluster_kubectl get customresourcedefinition "$argo_cd_definition" >/dev/null 2>&1 &&
         ! is_ours customresourcedefinition "$argo_cd_definition"; then

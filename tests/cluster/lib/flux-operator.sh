@@ -12,7 +12,7 @@ flux_operator_version() {
     required_version flux-operator "$flux_operator_module"
 }
 
-# If the cluster already contains another Flux Operator, keeps it.
+# Installs the Flux Operator, unless an existing cluster already contains the operator.
 install_flux_operator() {
     if cluster_kubectl get customresourcedefinition "$operator_definition" >/dev/null 2>&1 &&
         ! is_ours customresourcedefinition "$operator_definition"; then
@@ -46,8 +46,8 @@ with_flux_operator_manifests() {
     rm -rf "$scratch"
 }
 
-# Installs the CustomResourceDefinition FluxInstance, so that the tests can validate the example without the operator.
-# If the cluster already contains another definition, keeps it.
+# Installs the CustomResourceDefinition FluxInstance, unless an existing cluster already contains this definition. With
+# the definition, the tests can validate the example without the operator.
 apply_example_definition() {
     ! cluster_kubectl get customresourcedefinition "$example_definition" >/dev/null 2>&1 || return 0
     local folder
