@@ -169,7 +169,7 @@ fn reachable<'a>(start: &str, next: impl Fn(&str) -> Vec<&'a str>) -> BTreeSet<&
 
 /// Returns a message about each import in a file that the table does not permit.
 fn forbidden_uses(file: &SourceFile) -> Vec<String> {
-    // The table does not contain the roots.
+    // Ignores the roots, which the table does not contain.
     let Some(own) = file.module.first().and_then(|name| module(name)) else { return Vec::new() };
     let mut found = Vec::new();
     for Reference { line, path, .. } in &file.references {

@@ -83,7 +83,7 @@ const BENCHMARKS: [&str; 16] = [
 ];
 
 fn main() {
-    // `cargo bench` adds the argument `--bench`.
+    // Removes the argument `--bench`, which `cargo bench` adds.
     let mut expected: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if let [role, url, folder] = expected.as_slice()
         && role == shallow::ROLE

@@ -82,7 +82,7 @@ pub struct Run {
     pub number: u64,
     pub is_destroy: bool,
     pub created: Timestamp,
-    /// Whether the status records a started run.
+    /// Whether the status contains a started run.
     pub has_begun: bool,
     pub ended: Option<Timestamp>,
     pub outcome: Option<RunOutcome>,

@@ -35,7 +35,7 @@ const DECK: [(Kind, usize); 10] = [
     (Kind::StopApiServer, 1),
 ];
 
-/// Range of the pause before each act, in milliseconds.
+/// Range of the delay before each act, in milliseconds.
 const FAULT_INTERVALS: std::ops::Range<u64> = 2_000..6_000;
 /// Duration of an API server outage.
 pub const API_SERVER_AWAY: Duration = Duration::from_secs(20);

@@ -16,7 +16,7 @@ pub struct Tally {
     /// Number of acts by kind.
     pub done: BTreeMap<Kind, usize>,
     pub runs: usize,
-    /// Number of runs that did not complete because of a fault.
+    /// Number of runs that a fault has interrupted.
     pub interrupted: usize,
     /// Number of interrupted runs after which another run of the Stack has succeeded.
     pub recovered: usize,

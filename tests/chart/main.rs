@@ -35,7 +35,7 @@ const IMAGE: &str = "--set=image.registry=localhost,image.repository=pulumi-cont
 
 /// A kustomization, and the values and the namespace of the chart that render the same objects.
 struct Case {
-    /// File in `deploy/chart/ci` without its suffix. Empty for the default values.
+    /// Name of the values file in `deploy/chart/ci` without its suffix. Empty for the default values.
     values: &'static str,
     namespace: &'static str,
     overlay: &'static str,

@@ -25,8 +25,9 @@ flux_controller_version() {
 
 flux_manifests=""
 
-# find_flux_manifests: sets the path of the directory with the rendered manifests, which may not exist yet:
-# namespace.yaml, crds.yaml, controllers.yaml, components.yaml with these three parts, and helm-controller.yaml.
+# find_flux_manifests: sets the path of the directory with the rendered manifests, even if the directory does not exist
+# yet. The directory contains namespace.yaml, crds.yaml, controllers.yaml, components.yaml with the content of these
+# three files, and helm-controller.yaml.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash controller

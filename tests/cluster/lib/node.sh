@@ -18,7 +18,8 @@ containerd_client() {
 
 write_containerd_configuration() {
     local snapshotter=overlayfs cri='plugins."io.containerd.grpc.v1.cri"'
-    # overlayfs does not work on overlayfs, for example in a container.
+    # Uses the snapshotter `native` if the directory is on overlayfs, for example in a container, because overlayfs does
+    # not work on overlayfs.
     [[ $(stat --file-system --format %T "$data_folder") != overlayfs ]] || snapshotter=native
     cat >"$run_folder/containerd.toml" <<END
 version = 2

@@ -163,7 +163,7 @@ build_part() {
         rm -rf "$scratch"
         die "failed to build $part in $(part_folder "$part") (see above). The build needs the module proxy: check 'go env GOPROXY'"
     fi
-    # The Go package of the etcd server has the name "server".
+    # Renames the binary of etcd, because its Go package has the name "server".
     [[ $part != common ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
     rm -f "$scratch/log"
     chmod 755 "$scratch"

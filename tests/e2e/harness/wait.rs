@@ -16,15 +16,16 @@ pub enum Poll<T> {
 /// Timeouts, which are long enough for a small machine with many concurrent runs.
 #[derive(Clone, Copy, Debug)]
 pub enum WaitLimit {
-    /// For one response of the API server.
+    /// Timeout of one response of the API server.
     Call,
-    /// For one reconciliation.
+    /// Timeout of one reconciliation.
     Reaction,
-    /// For the start of a pod and a short run.
+    /// Timeout of the start of a pod and a short run.
     Run,
-    /// For a run with retries, or until the kubelet has synced a changed Secret to a volume.
+    /// Timeout of a run with retries, or of the sync of a changed Secret to a volume.
     Long,
-    /// For the installation and the first run of a program, which compiles all packages of the Pulumi SDK for Go.
+    /// Timeout of the installation and the first run of a program, which compiles all packages of the Pulumi SDK for
+    /// Go.
     Compilation,
 }
 
@@ -62,7 +63,7 @@ pub async fn wait_for_change<T>(
 ) -> T {
     poll_until(what, wait_limit, poll, async || match &mut changes {
         Some(changes) => {
-            // An error means that no notification follows.
+            // Ignores an error, which means that no more notifications follow.
             let _ = timeout(MAX_PAUSE, changes.changed()).await;
             sleep(SETTLING_TIME).await;
         }

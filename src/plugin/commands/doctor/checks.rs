@@ -87,7 +87,7 @@ const fn permission(
     Permission { verb, group, resource, subresource, commands }
 }
 
-/// The permissions that the commands need.
+/// Permissions that the commands need.
 pub static PERMISSIONS: [Permission; 11] = [
     permission("list", "pulumi.com", "stacks", "", "all commands"),
     permission("list", "auto.pulumi.com", "updates", "", "tree, events, history"),
