@@ -170,7 +170,7 @@ pub struct LogFlags {
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
     pub tail: Option<i64>,
 
-    /// Print all lines that the pod wrote during the run without changes, including the lines of the agent.
+    /// Print all lines of the pod during the run in their original form, including the lines of the agent.
     #[arg(long)]
     pub raw: bool,
 }

@@ -1,4 +1,4 @@
-//! Measures the warm path, which starts with an artifact in the status of its source, and ends with the start of the
+//! Measures the warm path, which starts with a new artifact in the status of the source, and ends with the start of the
 //! CLI or with the end of the Update. The baseline is `pulumi up` of the same program in the same pod without the
 //! agent.
 

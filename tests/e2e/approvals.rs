@@ -145,8 +145,8 @@ fn a_plan_needs_enough_different_users_and_one_rejection_stops_it() {
         let withdrawn = approve(scene, &plan, "alice").await;
         approve(scene, &plan, "alice").await;
         main.until("to have one approval", WaitLimit::Reaction, waits_with("1 of 2 approvals")).await;
-        // Deletes both Approvals of alice. alice deletes the first Approval, and the administrator deletes the second
-        // Approval.
+        // Deletes both Approvals of the user alice, the first Approval as alice and the second Approval as the
+        // administrator.
         kubectl(&["--namespace", &scene.namespace, "--as", "alice", "delete", &withdrawn], "").await;
         kubectl(&["--namespace", &scene.namespace, "delete", "approvals", "--all"], "").await;
         main.until("to have no approval", WaitLimit::Reaction, waits_with("0 of 2 approvals")).await;

@@ -2,9 +2,8 @@
 # shellcheck shell=bash
 
 start_etcd() {
-    # A single member with disposable data needs no fsync, and can have a short election timeout. The quota is larger
-    # than the default for the benchmarks: before the first compaction of the history, ten thousand Stacks exceed the
-    # default.
+    # A single member with disposable data needs no fsync, and can have a short election timeout. The benchmarks require
+    # a larger quota than the default, which ten thousand Stacks exceed before the first compaction of the history.
     start_process etcd "$(tool common etcd)" \
         --data-dir "$data_folder/etcd" \
         --unsafe-no-fsync \

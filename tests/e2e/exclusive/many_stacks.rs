@@ -129,7 +129,8 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// Deletes the Stacks, because the deletion of so many Stacks takes longer than the timeout of the removal of a scene.
+/// Deletes the Stacks before the removal of the scene, because the deletion of so many Stacks exceeds the timeout of
+/// the removal.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)

@@ -17,7 +17,7 @@ async fn downloads(main: &StackHandle<'_>) -> usize {
     main.pod_log("pulumi").await.matches(DOWNLOAD).count()
 }
 
-/// Pushes a program with a component, and then a change to an asset, and a change to the input of a resource.
+/// Pushes a program with a component, then a change to an asset, and then a change to the input of a resource.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let network = scene.source("network").await;
     let commit = network.push(&program_files("network")).await;
