@@ -11,7 +11,7 @@ pub struct Question<'a> {
     /// Description of the change. Each line ends with a line break.
     pub description: &'a str,
     pub question: &'a str,
-    /// What the user can do without a terminal.
+    /// Error message without a terminal. Names the alternative, such as a flag.
     pub without_terminal: &'a str,
     /// Message if the user declines.
     pub declined: String,

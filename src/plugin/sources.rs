@@ -138,7 +138,7 @@ fn outcome(object: &Value, value: &str) -> Outcome {
         return Outcome::Failed("the source is suspended; resume it with the flux CLI".to_owned());
     }
     if text("/status/lastHandledReconcileAt") != value {
-        return Outcome::Waiting("waiting for the source to be reconciled".to_owned());
+        return Outcome::Waiting("waiting for the controller of the source".to_owned());
     }
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
     let is_ready = |condition: &&Value| condition.get("type").and_then(Value::as_str) == Some("Ready");

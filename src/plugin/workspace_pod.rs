@@ -69,7 +69,7 @@ fn refusal(stack: &Stack, workspace: Option<&Workspace>, pod: Option<&Pod>, effe
     None
 }
 
-/// Returns why the pod is not running, and what the user can do.
+/// Returns a message with the reason why the pod is not running, and with the next step for the user.
 fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> String {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     let Some(workspace) = workspace else {
@@ -81,7 +81,7 @@ fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> 
             "the workspace pod {pod} is not running; for the cause, run: kubectl pulumi explain -n {namespace} {name}"
         );
     }
-    // A preview needs a previous run in the pod, and `kubectl pulumi reconcile` also creates the pod.
+    // A preview needs a previous run in the pod. `kubectl pulumi reconcile` creates the pod and starts this run.
     if effect == Effect::Preview && !phase::is_suspended(stack) {
         return format!(
             "the Workspace is asleep, so it has no pod; first run: kubectl pulumi reconcile -n {namespace} {name}"

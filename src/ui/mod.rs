@@ -82,7 +82,7 @@ pub struct Settings {
 /// Starts the web UI, which runs until `end` is canceled.
 ///
 /// # Errors
-/// Returns an error if no key for the sessions can be created.
+/// Returns an error if the creation of the session key fails.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> Result<(), SessionError> {
     let Settings { client, without_credentials, scope, history, cluster_name, oidc, http, tasks } = settings;
     let directory = Directory::default();

@@ -305,7 +305,7 @@ impl Held {
     fn new(waiting: &Arc<Mutex<HashMap<Option<IpAddr>, usize>>>, peer: Option<IpAddr>, size: usize) -> Option<Self> {
         let mut sizes = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let of_peer = sizes.get(&peer).copied().unwrap_or_default();
-        // A peer without pending responses can exceed the limit of a peer.
+        // The first pending response of a peer can exceed the limit per peer.
         let is_first = of_peer == 0;
         if sizes.values().sum::<usize>() + size > MAX_WAITING || !is_first && of_peer + size > MAX_WAITING_PER_PEER {
             return None;

@@ -181,8 +181,8 @@ fn find_cookie(headers: &HeaderMap, number: usize) -> Option<&str> {
 }
 
 /// Returns the expiry of a token in seconds since 1970, or `None` if the token is not a JSON Web Token. The function
-/// does not verify the signature, because the API server verifies the signature with each request. If the expiry is
-/// wrong, the session only ends at another time.
+/// does not verify the signature, because the API server verifies the signature with each request. A wrong expiry
+/// therefore affects only the end of the session.
 fn token_expiry(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {

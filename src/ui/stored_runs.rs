@@ -18,7 +18,7 @@ use crate::history::{self, File, HistoryStore};
 use crate::runtime::reads::{ReadError, Reader};
 use crate::text::printable;
 
-/// Timeout of a request for a namespace.
+/// Timeout of a read of a namespace.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent reads of runs.
 const MAX_READS: usize = 4;

@@ -29,7 +29,7 @@ pub enum Phase {
     Ready,
 }
 
-/// All phases. The phases that require an action of a user come first.
+/// All phases. Phases that require a user action come first.
 pub const PHASES: [Phase; 9] = [
     Phase::Stalled,
     Phase::Retrying,

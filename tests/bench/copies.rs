@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Scene, api_call};
 
-/// Number of concurrent copies.
+/// Maximum number of concurrent creations of copies.
 const CONCURRENCY: usize = 16;
 /// Metadata fields that the API server sets.
 const SERVER_FIELDS: [&str; 6] =

@@ -22,7 +22,7 @@ use crate::progress::until_count;
 use crate::table::Row;
 
 const STACKS: usize = 500;
-/// Number of concurrent pushes.
+/// Maximum number of concurrent pushes.
 const CONCURRENT_PUSHES: usize = 4;
 /// Number of pushed repositories between two progress messages.
 const PUSHES_PER_MESSAGE: usize = 50;

@@ -33,7 +33,7 @@ const MAX_RUNS: usize = 1_000;
 /// Minimum number of reconciled copies before the measurement. After this number, the caches of a new controller are
 /// complete.
 const RECONCILED: usize = 500;
-/// Number of concurrent creations.
+/// Maximum number of concurrent creations.
 pub const CONCURRENCY: usize = 16;
 /// Timeout per Stack of the wait until all Stacks are Ready. [`MIN_TIMEOUT`] is the minimum.
 pub const TIMEOUT_PER_STACK: Duration = Duration::from_secs(2);

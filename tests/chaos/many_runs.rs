@@ -26,7 +26,7 @@ use crate::progress::until_count;
 const RUNS: usize = 500;
 /// Duration of a run. The runs last longer than the test, so the test must end all runs.
 const RUN_TIME: Duration = Duration::from_secs(3600);
-/// Number of concurrent creations.
+/// Maximum number of concurrent creations or deletions.
 const CONCURRENCY: usize = 16;
 /// Timeout of each step with all five hundred Stacks.
 const TIMEOUT: Duration = Duration::from_secs(400);

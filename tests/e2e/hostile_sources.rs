@@ -83,8 +83,8 @@ impl<'a> Fixture<'a> {
     async fn expect_recovery(&self, test: &str) {
         let better = self.server.upload("better", archive(&program(test, "two"))).await;
         self.source.publish(&better).await;
-        // The agent can still process a retry of the previous artifact, which takes minutes if the artifact contains
-        // many files.
+        // The agent can still process the previous artifact, because the controller retries a failed installation. With
+        // many files, this retry takes minutes.
         self.stack.until_revision_within(WaitLimit::Long, &better.revision).await;
         assert_eq!(self.stack.pod_and_restarts().await, self.pod);
         assert_eq!(self.stack.log.operations().await, once(&["create step", "update step"]));

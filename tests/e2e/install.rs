@@ -23,7 +23,7 @@ fn the_crds_can_be_applied_with_plain_kubectl_apply() {
     });
 }
 
-/// Client-side apply uses a strategic merge patch to upgrade a CustomResourceDefinition, like Helm.
+/// Like Helm, client-side apply upgrades a CustomResourceDefinition with a strategic merge patch.
 #[test]
 fn a_client_side_apply_upgrades_a_crd_without_losing_fields() {
     run("upgrade-crd", async |scene| {

@@ -1,4 +1,4 @@
-//! Tests interrupted runs: runs that have certainly ended, pending creates, and decisions of users.
+//! Tests interrupted runs: evidence that a run has ended, pending creates, and decisions of users.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -194,7 +194,7 @@ fn manual_lock_recovery_keeps_the_lock_of_an_interrupted_run() {
         let message = condition(&locked, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         assert!(message.contains("main-workspace-0") && message.contains(" since "), "{message}");
         main.change(json!({"spec": {"lockRecovery": "Automatic"}})).await;
-        // The earlier decision still applies, because no run has applied the decision yet.
+        // The earlier decision remains valid, because no run has executed the decision yet.
         main.until_applied_within(WaitLimit::Long, &commit).await;
         let mut reasons = Vec::new();
         for update in main.updates().await {

@@ -216,8 +216,8 @@ fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
     });
 }
 
-/// Triggers the kubelet to sync the changed inputs, and triggers the controller to query the agent. Without these
-/// triggers, each of the two steps can take up to two minutes.
+/// Changes the pod, so that the kubelet syncs the changed inputs, and the Workspace, so that the controller queries the
+/// agent. Without these changes, each of the two steps can take up to two minutes.
 pub async fn trigger_input_sync(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});

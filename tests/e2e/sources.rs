@@ -33,7 +33,7 @@ fn the_next_tag_of_an_oci_artifact_starts_a_run_in_the_same_pod() {
     run("oci", async |scene| {
         let repository = scene.oci_repository("app");
         let first = repository.push(&with_text("one")).await;
-        // The Stack refers to an old API version, which this version of Flux possibly no longer serves.
+        // The Stack refers to an old API version, which the installed version of Flux may no longer serve.
         let stack = scene.stack_on_kind("main", Some("source.toolkit.fluxcd.io/v1beta2"), &repository.object);
         let main = scene.start(stack).await;
         main.until_revision(&first).await;

@@ -84,8 +84,7 @@ fn has_started(update: &Update) -> bool {
     update.is_complete() || update.status.as_ref().is_some_and(|status| status.start_time.is_some())
 }
 
-/// Returns the error about a run whose Update no longer exists. The result of the run comes from the status of the
-/// Stack.
+/// Returns the error for a run whose Update no longer exists. The result of the run comes from the status of the Stack.
 fn deleted(stack: &Stack, name: &str) -> PluginError {
     let namespace = stack.namespace().unwrap_or_default();
     let Some(run) = stack.status.iter().flat_map(|status| &status.runs).find(|run| run.name == name) else {
@@ -104,7 +103,7 @@ fn deleted(stack: &Stack, name: &str) -> PluginError {
     PluginError::Missing(format!("the Update of run {name} ({result}) in namespace {namespace} was deleted; {output}"))
 }
 
-/// Returns the error about a run that has ended without a start.
+/// Returns the error for a run that has ended before its start.
 fn not_started(update: &Update) -> PluginError {
     let message = update.status.as_ref().and_then(|status| status.message.as_deref());
     PluginError::NotReady(format!("run {} did not start: {}", update.name_any(), message.unwrap_or("no message")))

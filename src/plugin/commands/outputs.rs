@@ -53,7 +53,7 @@ pub async fn run(cluster: &Cluster, flags: &OutputFlags, format: Format) -> Resu
     }
 }
 
-/// Returns the error about an output that does not exist.
+/// Returns the error for an output that does not exist.
 fn missing(stack: &Stack, outputs: &BTreeMap<String, Value>, name: &str) -> PluginError {
     let names: Vec<String> = outputs.keys().take(MAX_NAMES).map(|name| printable_line(name)).collect();
     let others = match (names.join(", "), outputs.len().saturating_sub(MAX_NAMES)) {

@@ -48,7 +48,7 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
     let patch = if flags.refresh { requests::request_with_refresh(&value) } else { requests::request(&value) };
     let mut goals = Vec::new();
     for stack in stacks {
-        // The run of a new revision does not refresh the state, so a refresh requires a requested run.
+        // The run of a new revision does not refresh the state. With `--refresh`, the command therefore requests a run.
         let revision = Source::of(&stack).and_then(|source| revisions.get(&source.describe()));
         let goal = match revision.filter(|_| !flags.refresh) {
             Some(revision) => Box::pin(started_run(cluster, &stack, revision, started_until, &mut progress)).await?,

@@ -70,7 +70,7 @@ struct Follower {
 struct Versions {
     /// Version on the page.
     page: String,
-    /// Version in the API server at the start of the stream.
+    /// Version that the API server returned at the start of the stream.
     current: String,
     /// Version of the row before this read. `None` if there was no row. The watch can be behind the page, and a failed
     /// watch must not cause repeated reloads of the page.

@@ -69,8 +69,8 @@ async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// For a short time, two replicas can both be the leader. The test makes this state permanent. Without a lease, only
-/// the other guards prevent repeated runs.
+/// For a short time, two replicas can both be the leader. The test makes this state permanent. Without leader election,
+/// only the other mechanisms in ARCHITECTURE.md ("Why no run starts twice") prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {
     run_with_two_replicas("two-leaders", async |controller, scene| {

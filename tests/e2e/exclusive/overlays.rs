@@ -210,8 +210,9 @@ fn reports_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// Checks that the admission policy rejects each of these requests in the namespace of the tenant, although the RBAC
-/// rules permit the requests of the controller.
+/// Checks that the admission policy rejects writes of the controller that the RBAC rules permit, but that affect
+/// unmanaged objects in the namespace of the tenant. Also checks that the controller cannot read Secrets in another
+/// namespace.
 async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;

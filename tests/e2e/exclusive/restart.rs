@@ -27,7 +27,8 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
             for failpoint in &failpoints {
                 println!("the controller exits at {failpoint}");
                 in_scene("failpoint", async |scene| {
-                    // Only the first process exits at the failpoint. The process after the restart continues.
+                    // Only the first process exits at the failpoint. The process after the restart ignores the
+                    // failpoint.
                     controller.restart_with_failpoint(Some(failpoint)).await;
                     check_stack_lifecycle(scene, failpoint == EXPIRY_FAILPOINT).await;
                     controller.until_failpoint_reached(failpoint).await;
