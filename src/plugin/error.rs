@@ -15,7 +15,7 @@ pub enum PluginError {
     Connect(String),
     #[error("failed to {request}: {kind} {namespace}/{name} does not exist; check the name and the flag --namespace")]
     NotFound { request: String, kind: String, namespace: String, name: String },
-    /// A part of an object or a group of objects does not exist.
+    /// An output of a Stack or the Update of a run does not exist.
     #[error("{0}")]
     Missing(String),
     /// The API server rejected the request.

@@ -70,7 +70,7 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
         let cause = "the issuer has not permitted the sign-in".to_owned();
         return Err(UiError::Failed { request: "sign in".to_owned(), cause });
     };
-    // A user can use the cookie of one sign-in several times, so the rate limit also applies here.
+    // A client can use the cookie of a sign-in several times, so the rate limit also applies here.
     if !ui.exchange_limits.may_sign_in(peer, Instant::now()) {
         return Err(UiError::TooManySignIns);
     }

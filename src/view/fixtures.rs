@@ -6,11 +6,11 @@ use crate::api::pulumi::Stack;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Commit of the examples.
+/// Revision of the examples.
 pub const REVISION: &str = "main@sha1:9f2c7d10a1b2c3d4e5f60718293a4b5c6d7e8f90";
-/// Digest of the plan of the examples.
+/// Digest of the plans of the examples.
 pub const PLAN: &str = "sha256:d242d1f0da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8";
-/// Digest of an artifact or file of the examples.
+/// Digest of the artifacts and of the files of the examples.
 pub const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Returns the current time of the examples.

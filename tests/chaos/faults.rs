@@ -58,7 +58,7 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader process, either by force or gracefully. After a forced end, the lease expires. At a graceful end,
+/// Ends the leader process, either with a kill or gracefully. After a kill, the lease expires. At a graceful shutdown,
 /// the process releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_leader_other_than("").await;

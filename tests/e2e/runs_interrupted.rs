@@ -269,7 +269,7 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let pod = main.pod().await.uid();
-        // The run lasts so long that the kubelet detects the usage during the run, even on a busy machine.
+        // The run is long, so that the kubelet detects the storage usage during the run, even on a busy machine.
         let second = source.push(&program("two", 100).files()).await;
         main.log.wait_for("update", "slow", "begin").await;
         let open = main.get().await.status.and_then(|status| status.current_update);
@@ -291,8 +291,8 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
 /// during the run. The run never reports a result.
 ///
 /// The test cluster has only one real node, which must not fail because all tests use it. The test therefore uses a
-/// Node without a machine, and a run that was never started. All objects that the controller reads exist in the API
-/// server.
+/// Node without a machine, and a run that was never started. The API server contains all objects that the controller
+/// reads.
 async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene

@@ -163,8 +163,8 @@ fn an_interactive_session_keeps_the_pod_of_an_idle_stack() {
         let wait = "for i in $(seq 900); do [ -e /tmp/end ] && break; sleep 1; done";
         let script = format!("cd /share/workspace && ({wait}) | pulumi config set note");
         let mut session = shell_in_pod(scene, "main", &script).spawn().expect("kubectl starts");
-        // The idle time of the other Workspace begins after the last run of the Stack has ended. When the other
-        // Workspace is asleep, the idle time of the Workspace of the Stack has therefore also expired.
+        // The idle time of the other Workspace begins later than the idle time of the Workspace of the Stack. When the
+        // other Workspace is asleep, both idle times have therefore expired.
         let artifact = source.artifact_of(&commit).await;
         let fields = json!({"flux": {"url": artifact.url, "digest": artifact.digest}, "idle": {"after": "1m"}});
         workspace(scene, "other", fields).await;

@@ -7,7 +7,7 @@ use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
 /// Resolution of the times in a status.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
-/// Maximum age of a fault at the creation of an Update whose failure the fault can explain.
+/// Maximum time between a fault and the creation of an Update whose failure the fault can explain.
 const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
 
 /// Failure reasons that need no fault during the run, because the run either detects the effects of an earlier run or

@@ -52,8 +52,7 @@ has_leftovers() {
     [[ -e $run_folder || -e $data_folder || -e /run/netns/$cluster_name ]] || [[ -n $(our_cgroups) ]]
 }
 
-# Starts steps with the same prerequisites in parallel. Steps that no other step requires run while CPU time is
-# available.
+# Starts independent steps in parallel. For example, containerd imports the images while etcd and the API server start.
 bring_up() {
     mkdir -p "$run_folder" "$data_folder"
     chmod 711 "$run_folder" "$data_folder"

@@ -110,8 +110,8 @@ async fn change_passphrase(scene: &Scene, main: &StackHandle<'_>, new: &str) {
     .await;
 }
 
-/// Tests a Stack with a secrets provider that manages the key outside of the state. `variables` contain the credentials
-/// for the provider.
+/// Tests a Stack with a secrets provider that manages the key outside of the state. `variables` contains the
+/// credentials for the provider.
 async fn check_provider(scene: &Scene, provider: &str, variables: BTreeMap<String, ResourceRef>, hidden: &[String]) {
     let source = scene.source("app").await;
     let first = source.push(&program("provider", "one").files()).await;

@@ -76,8 +76,8 @@ async fn assert_one_successful_run_each(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     }
 }
 
-/// Checks the number of open runs. A run is open from the record in the status of the Update until the end of the run.
-/// The resource versions determine the order of all writes.
+/// Checks that the number of open runs never exceeds the limit. A run is open from its first record in the status of
+/// the Update until its end. The resource versions determine the order of all writes.
 async fn assert_concurrency_limit(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
     let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());

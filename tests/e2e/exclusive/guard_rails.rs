@@ -85,7 +85,7 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
     second.until_gone().await;
     assert_eq!(second.log.operations().await, once(&["create step"]));
-    // Ignores an error, because the first Stack possibly no longer exists.
+    // Ignores an error, because the first Stack may no longer exist.
     let confirm = ["--namespace", &scene.namespace, "annotate", "stack", "one", "pulumi.com/confirm-destroy=true"];
     drop(try_kubectl(&confirm, "").await);
     stacks[0].until_gone().await;
