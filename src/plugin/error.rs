@@ -62,7 +62,7 @@ impl PluginError {
     }
 }
 
-/// Returns what the user can do after the API server has rejected a request.
+/// Returns the advice to the user if the API server has rejected a request with this status code.
 fn advice(code: u16) -> &'static str {
     match code {
         401 => "log in to the cluster again, or select another user with --context",

@@ -43,7 +43,7 @@ pub async fn find(cluster: &Cluster, name: &str, what: &str, effect: Effect) -> 
     }
 }
 
-/// Returns why a command must not run now, and what the user can do.
+/// Returns a message with the cause and the next step if a command must not run now.
 fn refusal(stack: &Stack, workspace: Option<&Workspace>, pod: Option<&Pod>, effect: Effect) -> Option<String> {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     let command = |verb: &str| format!("kubectl pulumi {verb} -n {namespace} {name}");
@@ -69,7 +69,7 @@ fn refusal(stack: &Stack, workspace: Option<&Workspace>, pod: Option<&Pod>, effe
     None
 }
 
-/// Returns a message with the reason why the pod is not running, and with the next step for the user.
+/// Returns a message with the reason why the pod is not running, and the next step.
 fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> String {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     let Some(workspace) = workspace else {

@@ -16,7 +16,7 @@ pub(super) enum UiError {
     #[error("too many sign-ins: wait a few seconds, and sign in again")]
     TooManySignIns,
     #[error(
-        "the request was not sent by a page of this UI, or it has expired: reload the page, and repeat the request"
+        "the request does not come from a page of this UI, or it has expired: reload the page, and repeat the request"
     )]
     Forged,
     #[error("invalid form: {0}")]

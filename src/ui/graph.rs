@@ -36,7 +36,7 @@ impl Graph {
         for row in rows {
             for dependency in &row.dependencies {
                 let found = dependents.entry(dependency).or_default();
-                // A walk visits at most this number of Stacks, while thousands of Stacks can refer to the same Stack.
+                // Thousands of Stacks can refer to the same Stack, but a walk visits at most `MAX_NODES` Stacks.
                 if found.len() <= MAX_NODES {
                     found.push(row);
                 }

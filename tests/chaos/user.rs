@@ -81,8 +81,8 @@ fn pending_decision(stack: &Stack) -> Option<PendingDecision> {
     }
     let last = status.last_update.as_ref().and_then(|last| last.name.clone());
     let current = status.current_update.as_ref().map(|current| current.name.clone());
-    // The message normally contains the name of the run. If it does not, the open run takes precedence over the last
-    // run.
+    // The message normally contains the name of the run. If the message contains no name, the open run takes precedence
+    // over the last run.
     let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
     let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
     Some(PendingDecision {

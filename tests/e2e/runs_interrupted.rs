@@ -291,7 +291,7 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
 /// during the run. The run never reports a result.
 ///
 /// The test cluster has only one real node, which must not fail because all tests use it. The test therefore uses a
-/// Node without a machine, and a run that was never started. The API server contains all objects that the controller
+/// Node without a machine, and a run that has never started. The API server contains all objects that the controller
 /// reads.
 async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";

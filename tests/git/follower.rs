@@ -95,8 +95,8 @@ impl Controller {
         self.git.resolve(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
-    /// Waits for the final result for a Stack. Like the controller, reads the result again only after the Stack was
-    /// requeued.
+    /// Waits for the final result for a Stack. Like the controller, reads the result again only after the poller has
+    /// requeued the Stack.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
             match self.immediate_result(stack, fields, lookup) {

@@ -20,8 +20,8 @@ print_common_environment() {
         "FLUX_COMPONENTS=$flux_manifests/components.yaml"
 }
 
-# On a local node, the tests run in the network of the node, in which they can reach the cluster IPs of Services like a
-# pod.
+# On a local node, the tests run in the network of the node. Like a pod, the tests can connect to the cluster IPs of
+# Services.
 record_service_addresses() {
     local git provider_log source_faults pulumi_cloud s3 registry
     git=$(service_address git)

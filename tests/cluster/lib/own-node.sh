@@ -122,9 +122,9 @@ remove_everything() {
     remove_cgroups
 }
 
-# The mounts were in a separate mount namespace, and ended with its processes. If a mount remains in this mount
-# namespace, the script must unmount it before the deletion of the directory, because the deletion would otherwise
-# delete the mounted files.
+# The mounts of the node are in a separate mount namespace, and end with the processes of the node. If a mount remains
+# in the mount namespace of the script, the script must unmount the directory first, because the deletion of the
+# directory would otherwise delete the mounted files.
 remove_mounts() {
     local folder
     while read -r folder; do

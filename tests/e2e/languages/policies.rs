@@ -1,5 +1,5 @@
-//! Tests policy packs in TypeScript and Python. The packs have their own source, are part of the source of the program,
-//! or are required by an organization of Pulumi Cloud. Pulumi does not support policy packs in Go.
+//! Tests policy packs in TypeScript and Python. A pack has its own source, or is part of the source of the program, or
+//! an organization of Pulumi Cloud requires the pack. Pulumi does not support policy packs in Go.
 
 use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyPack, PolicyViolations, SourceReference, Stack};
 use serde_json::{Value, json};

@@ -9,8 +9,9 @@ use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::view::phase;
 use serde_json::{Deserializer, Value};
 
-/// Returns why a preview would not use the configuration of the Stack, and what the user can do. `records` contains the
-/// records that the agent keeps about the installed source and about the last settings.
+/// Returns a message if a preview would not use the configuration of the Stack. The message contains the cause and the
+/// next step. `records` contains the records that the agent keeps about the installed source and about the last
+/// settings.
 pub fn refusal(stack: &Stack, pod: &str, records: &str) -> Option<String> {
     if is_written(&stack.spec.stack, records) {
         return None;

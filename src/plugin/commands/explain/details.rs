@@ -27,7 +27,7 @@ pub struct Facts {
     pub update: Option<Update>,
 }
 
-/// Returns the details, each of which can have several lines.
+/// Returns the details. Each detail can have several lines.
 pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     let mut details = Vec::new();
     let status = facts.stack.status.as_ref();
@@ -86,8 +86,8 @@ fn of_plan(plan: &StackPlan) -> String {
     format!("plan {}: {}{lines}", plan.digest, plan::changes(plan))
 }
 
-/// Returns the numbers of policy violations by level, and the first violations. Violations of mandatory policies come
-/// first.
+/// Returns the numbers of policy violations by level, and the first violations. The status lists violations of
+/// mandatory policies first.
 fn of_violations(status: &StackStatus) -> Option<String> {
     let found = status.policy_violations.as_ref()?;
     let numbers = phase::violations(Some(found))?;
