@@ -23,7 +23,7 @@ use crate::moments::{Moment, now};
 use crate::progress::until_count;
 use crate::table::{Row, Step};
 
-/// Number of Stacks, unless `DELETE_STACKS` sets another number.
+/// Default number of Stacks, which `DELETE_STACKS` overrides.
 const STACKS: usize = 60;
 /// Maximum ratio of the measured time to the baseline.
 const BUDGET: f64 = 1.5;

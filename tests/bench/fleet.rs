@@ -29,7 +29,7 @@ use crate::starts::Starts;
 use crate::table::Row;
 use crate::web_ui;
 
-/// Number of Stacks, unless `FLEET_STACKS` sets another number.
+/// Default number of Stacks, which `FLEET_STACKS` overrides.
 const STACKS: usize = 10_000;
 const STACKS_PER_NAMESPACE: usize = 50;
 const MAX_NAMESPACES: usize = 200;

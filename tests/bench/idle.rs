@@ -28,7 +28,7 @@ use crate::pod_requests::Requests;
 use crate::progress::until_count;
 use crate::table::Row;
 
-/// Number of Stacks, unless `IDLE_STACKS` sets another number.
+/// Default number of Stacks, which `IDLE_STACKS` overrides.
 const STACKS: usize = 1_000;
 /// Value of `idle.after` of each Workspace, which is the minimum that the controller permits.
 const IDLE_AFTER: &str = "1m";
