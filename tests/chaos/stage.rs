@@ -43,7 +43,7 @@ pub struct Member {
     pub repository: usize,
     /// Name of the Pulumi stack.
     pub pulumi_stack: String,
-    /// Whether the Stack is being deleted. The test creates the Stack again after the deletion.
+    /// Whether the Stack is being deleted. The test recreates the Stack after the deletion.
     pub is_deleted: bool,
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
@@ -130,7 +130,7 @@ impl<'a> Stage<'a> {
         &self.latest[member.repository]
     }
 
-    /// Deletes a Stack, which [`Stage::create_again`] creates again. Returns `None` if all Stacks are already being
+    /// Deletes a Stack, which [`Stage::create_again`] recreates. Returns `None` if all Stacks are already being
     /// deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
@@ -144,7 +144,7 @@ impl<'a> Stage<'a> {
         Some(name)
     }
 
-    /// Creates each deleted Stack again when the Stack no longer exists. Returns the names of the created Stacks.
+    /// Recreates each deleted Stack when the deletion is complete. Returns the names of the recreated Stacks.
     pub async fn create_again(&mut self, existing: &[Stack]) -> Vec<String> {
         let exists = |name: &str| existing.iter().any(|stack| stack.name_any() == name);
         let gone = self.stacks.iter().filter(|(name, member)| member.is_deleted && !exists(name));

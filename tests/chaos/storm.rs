@@ -106,7 +106,7 @@ async fn until_first_run(stage: &Stage<'_>) {
     .await;
 }
 
-/// Resolves waiting Stacks, creates deleted Stacks again, and returns all Stacks.
+/// Makes the decisions for waiting Stacks, recreates deleted Stacks, and returns all Stacks.
 async fn observe(stage: &mut Stage<'_>, results: &mut StormResults) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {

@@ -39,7 +39,7 @@ pub(super) fn existing(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str
     names
 }
 
-/// Returns a description of each operation that created an existing resource again.
+/// Returns a description of each operation that created a resource that already existed.
 pub(super) fn doubled(facts: &Facts) -> Vec<String> {
     let mut resources: BTreeMap<&str, &Event> = BTreeMap::new();
     let mut doubled = Vec::new();
