@@ -22,8 +22,8 @@ use tempfile::TempDir;
 
 use lookups::AtRest;
 
-/// Number of directories in the source. The source resembles a typical repository with dependencies, which contains many
-/// small files, and some files of a few hundred kilobytes.
+/// Number of directories in the source. The source resembles a typical repository with dependencies, which contains
+/// many small files, and some files of a few hundred kilobytes.
 const FOLDERS: usize = 100;
 /// Number of files in each directory.
 const FILES_IN_FOLDER: usize = 12;
