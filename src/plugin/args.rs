@@ -86,8 +86,8 @@ pub enum Command {
     History(StackName),
     /// Explain the state of a Stack, and show the next step.
     Explain(StackName),
-    /// Resolve runs that require a decision: unknown outcomes, pending creates, and destroys whose Pulumi stack does not
-    /// exist.
+    /// Resolve runs that require a decision: unknown outcomes, pending creates, and destroys whose Pulumi stack does
+    /// not exist.
     Resolve(ResolveFlags),
     /// Preview the changes of the current source or of a local directory in the workspace pod of a Stack.
     Diff(DiffFlags),

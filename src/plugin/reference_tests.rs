@@ -1,5 +1,5 @@
-//! Compares `docs/kubectl-plugin.md` with the commands, the flags, the exit codes and the screens, and checks the commands in
-//! `docs/tasks.md`.
+//! Compares `docs/kubectl-plugin.md` with the commands, the flags, the exit codes and the screens, and checks the
+//! commands in `docs/tasks.md`.
 
 use std::collections::BTreeSet;
 

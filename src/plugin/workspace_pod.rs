@@ -2,8 +2,8 @@
 //!
 //! While the CLI of a user runs in the pod, the agent detects an interactive session, and neither starts a run nor
 //! replaces the source. The plugin therefore only prevents the opposite case: a command during a run. Before a command
-//! that changes the state, the Stack must also be suspended, so that no run applies the source to the changed state before
-//! the user has checked the state.
+//! that changes the state, the Stack must also be suspended, so that no run applies the source to the changed state
+//! before the user has checked the state.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -29,8 +29,8 @@ pub enum Effect {
 ///
 /// # Errors
 ///
-/// Returns an error if the Stack does not exist, if its state does not permit the command, or if a request fails. `what`
-/// describes the command in the message.
+/// Returns an error if the Stack does not exist, if its state does not permit the command, or if a request fails.
+/// `what` describes the command in the message.
 pub async fn find(cluster: &Cluster, name: &str, what: &str, effect: Effect) -> Result<(Stack, String), PluginError> {
     let namespace = cluster.namespace();
     let stack: Stack = cluster.get(namespace, name).await?;

@@ -1,5 +1,5 @@
-//! Protection against forged forms: a form must come from a page of this UI. In addition, each form of a session contains a
-//! token (`Sessions::form_token`).
+//! Protection against forged forms: a form must come from a page of this UI. In addition, each form of a session
+//! contains a token (`Sessions::form_token`).
 
 use axum::http::{HeaderMap, header};
 

@@ -29,7 +29,8 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Returns the graph of a Stack. `rows` are the rows that the user may see. `own` are the dependencies of the Stack.
+    /// Returns the graph of a Stack. `rows` are the rows that the user may see. `own` are the dependencies of the
+    /// Stack.
     pub(super) fn of(rows: &[Arc<Row>], stack: &Key, own: &[Key]) -> Self {
         let known: BTreeMap<Key, Arc<Row>> = rows.iter().map(|row| (row.key(), row.clone())).collect();
         let mut dependents: BTreeMap<&Key, Vec<&Arc<Row>>> = BTreeMap::new();

@@ -18,8 +18,8 @@ use zeroize::{Zeroize, Zeroizing};
 const MAX_DURATION: i64 = 8 * 60 * 60;
 /// Maximum size of a token in bytes.
 pub(super) const MAX_TOKEN: usize = 6 * 1024;
-/// Prefix of the names of the cookies. Browsers accept a cookie with the prefix `__Host-` only over TLS, or from localhost,
-/// and never send it to another host.
+/// Prefix of the names of the cookies. Browsers accept a cookie with the prefix `__Host-` only over TLS, or from
+/// localhost, and never send it to another host.
 const COOKIE: &str = "__Host-pulumi-ui-";
 /// Maximum number of cookies of a session. A token can be longer than one cookie.
 const COOKIES: usize = 3;

@@ -31,8 +31,8 @@ pub fn approval(
     Approval { metadata, spec }
 }
 
-/// Returns the reason of the condition that requires a decision about a run, and the name of the run. Returns `None` if no
-/// decision is required, or if the decision does not apply to the state of the Stack.
+/// Returns the reason of the condition that requires a decision about a run, and the name of the run. Returns `None` if
+/// no decision is required, or if the decision does not apply to the state of the Stack.
 pub fn run_to_resolve(stack: &Stack, decision: Decision) -> Option<(&str, String)> {
     let status = stack.status.as_ref()?;
     let reason = phase::stalled(status)?.reason.as_str();

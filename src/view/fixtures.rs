@@ -1,5 +1,5 @@
-//! Objects for the tests of this module and of the web UI. The tests of the kubectl plugin, which is another crate, have
-//! their own copy.
+//! Objects for the tests of this module and of the web UI. The tests of the kubectl plugin, which is another crate,
+//! have their own copy.
 
 use crate::api::auto::Update;
 use crate::api::pulumi::Stack;

@@ -85,8 +85,8 @@ fn is_failed(update: &Update) -> bool {
     update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
 }
 
-/// Returns the memory of the controller one minute after the last Stack was Ready. Without load, the controller needs memory
-/// only for its caches.
+/// Returns the memory of the controller one minute after the last Stack was Ready. Without load, the controller needs
+/// memory only for its caches.
 async fn memory_afterwards(scene: &Scene) -> Row {
     let process = controller(scene).await;
     let before = process.rss_anon();

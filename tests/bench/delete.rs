@@ -29,8 +29,8 @@ const STACKS: usize = 60;
 const BUDGET: f64 = 1.5;
 /// Timeout for the start of the pods.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
-/// Timeout for the deletion of a namespace. The namespace controller waits for up to half of the termination grace period
-/// of the pods between two checks.
+/// Timeout for the deletion of a namespace. The namespace controller waits for up to half of the termination grace
+/// period of the pods between two checks.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(TERMINATION_GRACE_SECONDS + 300);
 /// Script of a pod that exits at SIGTERM, as the agent does.
 const SCRIPT: &str = "trap 'exit 0' TERM; sleep 100000 & wait";

@@ -139,8 +139,8 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// Returns and prints the rows of a measurement. A failure does not stop the other measurements, because the creation of the
-/// Stacks takes a long time.
+/// Returns and prints the rows of a measurement. A failure does not stop the other measurements, because the creation
+/// of the Stacks takes a long time.
 async fn attempt(name: &str, measuring: impl Future<Output = Vec<Row>>) -> Vec<Row> {
     println!("\nmeasuring: {name}");
     let measured = AssertUnwindSafe(measuring).catch_unwind().await;

@@ -17,8 +17,8 @@ const BUDGET: f64 = 0.3;
 const REQUESTS: usize = 9;
 const PAGES: [(&str, &str); 3] = [("list", "/"), ("filtered list", "/?q=fleet-00042"), ("fleet", "/fleet")];
 
-/// Measures the web UI. `arguments` are the arguments of the installed controller. `memory` is the memory (RssAnon) of the
-/// idle controller without the web UI, in MiB.
+/// Measures the web UI. `arguments` are the arguments of the installed controller. `memory` is the memory (RssAnon) of
+/// the idle controller without the web UI, in MiB.
 pub async fn measure(scene: &Scene, stacks: usize, installed: &Controller, arguments: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     let measured = async || {

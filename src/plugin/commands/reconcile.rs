@@ -166,7 +166,8 @@ async fn reconcile_sources(
     Ok(revisions)
 }
 
-/// Numbers of Stacks that have not reached the goal. The command prints each cause, and continues with the other Stacks.
+/// Numbers of Stacks that have not reached the goal. The command prints each cause, and continues with the other
+/// Stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
     failed: usize,

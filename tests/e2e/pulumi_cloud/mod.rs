@@ -10,7 +10,8 @@ use serde_json::json;
 
 use crate::harness::{PulumiCloud, Scene, TOKEN_SECRET};
 
-/// Creates the organization of a scene, and the Secret with an access token of its first member. Returns the token as well.
+/// Creates the organization of a scene, and the Secret with an access token of its first member. Returns the token as
+/// well.
 pub async fn cloud_with_token(scene: &Scene) -> (PulumiCloud, String) {
     let cloud = PulumiCloud::of(scene).await;
     let token = cloud.token(&cloud.alice).await;

@@ -18,7 +18,8 @@ const MAX_FILE: u64 = 4 * 1024 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub struct LocalProject {
     pub name: String,
-    /// Directory of the project, relative to the local directory, with `/` as the separator. `.` is the local directory.
+    /// Directory of the project, relative to the local directory, with `/` as the separator. `.` is the local
+    /// directory.
     pub directory: String,
     /// Whether `pulumi install` must run before the preview. The agent uses the same rule: see `pulumi/project.rs`.
     pub needs_install: bool,
