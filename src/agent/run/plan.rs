@@ -255,7 +255,7 @@ mod tests {
         for (plan, words) in [
             (b"garbage".to_vec(), "the compressed plan of the request is invalid"),
             (truncated[..truncated.len() - 6].to_vec(), "the compressed plan of the request is invalid"),
-            (bomb, "more than 33554432 bytes"),
+            (bomb, "exceeds the limit of 33554432 bytes"),
             (compress(b"garbage").unwrap(), "not a JSON object at line 1"),
             (compress(b"[]").unwrap(), "not a JSON object at line 1"),
         ] {

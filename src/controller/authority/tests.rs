@@ -133,7 +133,7 @@ impl Fixture {
     }
 
     fn is_well(&self) -> bool {
-        self.metrics.encode().unwrap().contains("pulumi_controller_authority_well 1")
+        self.metrics.encode().unwrap().lines().any(|line| line == "pulumi_controller_authority_well 1")
     }
 }
 

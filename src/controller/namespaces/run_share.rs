@@ -152,6 +152,6 @@ mod tests {
                         (annotation pulumi.com/concurrency-groups of namespace apps)";
         assert_eq!(missing("state,gcp,aws").as_deref(), Some(expected));
         let many: Vec<String> = (0..MAX_GROUPS).map(|number| format!("group-{number}")).collect();
-        assert!(missing(&many.join(",")).is_some_and(|message| message.len() < 200 && message.contains("...")));
+        assert!(missing(&many.join(",")).is_some_and(|message| message.len() < 250 && message.contains("...")));
     }
 }
