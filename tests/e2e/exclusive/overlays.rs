@@ -176,6 +176,9 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     let pod = main.pod().await;
     assert_eq!(pod.spec.as_ref().and_then(|pod| pod.service_account_name.as_deref()), Some("pulumi"));
     assert_unmanaged_writes_rejected(scene, &pod.name_any()).await;
+    let mut short_lived = scene.stack("short-lived", &source);
+    short_lived.spec.ttl = Some("10s".to_owned());
+    scene.start(short_lived).await.until_gone().await;
     for (name, spec, words) in [
         ("account", json!({"serviceAccountName": "admin"}), "serviceAccountName \"admin\" is not allowed"),
         (
@@ -249,6 +252,7 @@ async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
         (&["patch", "pod", pod, "--patch", relabelled], "", "may write only Pods"),
         (&["create", "--filename", "-"], &without_pool, "create only those with the label auto.pulumi.com/pool"),
         (&["create", "--filename", "-"], &unlabelled, "may write only objects with the label"),
+        (&["delete", "stack", "main"], "", "may delete only Stacks with spec.ttl or spec.expiresAt"),
     ] {
         let response = try_kubectl(&[&as_controller[..], arguments].concat(), input).await;
         let error = response.expect_err("the policy rejects the object");
