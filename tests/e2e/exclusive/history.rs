@@ -1,28 +1,43 @@
-//! Tests the history of runs in object storage.
+//! Tests the history of runs in object storage, and the HTTP endpoint for the history.
 
+use kube::ResourceExt;
+use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Controller, ObjectStorage, Program, Scene, WaitLimit, client, in_scene, run_alone, run_with_cleanup,
+    Controller, ObjectStorage, PortForward, Program, Scene, WaitLimit, client, http, in_scene, kubectl, run_alone,
+    run_with_cleanup, unpack,
 };
+use crate::ui::token;
 
 const PASSWORD: &str = "correct-horse-battery-staple";
+/// Port of the endpoint.
+const PORT: u16 = 9293;
+/// RBAC rules of the component for the endpoint.
+const REVIEWER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/components/history-api/reviewer.yaml");
 
-/// Runs a test with a controller that stores the history at this URL.
-async fn with_history(url: String, test: impl AsyncFn(&Scene)) {
+/// Runs a test with a controller that has additional flags and environment variables. Then restores the controller,
+/// even if the test fails.
+pub async fn with_settings(flags: &[String], variables: &[Value], test: impl AsyncFn(&Scene)) {
     let controller = Controller::new(&client().await);
     let before = controller.arguments().await;
-    let flags = [format!("--history-url={url}"), "--history-max-runs=2".to_owned()];
     let test = async || {
-        controller.set_variables(&ObjectStorage::variables()).await;
-        controller.start_with(&[before.as_slice(), &flags].concat(), 1).await;
+        controller.set_variables(variables).await;
+        controller.start_with(&[before.as_slice(), flags].concat(), 1).await;
         in_scene("history", async |scene| test(scene).await).await;
     };
     run_with_cleanup(test, async || {
-        controller.remove_variables(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]).await;
+        let names: Vec<&str> = variables.iter().filter_map(|variable| variable["name"].as_str()).collect();
+        controller.remove_variables(&names).await;
         controller.start_with(&before, 1).await;
     })
     .await;
+}
+
+/// Runs a test with a controller that stores the history at this URL.
+async fn with_history(url: String, test: impl AsyncFn(&Scene)) {
+    let flags = [format!("--history-url={url}"), "--history-max-runs=2".to_owned()];
+    with_settings(&flags, &ObjectStorage::variables(), test).await;
 }
 
 #[test]
@@ -87,4 +102,60 @@ fn a_run_completes_without_its_history_if_the_storage_is_unavailable() {
         })
         .await;
     });
+}
+
+#[test]
+fn the_endpoint_returns_the_output_of_a_run_only_to_users_with_permission() {
+    run_alone(async || {
+        let test = async || {
+            kubectl(&["apply", "--server-side", "--filename", REVIEWER], "").await;
+            with_settings(&[format!("--history-addr=127.0.0.1:{PORT}")], &[], read_with_tokens).await;
+        };
+        run_with_cleanup(test, async || {
+            kubectl(&["delete", "--ignore-not-found", "--filename", REVIEWER], "").await;
+        })
+        .await;
+    });
+}
+
+async fn read_with_tokens(scene: &Scene) {
+    let source = scene.source("app").await;
+    let commit = source.push(&Program::new("history").step("step", json!({})).files()).await;
+    scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
+    let viewer = token(scene, "viewer", Some("view")).await;
+    let stranger = token(scene, "stranger", None).await;
+    // The proxy of the API server removes the token of a request, so the requests use a forwarded port.
+    let forward = PortForward::to_pod(&Controller::new(&scene.client).pod().await.name_any(), PORT).await;
+
+    let directory = format!("{}/main", scene.namespace);
+    let listed = get(&forward, &directory, Some(&viewer)).await;
+    assert_eq!(listed.status(), StatusCode::OK);
+    let names = listed.text().await.expect("a text");
+    let names: Vec<String> = serde_json::from_str(&names).unwrap_or_else(|error| panic!("{error}: {names}"));
+    let output = names.iter().find(|name| name.ends_with("/output.log.gz")).unwrap_or_else(|| panic!("{names:?}"));
+    let response = get(&forward, output, Some(&viewer)).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["content-encoding"], "gzip");
+    let text = unpack(&response.bytes().await.expect("a file"));
+    assert!(text.contains("step"), "{text}");
+
+    let rejected = [
+        (None, StatusCode::UNAUTHORIZED),
+        (Some("invalid"), StatusCode::UNAUTHORIZED),
+        (Some(stranger.as_str()), StatusCode::FORBIDDEN),
+    ];
+    for (token, expected) in rejected {
+        for path in [&directory, output] {
+            assert_eq!(get(&forward, path, token).await.status(), expected, "{path} with the token {token:?}");
+        }
+    }
+}
+
+/// Sends a request to the endpoint.
+async fn get(forward: &PortForward, path: &str, token: Option<&str>) -> Response {
+    let mut request = http::client().get(format!("{}/history/{path}", forward.url));
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    request.send().await.unwrap_or_else(|error| panic!("reading {path}: {error:?}"))
 }

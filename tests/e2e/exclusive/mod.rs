@@ -5,7 +5,7 @@ mod api_server;
 mod crowd;
 mod definitions;
 mod guard_rails;
-mod history;
+pub mod history;
 mod hostile_agents;
 mod leader;
 mod many_stacks;

@@ -69,11 +69,16 @@ impl ObjectStorage {
         let url = self.bucket.get_object(Some(&self.credentials), name).sign(SIGNATURE_VALIDITY);
         let response = http::send("reading the history", http::client().get(url)).await;
         let bytes = response.bytes().await.expect("a response");
-        if !name.ends_with(".gz") {
-            return String::from_utf8(bytes.to_vec()).expect("a text");
+        if name.ends_with(".gz") {
+            return unpack(&bytes);
         }
-        let mut text = String::new();
-        flate2::read::GzDecoder::new(bytes.as_ref()).read_to_string(&mut text).expect("a compressed text");
-        text
+        String::from_utf8(bytes.to_vec()).expect("a text")
     }
+}
+
+/// Decompresses a text.
+pub fn unpack(content: &[u8]) -> String {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(content).read_to_string(&mut text).expect("a compressed text");
+    text
 }
