@@ -152,35 +152,50 @@ func (a *accounts) exchange(response http.ResponseWriter, request *http.Request)
 
 var errSignature = errors.New("Invalid JWT Signature.")
 
+var errClaims = errors.New("Invalid JWT: the issuer, the audience or the expiration time is wrong.")
+
 func (a *accounts) issue(assertion string) (string, error) {
-	header, _, _ := strings.Cut(assertion, ".")
-	decoded, err := base64.RawURLEncoding.DecodeString(header)
-	if err != nil {
-		return "", errSignature
-	}
-	var parsed jws.Header
-	if err := json.Unmarshal(decoded, &parsed); err != nil {
-		return "", errSignature
-	}
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	key := a.keys[parsed.KeyID]
-	if key == nil || jws.Verify(assertion, key.public) != nil {
-		return "", errSignature
+	key, claims, err := a.verify(assertion)
+	if err != nil {
+		return "", err
 	}
-	claims, err := jws.Decode(assertion)
-	now := time.Now()
-	if err != nil || claims.Iss != key.email || claims.Aud != a.tokenURL || claims.Exp < now.Unix() {
-		return "", errors.New("Invalid JWT: the issuer, the audience or the expiration time is wrong.")
+	if claims.Aud != a.tokenURL {
+		return "", errClaims
 	}
 	if len(key.tokens) >= maxTokensPerKey {
 		return "", errors.New("The maximum number of access tokens of this key exists.")
 	}
 	token := randomHex()
-	key.tokens[token] = now.Add(tokenLifetime)
+	key.tokens[token] = time.Now().Add(tokenLifetime)
 	return token, nil
 }
 
+// verify returns the key that has signed a JWT, and the claims of the JWT. The caller holds the mutex.
+func (a *accounts) verify(signed string) (*accountKey, *jws.ClaimSet, error) {
+	header, _, _ := strings.Cut(signed, ".")
+	decoded, err := base64.RawURLEncoding.DecodeString(header)
+	if err != nil {
+		return nil, nil, errSignature
+	}
+	var parsed jws.Header
+	if err := json.Unmarshal(decoded, &parsed); err != nil {
+		return nil, nil, errSignature
+	}
+	key := a.keys[parsed.KeyID]
+	if key == nil || jws.Verify(signed, key.public) != nil {
+		return nil, nil, errSignature
+	}
+	claims, err := jws.Decode(signed)
+	if err != nil || claims.Iss != key.email || claims.Exp < time.Now().Unix() {
+		return nil, nil, errClaims
+	}
+	return key, claims, nil
+}
+
+// isAuthenticated returns whether a request contains an access token: a token that this server has issued, or a JWT that
+// the client has signed (https://google.aip.dev/auth/4111).
 func (a *accounts) isAuthenticated(request *http.Request) bool {
 	token, isBearer := strings.CutPrefix(request.Header.Get("Authorization"), "Bearer ")
 	if !isBearer {
@@ -193,7 +208,8 @@ func (a *accounts) isAuthenticated(request *http.Request) bool {
 			return time.Now().Before(expires)
 		}
 	}
-	return false
+	_, claims, err := a.verify(token)
+	return err == nil && claims.Scope != ""
 }
 
 func randomHex() string {

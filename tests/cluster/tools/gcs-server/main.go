@@ -1,6 +1,6 @@
 // Command gcs-server is an emulator of Google Cloud Storage: the storage of fake-gcs-server, with authentication. It
 // issues keys of service accounts, exchanges assertions that are signed with these keys for access tokens, and rejects
-// storage requests without an access token.
+// storage requests without an access token. Clients can also sign access tokens with these keys.
 //
 // The server has a certificate for the host name of the real service. With the variable STORAGE_EMULATOR_HOST, the
 // Pulumi CLI would send no credentials.
@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/md5"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,6 +24,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,6 +35,8 @@ const (
 	storageHost = "storage.googleapis.com"
 	// finishTime is the timeout for open requests at shutdown.
 	finishTime = time.Second
+	// maxUpload is the maximum size of an upload of the XML API in bytes.
+	maxUpload = 16 * 1024 * 1024
 )
 
 func main() {
@@ -68,7 +72,30 @@ func run(address, tlsAddress, host, bucket string) error {
 	if err != nil {
 		return fmt.Errorf("failed to create a certificate for %s: %w", storageHost, err)
 	}
-	return serve(address, tlsAddress, certificate, accounts.handler(storage.HTTPHandler(), certificate.Certificate[0]))
+	return serve(address, tlsAddress, certificate, accounts.handler(withUploads(storage, bucket), certificate.Certificate[0]))
+}
+
+// withUploads adds the uploads of the XML API (PUT /BUCKET/OBJECT) to the handler of the storage, which supports these
+// uploads only with signed URLs.
+func withUploads(storage *fakestorage.Server, bucket string) http.Handler {
+	handler := storage.HTTPHandler()
+	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		// The storage serves the XML API only at its public host.
+		request.Host = storageHost
+		name, isObject := strings.CutPrefix(request.URL.Path, "/"+bucket+"/")
+		if request.Method != http.MethodPut || !isObject {
+			handler.ServeHTTP(response, request)
+			return
+		}
+		content, err := io.ReadAll(http.MaxBytesReader(response, request.Body, maxUpload))
+		if err != nil {
+			http.Error(response, err.Error(), http.StatusBadRequest)
+			return
+		}
+		attributes := fakestorage.ObjectAttrs{BucketName: bucket, Name: name, ContentType: request.Header.Get("Content-Type")}
+		storage.CreateObject(fakestorage.Object{ObjectAttrs: attributes, Content: content})
+		response.Header().Set("ETag", fmt.Sprintf(`"%x"`, md5.Sum(content)))
+	})
 }
 
 // serve serves until SIGTERM or SIGINT.
