@@ -136,15 +136,17 @@ impl Backend {
                 let signature = azure::shared_access_signature(&scene.namespace, number);
                 [("AZURE_STORAGE_SAS_TOKEN".to_owned(), signature)].into()
             }
-            Backend::Google => {
-                let url = format!("{}/control/keys", Emulators::get().gcs_url);
-                let response = http::send("creating a key of a service account", http::client().post(url)).await;
-                let file = response.text().await.expect("the response is a text");
-                [("GOOGLE_CREDENTIALS".to_owned(), file)].into()
-            }
+            Backend::Google => [("GOOGLE_CREDENTIALS".to_owned(), google_key().await)].into(),
             Backend::Volume => panic!("a volume has no credentials"),
         }
     }
+}
+
+/// Creates a key of a service account, and returns its file.
+pub async fn google_key() -> String {
+    let url = format!("{}/control/keys", Emulators::get().gcs_url);
+    let response = http::send("creating a key of a service account", http::client().post(url)).await;
+    response.text().await.expect("the response is a text")
 }
 
 fn key_file(text: &str) -> Value {

@@ -1,10 +1,11 @@
-//! Tests state backends other than Pulumi Cloud, and secrets providers. The suite `backends` of `tests/run` runs these
-//! tests with the emulators of `tests/cluster/cluster backends`.
+//! Tests state backends other than Pulumi Cloud, secrets providers, and the history of runs. The suite `backends` of
+//! `tests/run` runs these tests with the emulators of `tests/cluster/cluster backends`.
 
 mod azure;
 mod backend;
 mod credentials;
 mod emulators;
+mod history;
 mod moving;
 mod runs;
 mod secrets_providers;
