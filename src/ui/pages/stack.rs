@@ -90,7 +90,10 @@ async fn graph(ui: &Ui, visitor: &Visitor, key: &Key, stack: &Stack) -> Result<G
     }
     // Stacks of other namespaces can exceed the limit of the graph, and must not hide the Stacks of this namespace.
     namespaces.insert(key.0.clone());
-    let visible = ui.permissions.visible(&visitor.user, namespaces).await?;
+    let visible = ui.permissions.visible(&visitor.user, namespaces.clone()).await?;
+    if namespaces.iter().all(|namespace| visible.contains(namespace)) {
+        return Ok(all);
+    }
     let rows: Vec<Arc<Row>> = rows.into_iter().filter(|row| visible.contains(&row.namespace)).collect();
     let graph = Graph::of(&rows, key, &own);
     Ok(Graph { is_cut: graph.is_cut || all.is_cut, ..graph })
