@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use crate::by_hand::{output, run_update, until_ready, until_workspace, workspace};
 use crate::harness::{
-    Poll, Program, Scene, Source, StackHandle, Volume, WaitLimit, api_call, is_done, once, run, wait_until,
+    Browser, Poll, Program, Scene, Source, StackHandle, Volume, WaitLimit, api_call, is_done, once, run, wait_until,
 };
 use crate::runs_parts::{in_pod, shell_in_pod};
+use crate::ui::token;
 
 /// Digest of an archive that does not exist.
 const DIGEST: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
@@ -70,6 +71,10 @@ fn an_idle_stack_has_no_pod_until_a_push_starts_one_run() {
             api_call("reading the StatefulSet", scene.api::<StatefulSet>().get(&workspace_object("main"))).await;
         assert_eq!(stateful_set.spec.and_then(|spec| spec.replicas), Some(0));
         assert_eq!(main.updates().await.len(), 1, "the sleep starts no run");
+        let mut viewer = Browser::open(&scene.client).await;
+        viewer.sign_in(&token(scene, "viewer", Some("view")).await).await;
+        let page = viewer.get(&format!("/stacks/{}/main", scene.namespace)).await;
+        assert!(page.status == 200 && page.text.contains("asleep since"), "{}", page.text);
 
         let second = source.push(&program("two")).await;
         main.until_applied(&second).await;

@@ -18,7 +18,7 @@ use super::parts;
 use super::plan_review::{Decided, Review};
 use super::resources;
 use super::stack_forms::Forms;
-use crate::api::auto::{PlannedResource, Update};
+use crate::api::auto::{PlannedResource, Update, Workspace};
 use crate::api::columns;
 use crate::api::pulumi::{Stack, StackPlan, StackStatus};
 use crate::runtime::reads::Reader;
@@ -45,6 +45,8 @@ struct Facts {
     update: Option<Update>,
     /// The preview that has saved the plan. `None` if the user may not read the Update.
     preview: Option<Update>,
+    /// The Workspace. `None` if a run is open, or if the user may not read the Workspace.
+    workspace: Option<Workspace>,
     graph: Graph,
     /// Action that the user has performed.
     done: Option<&'static str>,
@@ -61,8 +63,11 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
     let update: Option<Update> = read(reader, &key.0, runs::current_or_last(&stack)).await?;
     let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
     let preview: Option<Update> = read(reader, &key.0, plan.map(|plan| plan.update_name.as_str())).await?;
+    // A Workspace with an open run is awake.
+    let has_open_run = stack.status.as_ref().is_some_and(|status| status.current_update.is_some());
+    let workspace: Option<Workspace> = read(reader, &key.0, (!has_open_run).then_some(key.1.as_str())).await?;
     let graph = graph(ui, visitor, &key, &stack).await?;
-    let facts = Facts { stack, update, preview, graph, done: done(query), decided: Decided::parse(query) };
+    let facts = Facts { stack, update, preview, workspace, graph, done: done(query), decided: Decided::parse(query) };
     let content = content(&facts, &Forms { key: &key, token: &visitor.form_token }, Timestamp::now());
     let title = format!("{}/{}", key.0, key.1);
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, &title, &content)))
@@ -141,7 +146,7 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
             (forms.resolutions(stack))
             @if let Some(plan) = &status.plan { (plan_section(plan, facts.preview.as_ref(), review, forms)) }
             @if let Some(run) = open { (live_run(run, facts.update.as_ref(), forms.key)) }
-            (details(stack, &status, now))
+            (details(stack, &status, facts.workspace.as_ref(), now))
             (conditions(&status, now))
             (outputs(&status, forms.key))
             (history(&status, forms.key, now))
@@ -249,7 +254,7 @@ fn live_run(run: &str, update: Option<&Update>, key: &Key) -> Markup {
     }
 }
 
-fn details(stack: &Stack, status: &StackStatus, now: Timestamp) -> Markup {
+fn details(stack: &Stack, status: &StackStatus, workspace: Option<&Workspace>, now: Timestamp) -> Markup {
     let permalink = status.last_update.as_ref().and_then(|last| last.permalink.as_deref());
     let text = |name: &str, value: Option<&str>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (parts::text(value)) } } }
@@ -264,8 +269,25 @@ fn details(stack: &Stack, status: &StackStatus, now: Timestamp) -> Markup {
                 (text("Attempted revision", status.last_attempted_revision.as_deref()))
                 (text("Drift", phase::drift(stack).as_deref()))
                 (text("Policy violations", phase::violations(status.policy_violations.as_ref()).as_deref()))
+                (sleep(workspace))
                 dt { "Age" } dd { (parts::ago(stack.metadata.creation_timestamp.as_ref(), now)) }
                 @if let Some(url) = permalink { dt { "Pulumi Cloud" } dd { (parts::permalink(url)) } }
+            }
+        }
+    }
+}
+
+/// Returns the state of a Workspace that is asleep, or nothing if the Workspace is awake.
+fn sleep(workspace: Option<&Workspace>) -> Markup {
+    let asleep = workspace.and_then(|workspace| workspace.status.as_ref()).filter(|status| status.is_asleep());
+    let since = asleep.and_then(|status| status.sleep.as_ref()?.since.as_ref());
+    html! {
+        @if asleep.is_some() {
+            dt { "Workspace" }
+            dd {
+                "asleep"
+                @if let Some(since) = since { " since " time datetime=(since.0) { (since.0) } }
+                "; the next run creates its pod"
             }
         }
     }

@@ -16,7 +16,8 @@ fn page_after(spec: &Value, status: &Value, query: &str) -> String {
     let update = runs::current_or_last(&stack).is_some().then_some(running);
     let preview = Some(preview());
     let graph = Graph::of(&[], &key, &dependencies_of(&stack));
-    let facts = Facts { stack, update, preview, graph, done: done(query), decided: Decided::parse(query) };
+    let facts =
+        Facts { stack, update, preview, workspace: None, graph, done: done(query), decided: Decided::parse(query) };
     content(&facts, &Forms { key: &key, token: "abc" }, now()).into_string()
 }
 
@@ -84,6 +85,27 @@ fn secret_outputs_are_hidden_and_long_outputs_are_cut() {
     let text = page(&json!({}), &json!({ "outputs": outputs }));
     assert!(text.contains("https://&lt;host&gt;") && text.contains("--show-secrets"), "{text}");
     assert!(text.contains(&format!("{}…", "ä".repeat(MAX_OUTPUT))) && !text.contains(&"ä".repeat(MAX_OUTPUT + 1)));
+}
+
+#[test]
+fn the_page_shows_since_when_the_workspace_is_asleep() {
+    let since = json!({ "since": "2026-11-02T11:22:00Z" });
+    let time = "<time datetime=\"2026-11-02T11:22:00Z\">2026-11-02T11:22:00Z</time>";
+    let rows = [
+        (json!({}), String::new()),
+        (json!({ "sleep": since, "podUID": "awake" }), String::new()),
+        (json!({ "sleep": {} }), "asleep; the next run creates its pod".to_owned()),
+        (json!({ "sleep": since }), format!("asleep since {time}; the next run creates its pod")),
+    ];
+    for (status, expected) in rows {
+        let object = json!({ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+            "metadata": { "name": "web", "namespace": "apps" }, "spec": {}, "status": status });
+        let workspace: Workspace = serde_json::from_value(object).unwrap();
+        let text = sleep(Some(&workspace)).into_string();
+        let expected = if expected.is_empty() { expected } else { format!("<dt>Workspace</dt><dd>{expected}</dd>") };
+        assert_eq!(text, expected, "{status}");
+    }
+    assert_eq!(sleep(None).into_string(), "");
 }
 
 #[test]
