@@ -1,4 +1,5 @@
-//! Namespaces whose Stacks a user may list. The API server decides, and the UI caches the decisions for a short time.
+//! Namespaces whose Stacks a user may list, and actions that a user may perform on a Stack. The API server decides, and
+//! the UI caches the decisions for a short time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,7 @@ use kube::api::PostParams;
 use tokio::time::Instant;
 
 use super::error::UiError;
+use super::row;
 use super::users::{self, User};
 
 /// Lifetime of a cached decision.
@@ -26,8 +28,46 @@ const CONCURRENT: usize = 8;
 #[derive(Default)]
 pub(super) struct Permissions(Mutex<HashMap<Key, Decision>>);
 
-/// Digest of the token of the user, and the namespace. `None` means all namespaces.
-type Key = ([u8; 32], Option<String>);
+/// Digest of the token of the user, and a permission.
+type Key = ([u8; 32], Permission);
+
+/// Permission for objects in the API group of Stacks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Permission {
+    verb: &'static str,
+    resource: &'static str,
+    subresource: Option<&'static str>,
+    /// `None` means all namespaces.
+    namespace: Option<String>,
+    /// Name of the object. `None` means all objects.
+    name: Option<String>,
+}
+
+impl Permission {
+    /// Permission for all objects of a namespace, or of all namespaces.
+    fn for_all(verb: &'static str, resource: &'static str, namespace: Option<&str>) -> Self {
+        Permission { verb, resource, subresource: None, namespace: namespace.map(str::to_owned), name: None }
+    }
+
+    /// Permission for a Stack.
+    fn for_stack(verb: &'static str, stack: &row::Key) -> Self {
+        Permission { name: Some(stack.1.clone()), ..Self::for_all(verb, "stacks", Some(&stack.0)) }
+    }
+
+    /// Permission to read the history of a Stack.
+    pub(super) fn for_history(stack: &row::Key) -> Self {
+        Permission { subresource: Some("history"), ..Self::for_stack("get", stack) }
+    }
+}
+
+/// Actions that a user may perform on a Stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Actions {
+    /// Whether the user may change the Stack, and request, cancel and resolve its runs.
+    pub(super) may_change: bool,
+    /// Whether the user may approve and reject the plan.
+    pub(super) may_decide: bool,
+}
 
 #[derive(Clone, Copy)]
 struct Decision {
@@ -86,12 +126,30 @@ impl Permissions {
         Ok(Visible::Only { namespaces, unchecked })
     }
 
+    /// Returns which actions a user may perform on a Stack. `has_plan` tells whether a plan waits for a decision.
+    /// Without such a plan, the function does not check the permissions for decisions.
+    ///
+    /// # Errors
+    /// Returns an error if the API server rejects the token or does not respond.
+    pub(super) async fn actions(&self, user: &User, stack: &row::Key, has_plan: bool) -> Result<Actions, UiError> {
+        let may_change = self.may(user, Permission::for_stack("patch", stack)).await?;
+        // The admission policy for Approvals requires the verb `approve`.
+        let may_decide = has_plan
+            && self.may(user, Permission::for_all("create", "approvals", Some(&stack.0))).await?
+            && self.may(user, Permission::for_stack("approve", stack)).await?;
+        Ok(Actions { may_change, may_decide })
+    }
+
     async fn may_list(&self, user: &User, namespace: Option<&str>) -> Result<bool, UiError> {
-        let key = (user.token_digest, namespace.map(str::to_owned));
+        self.may(user, Permission::for_all("list", "stacks", namespace)).await
+    }
+
+    async fn may(&self, user: &User, permission: Permission) -> Result<bool, UiError> {
+        let key = (user.token_digest, permission);
         if let Some(is_allowed) = self.cached(&key, Instant::now()) {
             return Ok(is_allowed);
         }
-        let is_allowed = may(user, "list", None, namespace, None).await?;
+        let is_allowed = may(user, &key.1).await?;
         self.remember(key, is_allowed, Instant::now());
         Ok(is_allowed)
     }
@@ -113,24 +171,18 @@ impl Permissions {
     }
 }
 
-/// Asks the API server whether a user has a permission for Stacks or for a subresource of a Stack.
+/// Asks the API server whether a user has a permission.
 ///
 /// # Errors
 /// Returns an error if the API server rejects the token or does not respond.
-pub(super) async fn may(
-    user: &User,
-    verb: &str,
-    subresource: Option<&str>,
-    namespace: Option<&str>,
-    name: Option<&str>,
-) -> Result<bool, UiError> {
+pub(super) async fn may(user: &User, permission: &Permission) -> Result<bool, UiError> {
     let resource_attributes = Some(ResourceAttributes {
         group: Some("pulumi.com".to_owned()),
-        resource: Some("stacks".to_owned()),
-        subresource: subresource.map(str::to_owned),
-        verb: Some(verb.to_owned()),
-        namespace: namespace.map(str::to_owned),
-        name: name.map(str::to_owned),
+        resource: Some(permission.resource.to_owned()),
+        subresource: permission.subresource.map(str::to_owned),
+        verb: Some(permission.verb.to_owned()),
+        namespace: permission.namespace.clone(),
+        name: permission.name.clone(),
         ..ResourceAttributes::default()
     });
     let spec = SelfSubjectAccessReviewSpec { resource_attributes, ..SelfSubjectAccessReviewSpec::default() };
@@ -184,6 +236,36 @@ mod tests {
         tokio::time::advance(TTL).await;
         permissions.visible(&user, set(&["infra"])).await.unwrap();
         assert_eq!(log.all().len(), 4, "a revoked permission is noticed after {TTL:?}");
+    }
+
+    #[tokio::test]
+    async fn a_user_may_perform_the_actions_that_the_api_server_permits() {
+        let rows: [(&[&str], bool, bool, bool, usize); 6] = [
+            (&["patch stacks/web"], false, true, false, 1),
+            (&["patch stacks/web"], true, true, false, 2),
+            (&["create approvals", "approve stacks/web"], true, false, true, 3),
+            (&["create approvals", "approve stacks/web"], false, false, false, 1),
+            (&["create approvals", "approve stacks/db"], true, false, false, 3),
+            (&["patch stacks/db", "get stacks/web"], true, false, false, 2),
+        ];
+        for (allowed, has_plan, may_change, may_decide, requests) in rows {
+            let allowed: Vec<String> = allowed.iter().map(|permission| (*permission).to_owned()).collect();
+            let (client, log) = client(move |request| {
+                let attributes = &request.body["spec"]["resourceAttributes"];
+                let text = |field: &str| attributes[field].as_str().unwrap_or_default().to_owned();
+                let name = attributes["name"].as_str().map(|name| format!("/{name}")).unwrap_or_default();
+                let permission = format!("{} {}{name}", text("verb"), text("resource"));
+                let is_allowed = allowed.contains(&permission) && text("namespace") == "apps";
+                FakeResponse::Json(201, json!({ "metadata": {}, "spec": {}, "status": { "allowed": is_allowed } }))
+            });
+            let (permissions, user) = (Permissions::default(), Users::new(client).with_token("token").unwrap());
+            let stack = ("apps".to_owned(), "web".to_owned());
+            for _ in 0..2 {
+                let actions = permissions.actions(&user, &stack, has_plan).await.unwrap();
+                assert_eq!(actions, Actions { may_change, may_decide }, "{:?}", log.verbs());
+            }
+            assert_eq!(log.all().len(), requests, "the decisions are cached");
+        }
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 
 use super::error::UiError;
-use super::permissions;
+use super::permissions::{self, Permission};
 use super::row::Key;
 use super::users::User;
 use crate::api::pulumi::RunRecord;
@@ -93,7 +93,7 @@ impl StoredRuns {
         else {
             return Ok(Stored::Missing);
         };
-        if !permissions::may(user, "get", Some("history"), Some(&key.0), Some(&key.1)).await? {
+        if !permissions::may(user, &Permission::for_history(key)).await? {
             return Ok(Stored::Forbidden);
         }
         // A user of a new namespace must not read the runs of a deleted namespace with the same name.

@@ -37,12 +37,13 @@ fn status() -> Value {
     })
 }
 
-/// Responds like an API server with two users: Alice may list, read and change the Stacks of the namespace `apps`, and
-/// Bob has no permissions.
+/// Responds like an API server with three users: Alice may list, read and change the Stacks of the namespace `apps`,
+/// Carol may list and read these Stacks, and Bob has no permissions.
 fn respond(request: &RecordedRequest) -> FakeResponse {
     let user = match request.authorization.as_str() {
         "Bearer of-alice" => "alice",
         "Bearer of-bob" => "bob",
+        "Bearer of-carol" => "carol",
         // An ID token of the fake issuer.
         token if token.starts_with("Bearer e30.") => "alice",
         _ => return FakeResponse::refusal(401, "Unauthorized"),
@@ -53,10 +54,12 @@ fn respond(request: &RecordedRequest) -> FakeResponse {
             FakeResponse::Json(201, json!({ "metadata": {}, "status": { "userInfo": { "username": user } } }))
         }
         (_, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews") => {
-            let allowed = user == "alice" && attributes["namespace"] == "apps";
+            let may_read =
+                user == "carol" && ["list", "get"].contains(&attributes["verb"].as_str().unwrap_or_default());
+            let allowed = (user == "alice" || may_read) && attributes["namespace"] == "apps";
             FakeResponse::Json(201, json!({ "metadata": {}, "spec": {}, "status": { "allowed": allowed } }))
         }
-        _ if user != "alice" => FakeResponse::refusal(403, "Forbidden"),
+        (method, _) if user != "alice" && (user, method) != ("carol", "GET") => FakeResponse::refusal(403, "Forbidden"),
         ("GET", "/apis/pulumi.com/v1/namespaces/apps/stacks/web") => {
             FakeResponse::Json(200, serde_json::to_value(stack("web", &json!({}), &status())).unwrap())
         }
@@ -223,6 +226,19 @@ async fn an_action_uses_the_token_of_the_user() {
     let approval = requests.iter().find(|request| request.path.ends_with("/approvals")).unwrap();
     assert_eq!(approval.body["spec"]["by"], "alice");
     assert!(server.get(done.location(), &alice).await.text.contains("The Stack is suspended."));
+}
+
+#[tokio::test]
+async fn a_user_sees_only_permitted_actions() {
+    let server = Server::start();
+    for (token, expected) in [("of-alice", true), ("of-carol", false)] {
+        let cookie = server.sign_in(token).await;
+        let page = server.get("/stacks/apps/web", &cookie).await;
+        assert_eq!((page.status, page.text.contains("/actions/")), (200, expected), "{}", page.text);
+        let form = format!("form-token={}", server.form_token(&cookie).await);
+        let status = server.post("/stacks/apps/web/actions/suspend", &cookie, &form).await.status;
+        assert_eq!(status, if expected { 303 } else { 403 }, "the API server decides about each action");
+    }
 }
 
 #[tokio::test]

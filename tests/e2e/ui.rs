@@ -48,6 +48,7 @@ fn users_see_and_change_only_what_their_tokens_permit() {
         for expected in ["Ready", "greeting", "hello", &run] {
             assert!(page.text.contains(expected), "no {expected} in {}", page.text);
         }
+        assert!(!page.text.contains("/actions/"), "a viewer sees no buttons: {}", page.text);
         let stored = viewer.get(&format!("{path}/runs/{run}")).await;
         assert!(stored.status == 200 && stored.text.contains("step"), "{}", stored.text);
         let outdated = viewer.get(&format!("{path}/live?version=0")).await.text;
@@ -60,6 +61,8 @@ fn users_see_and_change_only_what_their_tokens_permit() {
 
         let mut editor = Browser::open(&scene.client).await;
         editor.sign_in(&token(scene, "editor", Some("edit")).await).await;
+        let page = editor.get(&path).await;
+        assert!(page.text.contains("/actions/suspend"), "{}", page.text);
         assert_eq!(editor.post(&format!("{path}/actions/suspend"), "").await.status, 403, "without a form token");
         for (action, is_suspended) in [("suspend", Some(true)), ("resume", None)] {
             let done = editor.act(&scene.namespace, "main", action, "").await;

@@ -63,12 +63,15 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
     let update: Option<Update> = read(reader, &key.0, runs::current_or_last(&stack)).await?;
     let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
     let preview: Option<Update> = read(reader, &key.0, plan.map(|plan| plan.update_name.as_str())).await?;
+    let graph = graph(ui, visitor, &key, &stack).await?;
+    let decided = Decided::parse(query);
+    let awaits_decision = Review::of(&stack, decided.as_ref()) == Review::Awaited;
+    let permitted = ui.permissions.actions(&visitor.user, &key, awaits_decision).await?;
     // A Workspace with an open run is awake.
     let has_open_run = stack.status.as_ref().is_some_and(|status| status.current_update.is_some());
     let workspace: Option<Workspace> = read(reader, &key.0, (!has_open_run).then_some(key.1.as_str())).await?;
-    let graph = graph(ui, visitor, &key, &stack).await?;
-    let facts = Facts { stack, update, preview, workspace, graph, done: done(query), decided: Decided::parse(query) };
-    let content = content(&facts, &Forms { key: &key, token: &visitor.form_token }, Timestamp::now());
+    let facts = Facts { stack, update, preview, workspace, graph, done: done(query), decided };
+    let content = content(&facts, &Forms { key: &key, token: &visitor.form_token, permitted }, Timestamp::now());
     let title = format!("{}/{}", key.0, key.1);
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, &title, &content)))
 }

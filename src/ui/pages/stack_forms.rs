@@ -1,4 +1,4 @@
-//! Forms of the page of a Stack. The API server decides whether the user may perform an action.
+//! Forms of the page of a Stack, for the actions that the user may perform.
 
 use maud::{Markup, html};
 
@@ -6,19 +6,24 @@ use super::parts;
 use super::plan_review::Review;
 use crate::api::pulumi::{Stack, StackPlan};
 use crate::api::resolve::Decision;
+use crate::ui::permissions::Actions;
 use crate::ui::row::Key;
 use crate::view::{decisions, phase};
 
-/// Stack of the forms, and the token of the session.
+/// Stack of the forms, the token of the session, and the permissions of the user.
 pub(super) struct Forms<'a> {
     pub(super) key: &'a Key,
     pub(super) token: &'a str,
+    pub(super) permitted: Actions,
 }
 
 impl Forms<'_> {
     /// Returns the actions that apply to the state of a Stack. While a plan waits for a decision, the decision is the
     /// primary action, because a requested run would replace the plan.
     pub(super) fn actions(&self, stack: &Stack, review: Review) -> Markup {
+        if !self.permitted.may_change {
+            return html! {};
+        }
         let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
         let none = html! {};
         let (class, hint) = match review.is_undecided() {
@@ -43,6 +48,9 @@ impl Forms<'_> {
 
     /// Returns the forms that approve or reject a plan. The forms contain the digest of the plan that the page shows.
     pub(super) fn decisions(&self, plan: &StackPlan) -> Markup {
+        if !self.permitted.may_decide {
+            return html! { p.hint { "You have no permission to approve or reject this plan." } };
+        }
         let fields = |label: &str| {
             html! {
                 (hidden("plan", &plan.digest.to_string()))
@@ -64,7 +72,7 @@ impl Forms<'_> {
             (Decision::Clear, "Remove pending creates, and run again", "Check first that the resources do not exist."),
             (Decision::Abandon, "Start no run", "The Stack runs again after a change."),
         ];
-        let found = choices.into_iter().filter_map(|(decision, label, help)| {
+        let found = choices.into_iter().filter(|_| self.permitted.may_change).filter_map(|(decision, label, help)| {
             let (_, run) = decisions::run_to_resolve(stack, decision)?;
             Some((decision, label, help, run))
         });
@@ -110,8 +118,12 @@ mod tests {
     use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
 
     fn forms(stack: &Stack) -> String {
+        forms_of_user(stack, true)
+    }
+
+    fn forms_of_user(stack: &Stack, may_change: bool) -> String {
         let key = ("apps".to_owned(), "web".to_owned());
-        let forms = Forms { key: &key, token: "abc" };
+        let forms = Forms { key: &key, token: "abc", permitted: Actions { may_change, may_decide: false } };
         let actions = forms.actions(stack, Review::of(stack, None));
         format!("{}{}", actions.into_string(), forms.resolutions(stack).into_string())
     }
@@ -141,7 +153,8 @@ mod tests {
             "conditions": [condition("Stalled", "True", "StackNotFound", "")],
             "lastUpdate": { "name": "web-1" },
         });
-        let stalled = of(json!({}), missing);
+        let stalled = of(json!({}), missing.clone());
         assert!(stalled.contains("value=\"abandon\"") && !stalled.contains("value=\"clear\""), "{stalled}");
+        assert_eq!(forms_of_user(&stack("web", &json!({}), &missing), false), "", "without permission");
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::ui::permissions::Actions;
 use crate::view::fixtures::{DIGEST, PLAN, REVISION, condition, now, stack, update};
 
 fn page(spec: &Value, status: &Value) -> String {
@@ -10,6 +11,10 @@ fn page(spec: &Value, status: &Value) -> String {
 }
 
 fn page_after(spec: &Value, status: &Value, query: &str) -> String {
+    page_of_user(spec, status, query, Actions { may_change: true, may_decide: true })
+}
+
+fn page_of_user(spec: &Value, status: &Value, query: &str, permitted: Actions) -> String {
     let key = ("apps".to_owned(), "web".to_owned());
     let stack = stack("web", spec, status);
     let running = update("web-2", "up", &json!({ "phase": "Running", "progress": { "summary": "3 done" } }));
@@ -18,7 +23,7 @@ fn page_after(spec: &Value, status: &Value, query: &str) -> String {
     let graph = Graph::of(&[], &key, &dependencies_of(&stack));
     let facts =
         Facts { stack, update, preview, workspace: None, graph, done: done(query), decided: Decided::parse(query) };
-    content(&facts, &Forms { key: &key, token: "abc" }, now()).into_string()
+    content(&facts, &Forms { key: &key, token: "abc", permitted }, now()).into_string()
 }
 
 /// Returns the preview that has saved a plan.
@@ -66,6 +71,9 @@ fn the_page_shows_the_plan_with_the_forms_for_a_decision() {
     assert!(text.contains("actions/approve") && text.contains(&format!("name=\"plan\" value=\"{PLAN}\"")), "{text}");
     assert!(text.contains("&lt;logs&gt;") && text.contains("2 more resources"), "{text}");
     assert!(text.contains("<code>tags.owner</code>"), "{text}");
+    let editor = Actions { may_change: true, may_decide: false };
+    let text = page_of_user(&json!({}), &waiting, "", editor);
+    assert!(!text.contains("actions/approve") && text.contains("no permission to approve or reject"), "{text}");
     let text = page_after(&json!({}), &waiting, &format!("done=approve&plan={PLAN}"));
     assert!(text.contains("Your approval is recorded.") && text.contains("Plan (approved)"), "{text}");
     assert!(!text.contains("actions/approve") && !text.contains("requires an approval"), "{text}");
