@@ -15,6 +15,8 @@ pub(super) enum UiError {
     InvalidToken,
     #[error("too many sign-ins: wait a few seconds, and sign in again")]
     TooManySignIns,
+    #[error("you have sent too many requests: wait a few seconds, and repeat the request")]
+    TooManyRequests,
     #[error(
         "the request does not come from a page of this UI, or it has expired: reload the page, and repeat the request"
     )]
@@ -48,7 +50,7 @@ impl UiError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             UiError::SignedOut | UiError::InvalidToken => StatusCode::UNAUTHORIZED,
-            UiError::TooManySignIns => StatusCode::TOO_MANY_REQUESTS,
+            UiError::TooManySignIns | UiError::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             UiError::Forged | UiError::Refused { code: 403, .. } => StatusCode::FORBIDDEN,
             UiError::Form(_) => StatusCode::BAD_REQUEST,
             UiError::NotFound | UiError::NoObject { .. } => StatusCode::NOT_FOUND,
@@ -104,6 +106,7 @@ mod tests {
             (refused(422), 422),
             (refused(500), 502),
             (UiError::TooManySignIns, 429),
+            (UiError::TooManyRequests, 429),
         ];
         for (error, expected) in rows {
             assert_eq!(error.status().as_u16(), expected, "{error:?}");

@@ -19,6 +19,7 @@ mod oidc_sign_in;
 mod pages;
 mod permissions;
 mod query;
+mod request_limits;
 mod response;
 mod router;
 mod row;
@@ -41,6 +42,7 @@ use self::directory::Directory;
 use self::live::streams::Streams;
 use self::oidc::Oidc;
 use self::permissions::Permissions;
+use self::request_limits::RequestLimits;
 use self::session::Sessions;
 use self::sign_in_limits::SignInLimits;
 use self::state::Ui;
@@ -91,6 +93,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         sessions: Sessions::new()?,
         sign_in_limits: SignInLimits::default(),
         exchange_limits: SignInLimits::default(),
+        request_limits: RequestLimits::default(),
         oidc: oidc.map(|config| Oidc::new(config, http)),
         permissions: Permissions::default(),
         directory: directory.clone(),

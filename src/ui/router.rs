@@ -44,6 +44,8 @@ const LARGE: usize = 64;
 const PART: usize = 16 * 1024;
 /// Maximum length of a path and its query, in bytes.
 const MAX_URI: usize = 4096;
+/// Delay in seconds after which a client can repeat a request that has exceeded a rate limit.
+const RETRY_AFTER: &str = "3";
 
 /// Security headers of all responses. Pages can load only the style and the script of this server.
 const HEADERS: [(&str, &str); 7] = [
@@ -63,7 +65,7 @@ const HEADERS: [(&str, &str); 7] = [
 
 /// Returns the router of the web UI.
 pub(super) fn router(ui: Arc<Ui>) -> Router {
-    let gate = Arc::new(Gate::default());
+    let limits = (Arc::new(Gate::default()), ui.clone());
     Router::new()
         .route("/", get(list))
         .route("/fleet", get(fleet))
@@ -79,7 +81,7 @@ pub(super) fn router(ui: Arc<Ui>) -> Router {
         .route("/script.js", get(script))
         .fallback(not_found)
         .with_state(ui)
-        .layer(middleware::from_fn_with_state(gate, guard))
+        .layer(middleware::from_fn_with_state(limits, guard))
 }
 
 /// Returns the response to a request for a page. Redirects users without a session to the sign-in.
@@ -340,14 +342,18 @@ impl Drop for Entered<'_> {
 }
 
 /// Limits the requests, and adds the security headers to all responses.
-async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    let mut response = admit(&gate, request, next).await;
+async fn guard(State((gate, ui)): State<(Arc<Gate>, Arc<Ui>)>, request: Request, next: Next) -> Response {
+    let mut response = admit(&gate, &ui, request, next).await;
+    let is_limited = response.status() == StatusCode::TOO_MANY_REQUESTS;
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if is_limited {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
     }
     response
 }
@@ -369,12 +375,15 @@ async fn receive(request: Request) -> Result<Request, UiError> {
     }
 }
 
-async fn admit(gate: &Gate, request: Request, next: Next) -> Response {
+async fn admit(gate: &Gate, ui: &Ui, request: Request, next: Next) -> Response {
     if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > MAX_URI) {
         return status(StatusCode::URI_TOO_LONG);
     }
     if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
         return status(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    if !ui.may_request(request.headers()) {
+        return refused(&UiError::TooManyRequests);
     }
     // A client that sends its form slowly occupies a connection, but no slot of a request. The server limits the number
     // of connections separately.

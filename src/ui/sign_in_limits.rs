@@ -15,11 +15,11 @@ const IN_TOTAL: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
 const MAX_PEERS: usize = 1024;
 
 #[derive(Clone, Copy)]
-struct Rate {
-    /// Maximum number of sign-ins in a burst.
-    burst: u32,
-    /// Interval between two sign-ins after the burst.
-    interval: Duration,
+pub(super) struct Rate {
+    /// Maximum number of requests in a burst.
+    pub(super) burst: u32,
+    /// Interval between two requests after the burst.
+    pub(super) interval: Duration,
 }
 
 /// Rate limits of sign-ins. Critical sections are short, and no code holds the lock across an `.await`.
@@ -34,13 +34,18 @@ struct State {
 
 /// Time at which the rate limit permits a complete burst again.
 #[derive(Clone, Copy)]
-struct Bucket(Instant);
+pub(super) struct Bucket(Instant);
 
 impl Bucket {
-    /// Adds a sign-in to a bucket. Returns `None` if the sign-in exceeds the rate limit.
-    fn take(bucket: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
+    /// Adds a request to a bucket. Returns `None` if the request exceeds the rate limit.
+    pub(super) fn take(bucket: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
         let full = bucket.map_or(now, |bucket| bucket.0.max(now)) + rate.interval;
         (full.saturating_duration_since(now) <= rate.interval * rate.burst).then_some(Bucket(full))
+    }
+
+    /// Returns whether the rate limit permits a complete burst.
+    pub(super) fn is_full(self, now: Instant) -> bool {
+        self.0 <= now
     }
 }
 
@@ -51,7 +56,7 @@ impl SignInLimits {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = peer {
             if state.peers.len() >= MAX_PEERS {
-                state.peers.retain(|_, bucket| bucket.0 > now);
+                state.peers.retain(|_, bucket| !bucket.is_full(now));
             }
             let known = state.peers.get(&peer).copied();
             let Some(bucket) = Bucket::take(known, PER_PEER, now) else { return false };

@@ -3,12 +3,14 @@
 use axum::http::HeaderMap;
 use axum::response::Response;
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::directory::Directory;
 use super::error::UiError;
 use super::live::streams::Streams;
 use super::oidc::Oidc;
 use super::permissions::Permissions;
+use super::request_limits::RequestLimits;
 use super::session::{Session, Sessions};
 use super::sign_in_limits::SignInLimits;
 use super::stored_runs::StoredRuns;
@@ -22,6 +24,7 @@ pub(super) struct Ui {
     /// Rate limits of the exchanges of authorization codes. Each exchange causes requests to the issuer and to the API
     /// server.
     pub(super) exchange_limits: SignInLimits,
+    pub(super) request_limits: RequestLimits,
     /// Issuer at which users sign in, if enabled.
     pub(super) oidc: Option<Oidc>,
     pub(super) permissions: Permissions,
@@ -54,5 +57,12 @@ impl Ui {
         let user = self.users.with_token(&session.token)?;
         let form_token = self.sessions.form_token(&session);
         Ok(Visitor { user, session, form_token })
+    }
+
+    /// Counts a request, and returns whether the rate limit of its user permits the request. A request without a
+    /// session has no user, and sends a request to the API server only during a sign-in, which has its own rate limit.
+    pub(super) fn may_request(&self, headers: &HeaderMap) -> bool {
+        let session = self.sessions.open(headers, Timestamp::now().as_second());
+        session.is_none_or(|session| self.request_limits.may_request(&session.user, Instant::now()))
     }
 }

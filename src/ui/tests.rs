@@ -20,6 +20,7 @@ use super::directory::Directory;
 use super::live::streams::Streams;
 use super::oidc::Oidc;
 use super::permissions::Permissions;
+use super::request_limits::RequestLimits;
 use super::session::Sessions;
 use super::sign_in_limits::SignInLimits;
 use super::state::Ui;
@@ -113,6 +114,7 @@ impl Server {
             sessions: Sessions::new().unwrap(),
             sign_in_limits: SignInLimits::default(),
             exchange_limits: SignInLimits::default(),
+            request_limits: RequestLimits::default(),
             oidc,
             permissions: Permissions::default(),
             directory,
@@ -295,6 +297,22 @@ async fn sign_ins_are_limited() {
         statuses.push(server.post("/sign-in", "", "token=unknown").await.status);
     }
     assert_eq!((statuses[9], statuses[10]), (401, 429), "{statuses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_a_user_are_limited() {
+    let server = Server::start();
+    let (alice, other, bob) =
+        (server.sign_in("of-alice").await, server.sign_in("of-alice").await, server.sign_in("of-bob").await);
+    for _ in 0..100 {
+        assert_eq!(server.get("/none", &alice).await.status, 404);
+    }
+    for (cookie, expected) in [(&alice, 429), (&other, 429), (&bob, 404), (&String::new(), 404)] {
+        let response = server.get("/none", cookie).await;
+        assert_eq!((response.status, response.headers.contains_key(header::RETRY_AFTER)), (expected, expected == 429));
+    }
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    assert_eq!(server.get("/none", &alice).await.status, 404);
 }
 
 /// Starts a fake issuer. The nonce of each ID token is the code of the request, so a test can choose the nonce.
