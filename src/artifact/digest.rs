@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 use super::quote::quoted;
 
-/// List of the supported algorithms for error messages.
+/// Supported algorithms, as error messages list them.
 const SUPPORTED: &str = "sha256, sha384, sha512 or blake3";
 
 /// A hash algorithm for verifying artifacts.
@@ -62,7 +62,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A valid digest in the form `algorithm:hex`, with a supported algorithm and all hexadecimal digits in lower case.
+/// A valid digest in the form `algorithm:hex`, with a supported algorithm and lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -95,7 +95,7 @@ impl Digest {
         hasher.finish()
     }
 
-    /// Returns the digest of all bytes that `reader` provides.
+    /// Reads `reader` to its end and returns the digest of the bytes.
     ///
     /// # Errors
     /// Returns an error if reading fails.
@@ -250,8 +250,8 @@ impl InPod {
         Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }
 
-    /// Returns the fixed digest of this source. The digest is the hash of a text that is not an archive, so no archive
-    /// has the same digest.
+    /// Returns the fixed digest of this source. The digest is the hash of a string that is not an archive, so no
+    /// archive has the same digest.
     pub fn digest(self) -> Digest {
         Digest::of(match self {
             InPod::Image => b"pulumi-controller: the source is in the image",

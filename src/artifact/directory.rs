@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use super::quote::quoted;
 
-/// Maximum length of a directory path in bytes, which equals the default limit for names in an archive.
+/// Maximum length of a directory path, in bytes. The value equals the default length limit for entry names in an
+/// archive.
 const MAX_LENGTH: usize = 1024;
 
 /// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty
@@ -44,7 +45,7 @@ impl Directory {
         &self.0
     }
 
-    /// Returns the path of this directory in an artifact that was unpacked into `root`.
+    /// Returns the path of this directory after the artifact is unpacked into `root`.
     pub fn under(&self, root: &Path) -> PathBuf {
         if self.is_root() { root.to_owned() } else { root.join(&self.0) }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Fetcher`] downloads the artifact of a source, [`Store`] keeps verified artifacts, and [`unpack`] extracts an
 //! artifact into a workspace. [`pack`] and [`Archive`] build artifacts from sources that do not provide them.
-//! [`pack_dependencies`] and [`unpack_dependencies`] pack and unpack the archives in the dependency cache of the agent.
+//! [`pack_dependencies`] and [`unpack_dependencies`] pack and unpack the archives in the agent's dependency cache.
 //!
 //! On systems other than Linux, this module contains only the digests, which the API objects of the kubectl plugin
 //! need.

@@ -1,5 +1,5 @@
-//! Packs artifacts from a directory or from single entries. The same content always results in the same archive, and
-//! [`super::unpack()`] accepts every archive that this module creates.
+//! Packs artifacts from a directory or from individual entries. The same content always results in the same archive,
+//! and [`super::unpack()`] accepts every archive that this module creates.
 //!
 //! The entries of an archive are sorted by name. The times, owner IDs and group IDs of all entries are zero. The modes
 //! are the same as in Flux archives: 0600 for files, 0700 for executable files and 0750 for directories.
@@ -63,7 +63,7 @@ pub fn pack(directory: &Path, into: impl Write) -> Result<Packed, PackError> {
 
 /// Packs directories with installed dependencies. The paths of the directories are relative to `root`. The archive
 /// contains the modification times of files, and symbolic links with any target. Uses a fast compression level, because
-/// packing extends the time of an installation.
+/// packing lengthens an installation.
 ///
 /// # Errors
 /// Fails in the same cases as [`pack`], and if the files exceed the limits.
@@ -81,8 +81,8 @@ pub fn pack_dependencies(
     packing.finish()
 }
 
-/// Packs one file from memory. Does not compress the archive, because the bytes and the digest of a compressed archive
-/// depend on the version of the compressor.
+/// Packs one file from memory. Does not compress the archive, because the digest of a compressed archive depends on the
+/// compressor version.
 ///
 /// # Errors
 /// Fails if the name is not valid in a tar archive.
@@ -114,7 +114,7 @@ impl<'root, W: Write> Packing<'root, W> {
         Ok(self.packed)
     }
 
-    /// Packs the content of a directory recursively. The maximum length of names limits the recursion depth.
+    /// Packs the content of a directory recursively. The maximum name length limits the recursion depth.
     fn append_content(&mut self, relative: &Path) -> Result<(), PackError> {
         let path = self.root.join(relative);
         let failed = |cause| PackError::Read { path: path.clone(), cause };
@@ -202,7 +202,7 @@ fn mode(metadata: &Metadata) -> u32 {
     if metadata.permissions().mode() & 0o111 == 0 { 0o600 } else { 0o700 }
 }
 
-/// A reader that counts bytes. The caller uses the count to detect a file that shrinks after its header was written.
+/// A reader that counts bytes. The caller uses the count to detect a file that shrank after its header was written.
 struct CountingReader<R> {
     inner: R,
     count: u64,
@@ -216,10 +216,10 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// An archive of single entries, for content that is not in a directory on disk.
+/// An archive built from individual entries, for content that is not in a directory on disk.
 ///
-/// The archive is not compressed. With compression, a new version of the compressor would change the digests of all
-/// archives and trigger a run of every Stack with such an archive.
+/// The archive is not compressed. With compression, a new compressor version would change the digests of all such
+/// archives and trigger a run of every Stack that uses one.
 pub struct Archive<W: Write> {
     builder: Builder<GzEncoder<W>>,
     limits: Limits,

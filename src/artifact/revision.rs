@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Number of characters of a checksum in messages.
+/// Number of checksum characters that messages contain.
 const SHORT_CHECKSUM: usize = 8;
 
-/// The revision of an artifact. The producer of the artifact chooses the format, so every string is a valid revision. A
+/// The revision of an artifact. The artifact's producer chooses the format, so every string is a valid revision. A
 /// string without a checksum is a name. Two revisions are equal if their strings are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Revision {
@@ -36,12 +36,12 @@ impl Revision {
         self.name.as_deref()
     }
 
-    /// Returns the algorithm of the checksum, for example `sha1` for a Git commit or `sha256` for an OCI manifest.
+    /// Returns the checksum algorithm, for example `sha1` for a Git commit or `sha256` for an OCI manifest.
     pub fn algorithm(&self) -> Option<&str> {
         self.checksum.as_ref().map(|(algorithm, _)| algorithm.as_str())
     }
 
-    /// Returns the digits of the checksum, for example the complete hash of a Git commit.
+    /// Returns the digits of the checksum, for example a complete Git commit hash.
     pub fn checksum(&self) -> Option<&str> {
         self.checksum.as_ref().map(|(_, digits)| digits.as_str())
     }

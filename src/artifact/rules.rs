@@ -1,4 +1,4 @@
-//! Rules for archives: limits, names of entries, and targets of symbolic links.
+//! Rules for archives: limits, valid entry names, and valid symbolic link targets.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Limits for a download and for the content of an archive.
+/// Limits that apply to a download and to the content of an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Maximum size of a downloaded, compressed archive, in bytes. Default: 256 MiB.
@@ -16,17 +16,17 @@ pub struct Limits {
     /// Maximum size of the decompressed archive including headers, in bytes. Unpacking enforces the limit during the
     /// decompression. Default: 1 GiB.
     pub unpacked_bytes: u64,
-    /// Maximum number of files, directories and links, including parent directories that have no entry. Default:
-    /// 200,000.
+    /// Maximum number of files, directories and links, including parent directories without an entry in the archive.
+    /// Default: 200,000.
     pub entries: u64,
     /// Maximum nesting depth: `a/b/c` has depth 3. Default: 64.
     pub depth: usize,
-    /// Maximum length of the path of an entry and of the target of a link, in bytes. Default: 1,024.
+    /// Maximum length of an entry path or a link target, in bytes. Default: 1,024.
     pub name_bytes: usize,
     /// Maximum length of one path component, in bytes. Default: 255, which is the limit of Linux file systems.
     pub component_bytes: usize,
-    /// Maximum ratio of decompressed to compressed bytes. Default: 200. The ratio of text is usually about 10. The
-    /// maximum ratio of DEFLATE is 1,032.
+    /// Maximum compression ratio: decompressed bytes divided by compressed bytes. Default: 200. Text usually has a
+    /// ratio of about 10. DEFLATE can reach a ratio of 1,032.
     pub ratio: u64,
     /// Number of decompressed bytes above which `ratio` applies. Smaller archives may have any ratio, because a small
     /// archive of zeros is harmless. Default: 10 MiB.
@@ -48,14 +48,14 @@ impl Default for Limits {
     }
 }
 
-/// The kind of content in an archive. Some rules depend on the kind.
+/// The kind of content in an archive. Some rules differ between the kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Source of a program. Symbolic links must lead to files in the archive. Unpacking ignores modification times.
     Source,
     /// Installed dependencies. Symbolic links may have any target, because virtual environments contain links to
-    /// programs of the image. Unpacking keeps modification times, because Python and package managers use them to
-    /// detect outdated files.
+    /// programs in the image. Unpacking keeps the modification times, because Python and package managers use these
+    /// times to detect outdated files.
     Dependencies,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Content {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryName(PathBuf);
 
-/// The rule that the name of an entry violates.
+/// The rule that an entry name violates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("must not be empty")]
@@ -85,7 +85,7 @@ pub enum NameError {
     TooDeep { depth: usize, limit: usize },
 }
 
-/// The rule that the target of a symbolic link violates.
+/// The rule that a symbolic link's target violates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("must not be empty")]
@@ -151,8 +151,8 @@ impl EntryName {
     /// Returns an error unless an archive with this kind of content may contain a symbolic link with this name and
     /// `target`.
     ///
-    /// An archive of dependencies may contain links with any target. Such links add no risk: unpacking never writes a
-    /// file through a link, and the program in the pod can create the same links.
+    /// An archive of dependencies may contain links with any target. Such links add no risk, because unpacking never
+    /// writes a file through a link. Besides, the program in the pod can create the same links.
     pub(super) fn check_link_in(&self, content: Content, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         match content {
             Content::Source => self.check_link(target, limits),
@@ -162,10 +162,10 @@ impl EntryName {
 
     /// Returns an error unless the target of a symbolic link with this name is inside the tree.
     ///
-    /// All `..` components must be at the beginning of the target, and their number must not exceed the number of
-    /// parent directories of the link. The parent directories of a link are never links themselves, so these components
-    /// lead to a directory inside the tree. The remaining components lead through directories or through links that
-    /// satisfy the same rule. Therefore, no chain of links leaves the tree.
+    /// All `..` components must be at the beginning of the target. The link must have at least as many parent
+    /// directories as the target has `..` components. The parent directories of a link are never links themselves, so
+    /// these components lead to a directory inside the tree. The remaining components lead through directories or
+    /// through links that satisfy the same rule. Therefore, no chain of links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         check_target(target, limits)?;
         if target.contains(&b'\\') {
@@ -183,7 +183,7 @@ impl EntryName {
     }
 }
 
-/// Checks the rules that apply to the target of every symbolic link, regardless of the content of the archive.
+/// Checks the rules that apply to the target of every symbolic link, regardless of the kind of content.
 fn check_target(target: &[u8], limits: &Limits) -> Result<(), LinkError> {
     if target.is_empty() {
         return Err(LinkError::Empty);

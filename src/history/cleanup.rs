@@ -9,14 +9,14 @@ use super::error::HistoryError;
 use super::retention;
 use super::store::HistoryStore;
 
-/// Delay of the first cleanup after the start of the leader, because the controller is busiest at the start.
+/// Delay before the leader's first cleanup. The delay avoids the time after the start, when the controller is busiest.
 const FIRST: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Maximum number of objects in a batch of deletions.
+/// Maximum number of objects per batch of deletions.
 const BATCH: usize = 1000;
 
 impl HistoryStore {
-    /// Deletes expired runs every hour until the shutdown. Only the leader may call this function.
+    /// Deletes expired runs every hour until the controller shuts down. Only the leader may call this function.
     pub async fn clean_up(self, end: CancellationToken) {
         let mut wait = FIRST;
         loop {
@@ -39,7 +39,7 @@ impl HistoryStore {
             true => Ok(()),
             false => self.delete_where(BATCH, |object| retention::is_expired(object, self.retention(), now)).await,
         };
-        // Enforces the maximum size even if the deletion of an expired object fails.
+        // Enforces the maximum size even if deleting an expired object fails.
         self.enforce_size().await.and(expired)
     }
 }

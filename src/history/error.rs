@@ -1,8 +1,8 @@
-//! Errors of the requests to the storage of the history.
+//! Errors of requests to the history storage.
 
 use std::time::Duration;
 
-/// The error of a request to the storage of the history.
+/// The error of a request to the history storage.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     #[error("failed to write {name} to the history of runs: {source}")]

@@ -1,8 +1,8 @@
-//! The history of runs: stores the data of finished runs in object storage or on a volume, and deletes old runs.
+//! The run history: stores the data of completed runs in object storage or on a volume, and deletes old runs.
 //!
-//! `names` defines the names of the objects. `open` opens the storage, and `requests` limits the requests to the
-//! storage. `store` writes, reads and deletes objects. `retention` and `volume_size` select the runs to delete, and
-//! `cleanup` deletes expired runs periodically. This module depends neither on the agent nor on the Kubernetes API.
+//! `names` defines the object names. `open` opens the storage, and `requests` limits the storage requests. `store`
+//! writes, reads and deletes objects. `retention` and `volume_size` select the runs to delete, and `cleanup` deletes
+//! expired runs periodically. This module uses neither the agent nor the Kubernetes API.
 
 mod cleanup;
 mod error;

@@ -1,15 +1,15 @@
-//! Names of the objects in the history. All functions are pure.
+//! Names of the objects in the history storage. All functions are pure.
 //!
-//! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. The name depends only on immutable metadata, so a
-//! repeated write replaces the same object. The lexical order of the names of a Stack's runs is their chronological
+//! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. An object's name depends only on immutable
+//! metadata, so a repeated write replaces the same object. The names of a Stack's runs sort lexically in chronological
 //! order.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// Maximum length of a part of a name in bytes.
+/// Maximum length of each part of a name, in bytes.
 const MAX_PART: usize = 253;
-/// Types of runs in the names of objects.
+/// Run types that can occur in object names.
 const KINDS: [&str; 5] = ["up", "preview", "destroy", "refresh", UNKNOWN];
 /// Number of digits of the date in a name.
 const DATE_DIGITS: usize = 8;
@@ -21,7 +21,7 @@ const UNKNOWN: &str = "unknown";
 /// A file of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
-    /// Cause, inputs and result of the run. The controller writes this file last, so a run with this file is complete.
+    /// Cause, inputs and result of a run. The controller writes this file last, so a run with this file is complete.
     Summary,
     Output,
     Events,
@@ -48,9 +48,9 @@ impl File {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunName {
     pub namespace: String,
-    /// Name of the Stack, or name of the Workspace if the run belongs to no Stack.
+    /// Name of the Stack, or of the Workspace if the run belongs to no Stack.
     pub stack: String,
-    /// UID of the Stack, or UID of the Workspace if the run belongs to no Stack.
+    /// UID of the Stack, or of the Workspace if the run belongs to no Stack.
     pub stack_uid: String,
     /// Creation time of the Update.
     pub created: Timestamp,
@@ -61,7 +61,7 @@ pub struct RunName {
 }
 
 impl RunName {
-    /// Returns the directory of the runs of all Stacks with this name, including deleted Stacks.
+    /// Returns the directory that contains the runs of all Stacks with this name, including deleted Stacks.
     pub fn stack_directory(&self) -> String {
         [&self.namespace, &self.stack].map(|part| safe(part)).join("/")
     }
@@ -72,25 +72,25 @@ impl RunName {
         format!("{stack}/{uid}/{}-{}-{update}", time(self.created), self.kind)
     }
 
-    /// Returns the name of a file of the run.
+    /// Returns the object name for one of the run's files.
     pub fn object(&self, file: File) -> String {
         format!("{}/{}", self.directory(), file.name())
     }
 }
 
-/// Parts of the name of an object in the history.
+/// Parts of an object name in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ObjectName<'a> {
     pub(super) namespace: &'a str,
     /// Directory of the run.
     pub(super) run: &'a str,
-    /// Name of the directory of the run. The name starts with the time.
+    /// Name of the run's directory. The name starts with the creation time of the run.
     pub(super) time: &'a str,
     pub(super) kind: &'a str,
 }
 
-/// Returns the parts of the name of an object, or `None` if the object does not belong to the history. The check is
-/// strict, because the retention deletes objects by name and other programs may use the same storage.
+/// Returns the parts of an object name, or `None` if the object does not belong to the history. The check is strict,
+/// because other programs may use the same storage and the cleanup must not delete their objects.
 pub(super) fn parse(name: &str) -> Option<ObjectName<'_>> {
     let (run, file) = name.rsplit_once('/')?;
     let parts: Vec<&str> = run.split('/').collect();
@@ -101,28 +101,28 @@ pub(super) fn parse(name: &str) -> Option<ObjectName<'_>> {
     is_known.then_some(ObjectName { namespace, run, time, kind })
 }
 
-/// Returns whether the run of an object was created at this time or later. Returns `false` for an object that does not
-/// belong to the history.
+/// Returns whether the object belongs to a run that was created at this time or later. Returns `false` for an object
+/// that does not belong to the history.
 pub fn is_since(name: &str, since: Timestamp) -> bool {
     let since = time(since);
     let created = parse(name).and_then(|name| name.time.get(..since.len()));
     created.is_some_and(|created| created >= since.as_str())
 }
 
-/// Returns a time in the format of the names. The lexical order of the results is their chronological order.
+/// Formats a time as in object names. The lexical order of the results is their chronological order.
 fn time(time: Timestamp) -> String {
     time.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// Returns whether a text has the format of the time in a name, such as `20261126T184207Z`.
+/// Returns whether a string has the time format that names use, such as `20261126T184207Z`.
 fn is_time(text: &str) -> bool {
     let are_digits = |part: &str, length: usize| part.len() == length && part.bytes().all(|b| b.is_ascii_digit());
     let parts = text.strip_suffix('Z').and_then(|text| text.split_once('T'));
     parts.is_some_and(|(date, time)| are_digits(date, DATE_DIGITS) && are_digits(time, TIME_DIGITS))
 }
 
-/// Converts a text to a part of a name. The result contains only characters that are safe in file names and URLs,
-/// because users can set some of the texts.
+/// Converts a string to a part of a name. Users control some of the strings, so the result contains only characters
+/// that are safe in file names and URLs.
 fn safe(text: &str) -> String {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let part: String = text.chars().take(MAX_PART).map(|c| if is_safe(c) { c } else { '_' }).collect();

@@ -1,4 +1,4 @@
-//! Opens the storage of the history by its URL.
+//! Opens the history storage that a URL specifies.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,22 +15,22 @@ use super::retention::Retention;
 use super::store::{HistoryStore, Place};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum time between the first attempt and the last retry of a request in the storage client. The writer of the
-/// history has a longer timeout.
+/// Maximum time between the storage client's first attempt at a request and its last retry. The history writer has a
+/// longer timeout.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(8);
-/// Maximum number of retries of a request.
+/// Maximum number of retries per request.
 const MAX_RETRIES: usize = 2;
-/// Timeout of a request, in the format of the storage client.
+/// Timeout of a request, in the storage client's format.
 const REQUEST_TIMEOUT: &str = "10 seconds";
-/// Timeout for opening a connection, in the format of the storage client.
+/// Timeout for opening a connection, in the storage client's format.
 const CONNECT_TIMEOUT: &str = "3 seconds";
-/// Parameters that an S3 URL may contain. Credentials are not permitted, because flags and the status of objects
-/// contain the URL.
+/// Parameters that an S3 URL may contain. Credentials are not permitted, because the URL appears in flags and in the
+/// status of objects.
 const S3_PARAMETERS: [&str; 4] = ["region", "endpoint", "allow_http", "virtual_hosted_style_request"];
 /// Parameters that an Azure URL may contain. Credentials are not permitted.
 const AZURE_PARAMETERS: [&str; 3] = ["account_name", "endpoint", "allow_http"];
 
-/// The reason why the URL of the history is invalid. The message completes the sentence "the URL must be …".
+/// The reason why a history URL is invalid. The message completes the sentence "the URL must be …".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryUrlError {
     #[error("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY")]
@@ -100,7 +100,7 @@ impl HistoryUrl {
         Some(HistoryUrl { kind: Kind::File, url: Url::from_file_path(directory).ok()? })
     }
 
-    /// Returns whether the history is on a volume of the controller.
+    /// Returns whether the history is on a volume in the controller's pod.
     pub fn is_volume(&self) -> bool {
         self.kind == Kind::File
     }
@@ -112,7 +112,7 @@ impl HistoryUrl {
         url.as_str().trim_end_matches('/').to_owned()
     }
 
-    /// Returns the prefix of the names of all objects. For a volume, the prefix is empty, because the directory in the
+    /// Returns the prefix that all object names share. For a volume, the prefix is empty, because the directory in the
     /// URL is the root of the storage.
     fn prefix(&self) -> String {
         match self.kind {
@@ -126,7 +126,7 @@ impl HistoryUrl {
     }
 }
 
-/// Opens the storage without sending a request to the object storage. The credentials come from the environment, as in
+/// Opens the storage without sending a request to the object storage. Reads the credentials from the environment, like
 /// the SDKs of the cloud providers.
 pub fn open(url: &HistoryUrl, retention: Retention, metrics: Metrics) -> Result<HistoryStore, OpenError> {
     let failed = |source| OpenError::Storage { url: url.base(), source };

@@ -1,4 +1,4 @@
-//! Limits the duration of the requests to the storage, and the number of threads that a volume can block.
+//! Limits the duration of storage requests, and the number of threads that a volume can block.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::error::HistoryError;
 /// Timeout of each request, including its retries.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent operations on a volume. The maximum exceeds the number of runs and files that the
-/// controller transfers at the same time.
+/// controller transfers concurrently.
 const MAX_OPERATIONS: usize = 16;
 
 /// Sends requests to the storage.
@@ -22,14 +22,14 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Creates an instance for a volume. An operation of the file system cannot be canceled: if the volume does not
-    /// respond, the operation blocks its thread even after the timeout.
+    /// Creates an instance for a volume. A file system operation cannot be canceled. If the volume does not respond,
+    /// the operation blocks its thread even after the timeout.
     pub(super) fn of_volume() -> Self {
         Requests { operations: Some(Arc::new(Semaphore::new(MAX_OPERATIONS))) }
     }
 
-    /// Sends a request. On a volume, the request needs a permit until its operation ends, even after the timeout. If no
-    /// permit is free, returns the timeout error immediately.
+    /// Sends a request. On a volume, the request holds a permit until the file system operation completes, even after
+    /// the timeout. If no permit is free, returns the timeout error immediately.
     pub(super) async fn send<T: Send + 'static>(
         &self,
         request: impl Future<Output = T> + Send + 'static,
@@ -43,14 +43,14 @@ impl Requests {
             let _permit = permit;
             request.await
         });
-        // An operation ends before the timeout without a result only if the operation panics or the process exits.
+        // An operation returns no result before the timeout only if the operation panics or the process exits.
         match tokio::time::timeout(TIMEOUT, operation).await {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(_)) | Err(_) => Err(timeout()),
         }
     }
 
-    /// Returns the next item of a stream and the rest of the stream, or `None` at the end of the stream.
+    /// Returns the stream's next item and the rest of the stream, or `None` at the end of the stream.
     pub(super) async fn next<S>(&self, mut stream: S) -> Result<Option<(S::Item, S)>, HistoryError>
     where
         S: Stream<Item: Send + 'static> + Send + Unpin + 'static,

@@ -10,7 +10,7 @@ use super::names;
 /// Limits of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Maximum number of runs of each type for all Stacks with the same name in a namespace.
+    /// Maximum number of runs per type that the history keeps for all Stacks with the same name in a namespace.
     pub max_runs: usize,
     /// Maximum age of a run. Zero disables the limit.
     pub max_age: Duration,
@@ -33,9 +33,9 @@ pub(super) fn is_expired(object: &StoredObject, retention: &Retention, now: Time
     !retention.max_age.is_zero() && names::parse(&object.name).is_some() && now.duration_since(object.modified) > limit
 }
 
-/// Returns the names of the objects that exceed the maximum number of runs. `objects` contains the objects of all
-/// Stacks with the same name. Each type of run has a separate limit, so that frequent previews, such as drift checks,
-/// do not displace updates.
+/// Returns the names of the objects that belong to runs beyond the maximum number. `objects` must contain the objects
+/// of all Stacks with the same name. Each run type has a separate limit, so that frequent previews, such as drift
+/// checks, do not displace updates.
 pub(super) fn surplus(objects: &[StoredObject], retention: &Retention) -> Vec<String> {
     let mut runs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for object in objects {
@@ -66,7 +66,7 @@ mod tests {
         StoredObject { name, size, modified: Timestamp::from_second(10_000).unwrap() }
     }
 
-    /// Returns the runs of objects in the format that `directory` accepts.
+    /// Returns the runs to which the objects belong, in the format that `directory` accepts.
     fn times(names: &[String]) -> Vec<String> {
         let time = |name: &String| {
             let (second, rest) = name.rsplit('/').nth(1)?.strip_prefix("20261126T")?.split_once('Z')?;

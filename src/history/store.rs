@@ -18,11 +18,11 @@ use super::retention::{self, Retention, StoredObject};
 use super::volume_size::{self, OldestRuns, Usage};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of objects that [`HistoryStore::names`] and [`HistoryStore::enforce_limits`] read. The retention
-/// deletes a larger history in several steps.
+/// Maximum number of objects that [`HistoryStore::names`] and [`HistoryStore::enforce_limits`] read. If the history is
+/// larger, each cleanup deletes only a part of the excess runs.
 const MAX_LISTED: usize = 4096;
 
-/// The store of the history. Clones are cheap and share the storage.
+/// The store of the history. Clones are cheap and share one storage client.
 #[derive(Clone)]
 pub struct HistoryStore(Arc<Shared>);
 
@@ -33,7 +33,7 @@ struct Shared {
     base: String,
     retention: Retention,
     metrics: Metrics,
-    /// Total size of all objects in bytes, if the size is limited. After a repeated write of an object, the value is
+    /// Total size of all objects in bytes, if the size is limited. If an object was written repeatedly, the value is
     /// too large until the next cleanup.
     size: AtomicU64,
 }
@@ -48,7 +48,7 @@ impl Debug for HistoryStore {
 #[derive(Debug)]
 pub struct Place {
     pub storage: Box<dyn ObjectStore>,
-    /// Prefix of the names of all objects. Empty on a volume, because the directory in the URL is the root of the
+    /// Prefix that all object names share. Empty on a volume, because the directory in the URL is the root of the
     /// storage.
     pub prefix: String,
     /// URL of the history, without parameters.
@@ -81,7 +81,7 @@ impl HistoryStore {
         HistoryStore::new(Place { storage, prefix: prefix.to_owned(), base, retention }, metrics)
     }
 
-    /// Returns the URL of the directory of a run.
+    /// Returns the URL of a run's directory.
     pub fn url(&self, run: &RunName) -> String {
         format!("{}/{}", self.0.base, run.directory())
     }
@@ -97,7 +97,7 @@ impl HistoryStore {
         Ok(())
     }
 
-    /// Returns a file of a run, or `None` if the file does not exist.
+    /// Returns one of a run's files, or `None` if the file does not exist.
     pub async fn read(&self, run: &RunName, file: File) -> Result<Option<Bytes>, HistoryError> {
         self.read_object(&run.object(file)).await
     }
@@ -115,7 +115,7 @@ impl HistoryStore {
     }
 
     /// Deletes the runs of a Stack that exceed the maximum number of runs or the maximum age. The runs of deleted
-    /// Stacks with the same name also count.
+    /// Stacks with the same name count toward the maximum number.
     pub async fn enforce_limits(&self, run: &RunName, now: Timestamp) -> Result<(), HistoryError> {
         let objects = self.list(&run.stack_directory(), MAX_LISTED).await?;
         let retention = &self.0.retention;
@@ -130,7 +130,8 @@ impl HistoryStore {
         deleted
     }
 
-    /// Deletes the oldest runs of the largest namespaces if the total size exceeds the maximum size.
+    /// If the total size exceeds the maximum size, deletes the oldest runs of the namespaces with the largest
+    /// histories.
     pub(super) async fn enforce_size(&self) -> Result<(), HistoryError> {
         if self.0.retention.max_size.is_none() {
             return Ok(());
@@ -201,8 +202,8 @@ impl HistoryStore {
         self.delete(batch).await.and(deleted)
     }
 
-    /// Deletes objects. Ignores objects that no longer exist. If the deletion of an object fails, this function deletes
-    /// the other objects and then returns the last error.
+    /// Deletes objects. Ignores objects that no longer exist. If deleting an object fails, deletes the other objects
+    /// and then returns the last error.
     pub(super) async fn delete(&self, names: Vec<String>) -> Result<(), HistoryError> {
         if names.is_empty() {
             return Ok(());
@@ -214,7 +215,7 @@ impl HistoryStore {
             let (result, rest) = match self.0.requests.next(deleting).await {
                 Ok(Some(next)) => next,
                 Ok(None) => break,
-                // Stops after a timeout, because the other deletions would also time out.
+                // Stops after a timeout, because the remaining deletions would also time out.
                 Err(timeout) => {
                     failed = Some(timeout);
                     break;

@@ -1,21 +1,21 @@
-//! Selects the runs to delete from a volume that exceeds its maximum size. All functions are pure. Callers add each
-//! object separately, because a volume can contain more objects than the controller can keep in memory.
+//! Selects the runs to delete from a volume that exceeds its maximum size. All functions are pure. Callers add the
+//! objects one at a time, because the controller's memory might not hold a list of all objects on a volume.
 
 use std::collections::BTreeMap;
 
 use super::names;
 use super::retention::{Retention, StoredObject};
 
-/// Minimum size of an object in the calculation of the total size, in bytes. The value is the usual block size of a
-/// file system. The minimum also limits the number of objects on a volume.
+/// Minimum size, in bytes, with which each object counts toward the total size. The value is the usual block size of
+/// file systems. The minimum also limits the number of objects on a volume.
 const MIN_SIZE: u64 = 4096;
-/// Percentage of the maximum size that remains in use after a cleanup. The free space prevents a cleanup after each of
-/// the next runs.
+/// Percentage of the maximum size to which a cleanup shrinks the history. Without the free space, every following run
+/// would trigger another cleanup.
 const KEPT_PERCENT: u64 = 90;
-/// Maximum number of objects that one cleanup deletes in a namespace. A larger surplus requires several cleanups.
+/// Maximum number of objects that one cleanup deletes per namespace. A larger surplus requires several cleanups.
 const MAX_DELETED: usize = 50_000;
 
-/// Returns the size of an object for the calculation of the total size.
+/// Returns the size with which an object counts toward the total size.
 pub(super) fn counted(size: u64) -> u64 {
     size.max(MIN_SIZE)
 }
@@ -24,7 +24,7 @@ pub(super) fn counted(size: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     total: u64,
-    /// Space of the runs of each namespace, without objects that do not belong to the history.
+    /// Space that each namespace's runs use, without objects that do not belong to the history.
     namespaces: BTreeMap<String, u64>,
 }
 
@@ -44,8 +44,8 @@ impl Usage {
         self.total
     }
 
-    /// Returns the number of bytes to delete in each namespace, if the total size exceeds the maximum size. The largest
-    /// histories shrink to the same size, so that one namespace cannot displace the history of another namespace.
+    /// Returns the number of bytes to delete in each namespace, if the total size exceeds the maximum size. The cleanup
+    /// shrinks the largest histories to the same size, so that no namespace can displace another namespace's history.
     pub(super) fn excess(&self, retention: &Retention) -> Vec<(String, u64)> {
         let Some(most) = retention.max_size.filter(|most| self.total > *most) else { return Vec::new() };
         let excess = self.total - most.saturating_mul(KEPT_PERCENT) / 100;
@@ -54,7 +54,7 @@ impl Usage {
         self.namespaces.iter().filter_map(surplus).filter(|(_, surplus)| *surplus > 0).collect()
     }
 
-    /// Returns the size to which the histories of the largest namespaces must shrink to free `excess` bytes.
+    /// Returns the size to which the largest histories must shrink to free `excess` bytes.
     fn kept_by_each(&self, excess: u64) -> u64 {
         let mut sizes: Vec<u64> = self.namespaces.values().copied().collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -73,14 +73,14 @@ impl Usage {
 /// Time and directory of a run.
 type RunKey = (String, String);
 
-/// Collects the oldest runs of a namespace with a total size of at least `excess` bytes.
+/// Collects a namespace's oldest runs until their total size is at least `excess` bytes.
 #[derive(Debug)]
 pub(super) struct OldestRuns {
     excess: u64,
     max_objects: usize,
     size: u64,
     objects: usize,
-    /// Size and objects of each run.
+    /// Size and object names of each run.
     runs: BTreeMap<RunKey, (u64, Vec<String>)>,
     /// Oldest run that must not be deleted. The collector ignores further objects of this run and of newer runs, so
     /// that every deleted run is complete.
@@ -117,19 +117,19 @@ impl OldestRuns {
         }
     }
 
-    /// Returns whether the collector must drop the newest collected run: the older runs are large enough, or the number
-    /// of objects exceeds the maximum.
+    /// Returns whether the collector must drop the newest collected run, because the older runs are large enough or the
+    /// number of objects exceeds the maximum.
     fn is_newest_surplus(&self) -> bool {
         let newest = self.runs.last_key_value().map_or(0, |(_, (size, _))| *size);
         self.size.saturating_sub(newest) >= self.excess || self.objects > self.max_objects
     }
 
-    /// Returns the total size of the runs in bytes.
+    /// Returns the total size of the collected runs, in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns the names of the objects of the runs, oldest run first.
+    /// Returns the object names of the collected runs, oldest run first.
     pub(super) fn into_names(self) -> Vec<String> {
         self.runs.into_values().flat_map(|(_, names)| names).collect()
     }
@@ -145,7 +145,7 @@ mod tests {
 
     const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::ZERO, max_size: Some(10 * MIN_SIZE) };
 
-    /// Returns an object of a run. `second` is the creation time of the run.
+    /// Returns an object of a run. The run was created at `second`.
     fn object(namespace: &str, second: usize, file: &str, size: u64) -> StoredObject {
         let name = format!("{namespace}/web/uid/20261126T{second:0>6}Z-up-x/{file}");
         StoredObject { name, size, modified: Timestamp::UNIX_EPOCH }

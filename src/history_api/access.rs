@@ -15,14 +15,15 @@ use tokio::sync::Semaphore;
 
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Timeout of a check, including all its requests to the API server.
+/// Timeout of an access check, including all its requests to the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent checks. The limit prevents clients without a valid token from flooding the API server.
+/// Maximum number of concurrent checks. The maximum prevents clients without a valid token from flooding the API
+/// server.
 const MAX_CONCURRENT: usize = 8;
-/// Maximum length of a token in bytes.
+/// Maximum length of a token, in bytes.
 const MAX_TOKEN: usize = 16 * 1024;
 
-/// The reason why a request was rejected or a check failed.
+/// The reason why a request was rejected, or why the access check failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AccessError {
     #[error("the request contains no token: set the header `Authorization: Bearer TOKEN`")]
@@ -67,8 +68,8 @@ impl Access {
         Access { client, reader, slots: Semaphore::new(MAX_CONCURRENT) }
     }
 
-    /// Authenticates the user by the token in `headers`. Returns the creation time of the namespace if the user may
-    /// read the history of the Stack. The error for a missing namespace is the same as for a missing permission.
+    /// Authenticates the user with the token in `headers`. Returns the creation time of the namespace if the user may
+    /// read the history of the Stack. A missing namespace results in the same error as a missing permission.
     pub(super) async fn check(
         &self,
         headers: &HeaderMap,
@@ -131,7 +132,7 @@ impl Access {
     }
 }
 
-/// Returns the bearer token in the headers, if any.
+/// Returns the bearer token from the headers, if any.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;

@@ -1,7 +1,7 @@
-//! HTTP endpoint of the history of runs. A client authenticates with a token for the Kubernetes API. The user of the
-//! token needs the permission to `get` the subresource `history` of the Stack.
+//! HTTP endpoint that serves the run history. Clients authenticate with a token for the Kubernetes API. The token's
+//! user needs the permission to `get` the Stack's subresource `history`.
 //!
-//! - `GET /history/NAMESPACE/STACK` returns the names of all files of the Stack as a JSON list.
+//! - `GET /history/NAMESPACE/STACK` returns the names of all files of the Stack's runs as a JSON list.
 //! - `GET /history/NAMESPACE/STACK/UID/RUN/FILE` returns a file.
 //!
 //! Both paths omit runs that are older than the namespace.
@@ -25,9 +25,9 @@ use self::access::{Access, AccessError};
 use self::path::RequestedPath;
 use crate::history::{self, HistoryError, HistoryStore};
 
-/// Maximum number of files in memory.
+/// Maximum number of files that the endpoint holds in memory.
 const MAX_FILES: usize = 4;
-/// Timeout of a request that waits for other clients to receive their files.
+/// Timeout for a request that waits until the endpoint has sent files to other clients.
 const FILE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The dependencies and limits of the endpoint.
@@ -37,7 +37,7 @@ struct Api {
     files: Arc<Semaphore>,
 }
 
-/// The content of a file. Holds a permit for a file in memory until the content is sent or dropped.
+/// The content of a file. The value holds a permit, so that at most [`MAX_FILES`] files are in memory.
 struct CountedFile {
     content: Bytes,
     _permit: OwnedSemaphorePermit,
@@ -49,7 +49,7 @@ impl AsRef<[u8]> for CountedFile {
     }
 }
 
-/// The reason why a request was rejected or failed, as a message for the client.
+/// The reason why a request was rejected or failed. The client receives the message.
 #[derive(Debug, thiserror::Error)]
 enum ApiError {
     #[error(transparent)]
@@ -111,7 +111,7 @@ impl Api {
         Ok(text(StatusCode::OK, media_type, file.name().ends_with(".gz"), content))
     }
 
-    /// Returns the content of a file. The content holds a permit until it is sent or dropped.
+    /// Returns the content of a file. The file counts toward [`MAX_FILES`] until its content is sent or dropped.
     async fn read(&self, name: &str) -> Result<Bytes, ApiError> {
         let permit = tokio::time::timeout(FILE_TIMEOUT, self.files.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(AccessError::Busy.into()) };
@@ -120,8 +120,8 @@ impl Api {
     }
 }
 
-/// Returns a response. Programs of tenants wrote the content, so a browser must neither guess the type of the content
-/// nor execute it.
+/// Returns a response. Tenants' programs wrote the content, so a browser must neither guess the content type nor
+/// execute the content.
 fn text(status: StatusCode, media_type: &'static str, is_compressed: bool, content: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(content));
     *response.status_mut() = status;

@@ -2,12 +2,12 @@
 
 use crate::history::{FILES, File};
 
-/// Number of parts in the path of a Stack.
+/// Number of segments in a Stack's path.
 const STACK_PARTS: usize = 2;
-/// Number of parts in the path of a file.
+/// Number of segments in a file's path.
 const FILE_PARTS: usize = 5;
 
-/// A valid path of a request. The path is also the name of an object or a directory in the history.
+/// A valid path of a request. The history uses the same path as the name of an object or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestedPath<'a> {
     pub(super) path: &'a str,

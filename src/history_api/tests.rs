@@ -22,7 +22,7 @@ fn run() -> RunName {
     }
 }
 
-/// Creation time of the namespace `apps`. The run is not older than the namespace.
+/// Creation time of the namespace `apps`. The namespace is at least as old as the run, so the endpoint returns the run.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
 /// Returns the endpoint with one run. Only the user `alice` may read the history of the Stack `web` in the namespace

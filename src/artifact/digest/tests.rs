@@ -86,7 +86,7 @@ proptest! {
 
 #[test]
 fn digests_of_in_pod_sources_are_stable_and_match_no_archive() {
-    // Workspaces in existing installations contain these digests, so the digests must not change.
+    // Workspaces in existing installations contain the digests of the in-pod sources, so these digests must not change.
     let image = "sha256:54a0b53c31a856bb28d128223bf9817ad2c81036ced1456729c4650f947c1cf4";
     let init_containers = "sha256:29fcd7b6689f9ecb999a9ce953f1ac1e71222db252ae7a1559161b80c59a9930";
     assert_eq!(InPod::Image.digest().to_string(), image);

@@ -24,8 +24,8 @@ use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
-/// Maximum number of body chunks in memory that are not yet written to disk. The chunks and the read buffers of the
-/// HTTP client need less than 4 MiB.
+/// Maximum number of body chunks that wait in memory for the write to disk. The chunks and the read buffers of the HTTP
+/// client need less than 4 MiB.
 const MAX_CHUNKS: usize = 8;
 
 impl Shared {
@@ -61,7 +61,7 @@ impl Shared {
         let body = self.forward(response.bytes_stream(), chunks, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
-        // An error of the store takes precedence, because this error also stops the read of the body.
+        // A store error takes precedence, because it also makes `forward` stop reading the body.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
         let expected = digest.clone();
@@ -140,7 +140,7 @@ fn check_status(response: &Response, target: &Target) -> Result<(), FetchError> 
     }
 }
 
-/// Parses the `Retry-After` header, which contains a number of seconds or a date.
+/// Parses the `Retry-After` header, which contains either a number of seconds or a date.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match text.parse() {
@@ -167,8 +167,8 @@ fn store_failure(digest: &Digest, cause: String) -> FetchError {
     FetchError::Store { digest: digest.clone(), cause }
 }
 
-/// Returns the messages of the error and of all its causes. Only the innermost cause contains the actual reason, for
-/// example "connection refused" or "dns error".
+/// Returns the message of the error, followed by the messages of all its causes. Only the innermost cause contains the
+/// actual reason, for example "connection refused" or "dns error".
 fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut causes = Vec::new();

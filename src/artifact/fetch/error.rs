@@ -1,5 +1,5 @@
-//! The errors of artifact downloads, and the `Retry-After` times of URLs. Error messages omit the user name, the
-//! password and the query of a URL, because these parts can be secret.
+//! Errors of artifact downloads, and a record of the URLs whose server sent a `Retry-After` time. Error messages omit
+//! the user name, password and query of a URL, because these parts can be secret.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use url::Url;
 
 use super::super::digest::Digest;
 
-/// The reason why a fetch of an artifact failed. Callers that share a download receive the same error.
+/// The reason why fetching an artifact failed. Callers that share a download receive the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     #[error("failed to set up artifact downloads: {why}")]
@@ -35,8 +35,8 @@ pub enum FetchError {
     /// The controller sent no request, because the `Retry-After` time in an earlier response has not passed yet.
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
-    /// The message omits the digest of the received bytes: a caller without permission to read an artifact must not
-    /// learn the digest of the artifact.
+    /// The message omits the digest of the received bytes. Otherwise, a caller without permission to read an artifact
+    /// could learn its digest.
     #[error("failed to verify the artifact at {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
     #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
@@ -76,15 +76,16 @@ fn explain(status: u16, retry_after: Option<Duration>) -> String {
     }
 }
 
-/// Maximum wait time that the controller accepts in a `Retry-After` header. Without this limit, a server could block
+/// Maximum delay that the controller accepts from a `Retry-After` header. Without this maximum, a server could block
 /// downloads for days.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// Maximum number of recorded URLs. An additional URL replaces the URL with the earliest retry time.
+/// Maximum number of URLs for which [`RetryAfter`] records an error. An additional URL replaces the URL with the
+/// earliest retry time.
 const MAX_URLS: usize = 1024;
 
-/// The errors of URLs whose `Retry-After` time has not passed yet. Until this time, a fetch from the URL returns the
-/// recorded error without a request.
+/// Maps each URL whose `Retry-After` time has not passed yet to the error of the last request. Until this time passes,
+/// the fetcher returns the recorded error and sends no request to the URL.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
     requests: Mutex<HashMap<Url, Postponement>>,

@@ -1,5 +1,5 @@
-//! Fetches artifacts. Downloads each combination of digest and URL once, and verifies the artifact before its use.
-//! Limits the hosts, the size and the duration of downloads.
+//! Fetches artifacts. Downloads the artifact for each pair of digest and URL once, and verifies the artifact before
+//! use. Restricts the hosts, and limits the size and duration of downloads.
 
 mod download;
 mod error;
@@ -38,7 +38,7 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// # Errors
-    /// Fails if the file with the CA certificates is unreadable or invalid.
+    /// Fails if the CA certificate file is unreadable or invalid.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
         let client = download::client(&settings)?;
         let (downloads, postponed) = Default::default();
@@ -58,9 +58,9 @@ impl Fetcher {
     ///
     /// # Errors
     /// Fails if the URL is not allowed, if the server does not serve the artifact, or if the download times out. Also
-    /// fails if the response has a wrong digest or exceeds the size limit, or if the store cannot store the artifact.
-    /// Retries once if the connection breaks. The caller is responsible for all other retries. After a response with a
-    /// `Retry-After` header, calls for the same URL fail without a request until the time in the header.
+    /// fails if the artifact has the wrong digest, exceeds the size limit or cannot be stored. Retries once if the
+    /// connection breaks. The caller is responsible for all other retries. After a response with a `Retry-After`
+    /// header, calls with the same URL fail without a request until the time in the header has passed.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)
@@ -90,7 +90,7 @@ impl Fetcher {
         }
     }
 
-    /// Stores an artifact that the controller built from objects of the namespace.
+    /// Stores an artifact that the controller built from objects in the namespace.
     ///
     /// # Errors
     /// Fails if the store cannot store the artifact.

@@ -19,7 +19,8 @@ pub struct FetchSettings {
     /// Host and port that replace the host and port of the URLs of source-watcher. The Flux controllers read this
     /// setting from the environment variable `SOURCE_WATCHER_LOCALHOST`.
     pub source_watcher_host: Option<String>,
-    /// File with the CA certificates that verify HTTPS servers, in PEM format. Default: the system certificates.
+    /// PEM file with the CA certificates that the client uses to verify HTTPS servers. Default: the system
+    /// certificates.
     pub certificate_authorities: Option<PathBuf>,
     /// Whether a namespace may fetch artifacts in Flux storage only if their source is in the same namespace. Default:
     /// false.
@@ -28,10 +29,10 @@ pub struct FetchSettings {
     pub download_bytes: u64,
     /// Timeout for opening a connection. Default: 5 s.
     pub connect_timeout: Duration,
-    /// Timeout for the next data from the server. Default: 30 s.
+    /// Timeout for each read from the connection. Default: 30 s.
     pub idle_timeout: Duration,
-    /// Timeout of a whole download. Default: 4 min. The default is shorter than the timeout of a reconciliation, so
-    /// that the reconciliation can report the download timeout.
+    /// Timeout of a whole download. Default: 4 min. The default is shorter than the reconciliation timeout, so that the
+    /// reconciliation can report a download timeout.
     pub overall_timeout: Duration,
 }
 
@@ -59,8 +60,8 @@ impl FetchSettings {
 }
 
 /// Hosts from which the controller may fetch artifacts. A user who can write the status of a source controls the URL of
-/// its artifact. The restriction prevents such a user from directing requests to services that only the controller can
-/// reach.
+/// its artifact. The restriction of the hosts prevents such a user from directing requests to services that only the
+/// controller can reach.
 ///
 /// The allowed hosts are the Services of one namespace and explicitly listed hosts.
 #[derive(Clone, Debug, Default)]
@@ -91,12 +92,12 @@ pub struct InvalidHost {
 }
 
 impl AllowedHosts {
-    /// Returns a value that allows no hosts.
+    /// Returns a list that allows no hosts.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Returns a value that allows the Services of `namespace` on any port. Accepts the forms `<service>.<namespace>`,
+    /// Returns a list that allows the Services in `namespace` on any port. Accepts the forms `<service>.<namespace>`,
     /// `<service>.<namespace>.svc` and `<service>.<namespace>.svc.<cluster domain>`, with or without a trailing dot.
     /// The cluster domain is usually `cluster.local`.
     pub fn services_of(namespace: &str, cluster_domain: &str) -> Self {
@@ -118,8 +119,8 @@ impl AllowedHosts {
         Ok(self)
     }
 
-    /// Returns the host for the connection, or `None` if the URL is not allowed. Expands a short Service name to a
-    /// fully qualified name. Without this expansion, the DNS search list would determine the target, and a name such as
+    /// Returns the host to connect to, or `None` if the URL is not allowed. Expands a short Service name to a fully
+    /// qualified name. Without this expansion, the DNS search list would determine the target, and a name such as
     /// `service.dev` could resolve to a host on the Internet.
     pub(super) fn permit(&self, url: &Url) -> Option<String> {
         let host = without_dot(url.host()?.to_owned());
@@ -136,7 +137,7 @@ impl AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Returns whether the host of the URL is a Service of the allowed namespace.
+    /// Returns whether the host of the URL is a Service in the allowed namespace.
     pub(super) fn is_service(&self, url: &Url) -> bool {
         let Some(Host::Domain(domain)) = url.host().map(|host| without_dot(host.to_owned())) else { return false };
         self.services.as_ref().is_some_and(|services| services.complete(&domain).is_some())
@@ -153,7 +154,7 @@ impl Services {
     }
 }
 
-/// Splits `host:port`, the format of host replacements and allowed hosts. The port is optional.
+/// Splits `host:port`, the format in which users specify host replacements and allowed hosts. The port is optional.
 pub(super) fn split_port(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
     let invalid = |why: &str| InvalidHost { text: text.to_owned(), why: why.to_owned() };
     let (name, port) = match text.rsplit_once(':') {

@@ -57,8 +57,8 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
         // future is dropped.
         let guard = guard;
         let (InProgressGuard { shared, key: (digest, url), .. }, store) = (&guard, &guard.shared.store);
-        // Checks the store again, because another download can finish between the check of the caller and the start of
-        // this download.
+        // Checks the store again, because another download can finish between the caller's check and the start of this
+        // download.
         if store.was_downloaded_from(digest, url.as_str())
             && let Some(artifact) = shared.stored(digest).await?
         {
@@ -76,7 +76,7 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     download
 }
 
-/// Guard for the entry of a download in the table. Dropping the guard removes the entry.
+/// Guard for a download's entry in the table. Dropping the guard removes the entry.
 struct InProgressGuard {
     shared: Arc<Shared>,
     key: Key,
@@ -93,8 +93,8 @@ impl Drop for InProgressGuard {
     }
 }
 
-/// The future of a download. All callers of the download share this future. The download progresses while at least one
-/// caller polls the future. Dropping the last clone cancels the download.
+/// The result of a download, as a future. All callers of the download share this future. The download progresses while
+/// at least one caller polls the future. Dropping the last clone cancels the download.
 pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
 
 /// Downloads in progress.
@@ -109,7 +109,7 @@ struct Table {
     next_number: u64,
 }
 
-/// The digest and URL of a download.
+/// The digest and URL that identify a download.
 type Key = (Digest, Url);
 
 #[derive(Debug)]

@@ -15,17 +15,17 @@ const MAX_URL: usize = 4096;
 pub(super) struct Target {
     /// URL of the request.
     pub(super) url: Url,
-    /// Value of the `Host` header. The value has no trailing dot, because only the DNS resolver needs the dot.
+    /// Value of the `Host` header. The value has no trailing dot, because only the DNS resolver needs a trailing dot.
     pub(super) host: String,
-    /// URL for messages: the URL in the source without the user name, the password and the query, because these parts
-    /// can be secret.
+    /// URL for messages: the source URL without the user name, password and query, because these parts can be secret.
     pub(super) shown: String,
-    /// Namespace of the source of the artifact, if the path of the URL contains it.
+    /// Namespace of the artifact's source, if the URL path contains the namespace.
     owner: Option<String>,
 }
 
 impl Target {
-    /// Validates a URL, expands its host to a fully qualified name and applies the host replacements in the settings.
+    /// Validates a URL, expands its host to a fully qualified name, and applies the host replacements from the
+    /// settings.
     pub(super) fn resolve(text: &str, settings: &FetchSettings) -> Result<Self, FetchError> {
         let (mut url, shown) = parse(text)?;
         let refused = |why: &str| FetchError::Url { url: shown.clone(), why: why.to_owned() };
@@ -52,7 +52,7 @@ impl Target {
         Ok(Self { url, host, shown, owner })
     }
 
-    /// Returns an error if the source of the artifact is in another namespace and the settings forbid cross-namespace
+    /// Returns an error if the artifact's source is in another namespace and the settings forbid cross-namespace
     /// references.
     pub(super) fn check_owner(&self, namespace: &str, settings: &FetchSettings) -> Result<(), FetchError> {
         match &self.owner {
@@ -64,19 +64,19 @@ impl Target {
     }
 }
 
-/// Possible first segments of a path in Flux storage: the kinds of sources. The next two segments are the namespace and
+/// First segments that a path in Flux storage can have: the source kinds. The next two segments are the namespace and
 /// the name of the source.
 const STORED_KINDS: [&str; 6] =
     ["bucket", "externalartifact", "gitrepository", "helmchart", "helmrepository", "ocirepository"];
 
-/// Returns whether the host has the Service name of a Flux artifact server, in any namespace.
+/// Returns whether the host is the Service of a Flux artifact server, in any namespace.
 fn is_flux_storage(url: &Url) -> bool {
     let service = url.host_str().and_then(|host| host.split('.').next()).unwrap_or_default();
     matches!(service, "source-controller" | "source-watcher")
 }
 
-/// Returns the namespace of the source of an artifact in Flux storage. Decodes and normalizes the path of the URL in
-/// the same way as the artifact server.
+/// Returns the namespace of the source that produced an artifact in Flux storage. Decodes and normalizes the URL path
+/// in the same way as the artifact server.
 fn owner(url: &Url) -> Option<String> {
     let path = percent_decode_str(url.path()).decode_utf8_lossy();
     let mut parts = Vec::new();
@@ -94,7 +94,7 @@ fn owner(url: &Url) -> Option<String> {
 }
 
 fn parse(text: &str) -> Result<(Url, String), FetchError> {
-    // Removes the parts before an "@" and after a "?", because even an invalid URL can contain secrets there.
+    // Removes the text before an "@" and after a "?", because even an invalid URL can contain secrets in these parts.
     let hidden = || {
         let host_and_more = text.rsplit('@').next().unwrap_or_default();
         quoted(host_and_more.split('?').next().unwrap_or_default())

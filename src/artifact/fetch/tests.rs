@@ -44,7 +44,7 @@ impl Fixture {
     }
 
     /// Asserts that a failed fetch leaves no artifact, no download and no file. Polls the store, because the writer of
-    /// a canceled download ends shortly after the cancellation.
+    /// a canceled download stops shortly after the cancellation.
     async fn assert_nothing_left(&self) {
         let until = Instant::now() + Duration::from_secs(5);
         let empty = Usage { artifacts: 0, complete_bytes: 0, incoming_bytes: 0 };
@@ -97,7 +97,7 @@ async fn a_namespace_is_granted_a_stored_artifact_only_if_its_url_serves_it() {
     let other = Server::start(|_| Response::ok(b"artifact")).await;
     assert!(fixture.fetcher.fetch(&other.url("/b"), &digest, "team-b").await.unwrap().downloaded);
     assert!(fixture.store.is_granted(&digest, "team-b"));
-    // The fetcher downloads an artifact once even if several namespaces refer to the source of the artifact.
+    // The fetcher downloads an artifact once, even if several namespaces refer to the artifact's source.
     let third = fixture.fetcher.fetch(&url, &digest, "team-c").await.unwrap();
     assert!(!third.downloaded && fixture.store.is_granted(&digest, "team-c"));
     assert_eq!((server.count(), other.count(), fixture.store.usage().artifacts), (1, 1, 1));
@@ -285,7 +285,7 @@ async fn a_download_from_a_hanging_server_times_out() {
 
 #[tokio::test]
 async fn a_refused_connection_is_reported() {
-    // Binds the socket but does not listen: the port stays reserved, and the kernel refuses connections.
+    // Binds the socket but does not listen, so the port stays reserved and the kernel refuses connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let url = format!("http://{}/a", socket.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Tests for packing directories and single entries.
+//! Tests for packing directories and individual entries.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -28,7 +28,7 @@ fn sample() -> TempDir {
     directory
 }
 
-/// Describes each entry of a tree: its kind, its executable bit, and its content or target.
+/// Describes each entry in a directory tree: its kind, its executable bit, and its content or target.
 fn describe(directory: &Path, root: &Path, into: &mut BTreeMap<PathBuf, String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! Writes artifacts to the store and computes their digests during the write. Readers can open an artifact after it is
-//! complete and verified.
+//! Writes artifacts to the store, and computes each digest during the write. Readers can open an artifact only after
+//! the store has verified the complete file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,11 +11,11 @@ use tempfile::NamedTempFile;
 use super::super::digest::{Algorithm, Digest, Hasher};
 use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 
-/// An incomplete artifact. Dropping this value without a commit removes the file of the artifact.
+/// An incomplete artifact. Dropping this value without a commit removes the file.
 #[derive(Debug)]
 pub struct Incoming {
-    // The order of the fields is the drop order. The file must be dropped first, so that its removal precedes the
-    // release of the reserved space.
+    // Rust drops the fields in the order of their declaration. The file must come first, so that the file is removed
+    // before the reserved space is released.
     file: NamedTempFile,
     reservation: Reservation,
     hasher: Hasher,
@@ -50,7 +50,7 @@ impl Incoming {
         self.file.path()
     }
 
-    /// Hashes the bytes that another process wrote to the file, and reserves space for these bytes. Evicts older
+    /// Hashes the bytes that another process wrote to the file, and reserves space for the bytes. Evicts older
     /// artifacts if the store needs space.
     ///
     /// # Errors
@@ -107,14 +107,14 @@ impl Incoming {
         let index = Arc::clone(&reservation.index);
         let path = index.complete.join(file_name(&digest));
         let failed = |cause| StoreError::Write { path: path.clone(), cause };
-        // Syncs the content before the rename: otherwise, a crash could leave an incomplete file with the final name.
+        // Syncs the content before the rename. Otherwise, a crash could leave an incomplete file under the final name.
         file.as_file().sync_all().map_err(failed)?;
         let mut state = index.lock();
         if let Some(entry) = state.entries.get(&digest).filter(|entry| entry.verified) {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
-        // Replaces an existing file of an earlier process, because this process has not verified the file. Also removes
-        // the grants of the file: if the file was corrupted, the grants do not apply to the new content.
+        // Replaces a file that an earlier process stored, because this process has not verified that file. Also removes
+        // the file's grants. If the file was corrupted, the grants do not apply to the new content.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         reservation.release(&mut state);
@@ -126,7 +126,7 @@ impl Incoming {
     }
 }
 
-/// With this implementation, a caller can pack an archive directly into the store.
+/// Allows callers to pack an archive directly into the store.
 impl Write for Incoming {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.append(bytes).map_err(io::Error::other)?;

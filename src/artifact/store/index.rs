@@ -1,4 +1,4 @@
-//! The index of the store: the artifacts on disk, their pins and their grants.
+//! The store index: the artifacts on disk, with their pins and grants.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +30,7 @@ pub enum StoreError {
     Remove { path: PathBuf, cause: io::Error },
 }
 
-/// An artifact in the store. The store does not evict the artifact while a clone of this value exists.
+/// An artifact in the store. While a clone of this value exists, the store does not evict the artifact.
 #[derive(Clone, Debug)]
 pub struct Pinned {
     pub(super) blob: Arc<Blob>,
@@ -60,8 +60,8 @@ impl Pinned {
     }
 }
 
-/// State that all clones of a store share. The mutex is locked while the store updates the state, renames a file or
-/// removes a file, but never while the store copies or hashes content.
+/// State that all clones of a store share. The store locks the mutex to update the state, rename a file or remove a
+/// file. The store never copies or hashes content while the mutex is locked.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) complete: PathBuf,
@@ -86,8 +86,8 @@ pub(super) struct Entry {
     /// entry holds the only reference.
     pub(super) blob: Arc<Blob>,
     last_used: u64,
-    /// Whether this process has verified the digest. An artifact that an earlier process stored is initially not
-    /// verified.
+    /// Whether this process has verified the digest. If an earlier process stored the artifact, the initial value is
+    /// `false`.
     pub(super) verified: bool,
     pub(super) grants: Grants,
     /// URLs from which this process downloaded the artifact, oldest first.
@@ -103,7 +103,7 @@ pub(super) struct Blob {
 
 impl Index {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Ignores the poisoning of the mutex, because no code can panic while the state is inconsistent.
+        // Ignores a poisoned mutex, because no code can panic while the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,8 +155,8 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // Unlocks explicitly: a child process that is starting can hold a copy of the file descriptor, and closing the
-        // file would then not release the lock.
+        // Unlocks explicitly. A child process that is starting can hold a copy of the file descriptor, so closing the
+        // file might not release the lock.
         if let Err(cause) = self.lock.unlock() {
             tracing::debug!(%cause, "failed to unlock the artifact store");
         }
@@ -176,7 +176,8 @@ impl State {
     pub(super) fn remove(&mut self, digest: &Digest) -> Result<(), StoreError> {
         let Some(entry) = self.entries.remove(digest) else { return Ok(()) };
         self.complete_bytes = self.complete_bytes.saturating_sub(entry.blob.size);
-        // Removes the grants before the file, so that no namespace may read the file after a crash between these steps.
+        // Removes the grants before the file. If a crash occurs between these steps, no namespace may read the
+        // remaining file.
         let failed = |cause| StoreError::Remove { path: entry.blob.path.clone(), cause };
         entry.grants.remove().map_err(failed)?;
         match fs::remove_file(&entry.blob.path) {
@@ -208,11 +209,11 @@ pub(super) fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm(), digest.hex())
 }
 
-/// Maximum number of namespaces that may read one artifact. An additional grant replaces the oldest grant. The
-/// namespace of the oldest grant must then download the artifact again.
+/// Maximum number of namespaces that may read one artifact. Once an artifact has this number of grants, a new grant
+/// replaces the oldest grant. The namespace that loses its grant must download the artifact again.
 const MAX_NAMESPACES: usize = 1024;
 
-/// The namespaces that may read one artifact. In each of these namespaces, a source has produced the artifact. A digest
+/// The namespaces that may read one artifact. In each of the namespaces, a source has produced the artifact. A digest
 /// is not secret, so knowledge of the digest does not grant access. A file with one namespace per line preserves the
 /// grants across restarts.
 #[derive(Debug)]
@@ -222,7 +223,7 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// Reads the grants of an earlier process. Returns no grants if the file is missing or unreadable.
+    /// Reads the grants that an earlier process wrote. Returns no grants if the file is missing or unreadable.
     pub(super) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         // Ignores the text after the last newline, because an interrupted write can leave an incomplete line.

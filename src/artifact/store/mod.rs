@@ -21,7 +21,7 @@ pub use index::{Pinned, StoreError};
 
 use super::digest::{Algorithm, Digest};
 
-/// Maximum number of recorded URLs per artifact.
+/// Maximum number of download URLs that the store records per artifact.
 const MAX_URLS: usize = 64;
 
 /// A store of artifacts. All clones share the same directory and state.
@@ -42,12 +42,12 @@ pub struct Usage {
 }
 
 impl Store {
-    /// Opens the store in a directory. Creates the directory if it does not exist. Removes incomplete files of an
-    /// earlier process. Keeps complete files, and verifies each of them before its first use. The total size of the
+    /// Opens the store in a directory. Creates the directory if it does not exist. Removes the incomplete files of an
+    /// earlier process. Keeps the complete files, and verifies each file before its first use. The total size of the
     /// artifacts never exceeds `capacity_bytes`.
     ///
     /// # Errors
-    /// Fails if the preparation of the directory fails or if another process has opened the store.
+    /// Fails if the directory cannot be prepared, or if another process has opened the store.
     pub fn open(directory: &Path, capacity_bytes: u64) -> Result<Self, StoreError> {
         let failed = |cause| StoreError::Prepare { path: directory.to_owned(), cause };
         let complete = directory.join("complete");
@@ -77,7 +77,7 @@ impl Store {
         Ok(Self { index: Arc::new(index) })
     }
 
-    /// Returns whether the store contains the artifact. Does not verify the file of an earlier process.
+    /// Returns whether the store contains the artifact. Does not verify a file that an earlier process stored.
     pub fn contains(&self, digest: &Digest) -> bool {
         self.index.lock().entries.contains_key(digest)
     }
@@ -103,9 +103,9 @@ impl Store {
         Ok(Some(pinned))
     }
 
-    /// Permits the namespace to read the artifact as long as the store contains the artifact, even after a restart. The
-    /// caller must first verify that a source in the namespace has produced the artifact. Returns `false` if the store
-    /// does not contain the artifact.
+    /// Grants the namespace access to the artifact. The grant survives restarts, and ends when the store removes the
+    /// artifact. The caller must first verify that a source in the namespace has produced the artifact. Returns `false`
+    /// if the store does not contain the artifact.
     ///
     /// # Errors
     /// Fails if the grant cannot be written.
@@ -130,7 +130,7 @@ impl Store {
         if self.is_granted(digest, namespace) { self.open_artifact(digest) } else { Ok(None) }
     }
 
-    /// Records that this process has downloaded the artifact from this URL.
+    /// Records that this process downloaded the artifact from this URL.
     pub(super) fn record_url(&self, digest: &Digest, url: &str) {
         let mut state = self.index.lock();
         let Some(entry) = state.entries.get_mut(digest).filter(|entry| !entry.urls.iter().any(|known| known == url))
@@ -149,7 +149,7 @@ impl Store {
         state.entries.get(digest).is_some_and(|entry| entry.urls.iter().any(|known| known == url))
     }
 
-    /// Starts writing an artifact. `algorithm` is the hash algorithm of the digest of the artifact.
+    /// Starts writing an artifact. `algorithm` is the hash algorithm of the artifact's digest.
     ///
     /// # Errors
     /// Fails if the file cannot be created.
@@ -196,7 +196,7 @@ fn remove_orphans(grants: &Path, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the complete files of an earlier process, oldest first. Ignores a file whose name is not a digest.
+/// Returns the complete files that an earlier process stored, oldest first. Ignores a file whose name is not a digest.
 fn leftover_files(complete: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for file in fs::read_dir(complete)? {

@@ -1,4 +1,4 @@
-//! Reads extension headers: GNU long names and PAX records. An extension header describes the entry after it.
+//! Reads extension headers: GNU long names and PAX records. An extension header describes the next entry.
 
 use std::io::{ErrorKind, Read};
 
@@ -7,7 +7,7 @@ use tar::{Entry, EntryType};
 use super::super::quote::{quoted, quoted_bytes};
 use super::tree::UnpackError;
 
-/// Maximum size of an extension header, in bytes. A valid extension header is much smaller.
+/// Maximum size of an extension header, in bytes. Extension headers in valid archives are much smaller.
 const MAX_HEADER_SIZE: u64 = 256 * 1024;
 
 /// The extension headers that precede an entry.
@@ -36,7 +36,8 @@ pub(super) struct Member {
     pub(super) sparse: bool,
 }
 
-/// Returns whether an entry is an extension header. Such a header applies to the next entry or to the whole archive.
+/// Returns whether an entry is an extension header. An extension header applies to the next entry or to the whole
+/// archive.
 pub(super) fn is_extension(kind: EntryType) -> bool {
     use EntryType::{GNULongLink, GNULongName, XGlobalHeader, XHeader};
     matches!(kind, GNULongName | GNULongLink | XHeader | XGlobalHeader)
@@ -79,8 +80,8 @@ impl Extended {
         let own_name = || header.path_bytes().into_owned();
         let own_link = || header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default();
         let name = self.long_name.or(self.path).unwrap_or_else(own_name);
-        // Rejects an entry with two different sizes. Tar readers disagree about the precedence of the sizes, so such an
-        // archive could hide entries from some readers.
+        // Rejects an entry that declares two different sizes. Tar readers disagree about which size takes precedence,
+        // so such an archive could hide entries from some readers.
         if self.size.is_some_and(|size| size != entry.size()) {
             let cause = format!("entry {} has two sizes in its headers", quoted_bytes(&name));
             return Err(UnpackError::Broken { cause });
@@ -98,7 +99,7 @@ impl Extended {
 }
 
 /// Returns an error if a global header changes the names or sizes of entries. Permits other records, such as the
-/// comments of Git.
+/// comment that `git archive` writes.
 fn check_global(data: &[u8]) -> Result<(), UnpackError> {
     let renames = |key: &[u8]| matches!(key, b"path" | b"linkpath" | b"size") || key.starts_with(b"GNU.sparse.");
     match parse_records(data)?.iter().find(|(key, _)| renames(key)) {

@@ -1,8 +1,8 @@
-//! Unpacks archives. The same rules apply to the archives of all sources, because every archive can be malicious.
+//! Unpacks archives. The same rules apply to archives from all sources, because every archive can be malicious.
 //!
 //! An archive is a gzip-compressed tar stream of regular files, directories, and symbolic links whose targets are
-//! inside the tree. Any other kind of entry is an error. The limits apply to the number of decompressed and written
-//! bytes, not to the sizes in headers.
+//! inside the tree. Any other kind of entry is an error. The limits apply to the bytes that are actually decompressed
+//! and written, not to the sizes that the headers declare.
 
 mod extended;
 #[cfg(test)]
@@ -47,8 +47,8 @@ pub fn unpack(reader: impl Read, into: &Path, limits: &Limits) -> Result<Unpacke
     unpack_content(Content::Source, reader, into, limits)
 }
 
-/// Unpacks an archive of [`pack_dependencies`](super::pack_dependencies) into an existing empty directory. In contrast
-/// to [`unpack()`], keeps the modification times of files, and creates symbolic links with any target.
+/// Unpacks an archive that [`pack_dependencies`](super::pack_dependencies) created into an existing empty directory.
+/// Unlike [`unpack()`], keeps the modification times of files, and creates symbolic links with any target.
 ///
 /// # Errors
 /// Fails in the same cases as [`unpack()`].
@@ -66,12 +66,12 @@ fn unpack_content(content: Content, reader: impl Read, into: &Path, limits: &Lim
     Ok(Unpacked { files: unpacking.tree.files, bytes: unpacking.tree.bytes })
 }
 
-/// Reads a complete archive and checks its limits without creating files. Creating and removing the files of an archive
-/// with too many entries or bytes can take minutes, so callers survey an archive before they unpack it.
+/// Reads a complete archive and checks its limits without creating files. If an archive has too many entries or bytes,
+/// creating and removing its files can take minutes. Therefore, callers survey an archive before they unpack it.
 ///
 /// # Errors
-/// Fails if the archive exceeds a limit. Ignores other errors in the archive, because [`unpack()`] reports them in more
-/// detail.
+/// Fails if the archive exceeds a limit. Ignores other faults of the archive, because [`unpack()`] reports these faults
+/// in more detail.
 pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     let (mut archive, meter) = open(reader, limits);
     let mut place = String::new();
@@ -136,7 +136,7 @@ struct Unpacking<'limits> {
 
 impl Unpacking<'_> {
     fn unpack_entries<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackError> {
-        // Uses the raw mode: otherwise, the library would read extension headers of unlimited size into memory.
+        // Uses the raw mode. Otherwise, the library would read extension headers of unlimited size into memory.
         let entries = archive.entries().map_err(|cause| self.explain(&cause))?.raw(true);
         let mut extended = Extended::default();
         for entry in entries {
@@ -159,8 +159,8 @@ impl Unpacking<'_> {
         let name = EntryName::parse(&member.name, self.limits)
             .map_err(|why| UnpackError::Name { name: quoted_name.clone(), why })?;
         let kind = if member.sparse { EntryType::GNUSparse } else { member.kind };
-        // Early tar formats have no entry type for directories: an empty file whose name ends with a slash denotes a
-        // directory.
+        // Early tar formats have no entry type for directories. In these formats, an empty file whose name ends with a
+        // slash denotes a directory.
         let slash = member.size == 0 && member.name.ends_with(b"/");
         match kind {
             EntryType::Directory => self.unpack_directory(&name),
@@ -221,8 +221,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Determines the reason for a failed read. The library reports only the error of the outermost reader, and this
-    /// error can hide the original error.
+    /// Determines the reason for a failed read. The library reports only the outermost reader's error, which can hide
+    /// the original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
         let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.is_at_end() {
             UnpackError::Truncated
@@ -271,7 +271,7 @@ impl Meter {
         self.breach.get()
     }
 
-    /// Returns whether the decompressed stream was read to its end.
+    /// Returns whether the caller has read the decompressed stream to its end.
     fn is_at_end(&self) -> bool {
         self.is_at_end.get()
     }
@@ -317,7 +317,7 @@ impl<R: Read> Read for LimitedReader<R> {
 }
 
 impl<R> LimitedReader<R> {
-    /// Records the exceeded limit in the meter, because the libraries that read from this reader discard the error.
+    /// Records the exceeded limit in the meter, because the libraries on top of this reader discard the error.
     fn stop(&self, breach: Breach) -> io::Error {
         self.meter.breach.set(Some(breach));
         io::Error::other("archive exceeds a limit")

@@ -239,7 +239,7 @@ fn a_decompression_bomb_is_stopped_early() {
     let place = Place::new();
     let archive = Tar::default().file("zeros", &vec![0; 90_000]).end();
     place.unpack(&archive, &limits).expect("a small archive of zeros is harmless");
-    // The read of many gzip members without content must also terminate.
+    // Unpacking must also terminate if the archive consists of many gzip members without content.
     let empty_members = gzip(b"").repeat(1000);
     assert!(matches!(Place::new().unpack(&empty_members, &limits), Err(UnpackError::Truncated)));
 }
@@ -419,7 +419,7 @@ proptest! {
         entries in prop::collection::vec((0..3_u8, names(), names()), 1..12)
     ) {
         let place = Place::new();
-        // Keeps only the entries that `unpack` accepts, so that the archive with these entries is unpacked.
+        // Keeps only the entries that `unpack` accepts, so that the archive contains no entry that makes `unpack` fail.
         let mut kept = Tar::default();
         for (kind, name, target) in entries {
             let next = Tar(kept.0.clone());

@@ -1,5 +1,5 @@
-//! Writes the entries of an archive to disk, and defines the errors of unpacking. Accesses all files through directory
-//! handles, which prevent access to files outside the tree.
+//! Writes archive entries to disk, and defines the errors that unpacking can return. Accesses all files through
+//! directory handles, which prevent access to files outside the tree.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -68,7 +68,8 @@ pub(super) struct TreeWriter<'limits> {
     /// Paths of directories, excluding links. A path in this set remains a directory, because this module never
     /// replaces a directory.
     directories: HashSet<PathBuf>,
-    /// Cache of the last opened directory. Archives usually list the files of one directory after another.
+    /// Handle of the last opened directory, as a cache. Archives usually list all files in one directory before the
+    /// files in the next directory.
     current: Option<(PathBuf, Dir)>,
     buffer: Vec<u8>,
     pub(super) entries: u64,
@@ -146,7 +147,7 @@ impl<'limits> TreeWriter<'limits> {
                 if !there.is_file() {
                     return Err(occupied(name, there.file_type()));
                 }
-                // The later of two entries with the same name takes precedence. Unlinks the old file instead of
+                // The later of two entries with the same name takes precedence. Unlinks the earlier file instead of
                 // overwriting its content.
                 parent.remove_file(&last).and_then(|()| parent.open_with(&last, &options))
             }
@@ -190,7 +191,7 @@ impl<'limits> TreeWriter<'limits> {
         builder.mode(0o755);
         for directory in missing.into_iter().rev() {
             match self.root.create_dir_with(directory, &builder) {
-                // Parent directories without an entry also count toward the limit.
+                // Parent directories without an entry in the archive also count toward the limit.
                 Ok(()) if directory != entry.path() => self.count()?,
                 Ok(()) => {}
                 Err(cause) if cause.kind() == ErrorKind::AlreadyExists => self.check_directory(directory, entry)?,

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Starts a server that sends `artifact` over TLS. Returns the URL of the server and its certificate in PEM format.
+/// Starts a server that sends `artifact` over HTTPS. Returns the server's URL and its certificate in PEM format.
 async fn serve(tasks: &mut JoinSet<()>) -> (String, String) {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();

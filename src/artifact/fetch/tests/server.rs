@@ -1,4 +1,4 @@
-//! An HTTP server that counts requests and simulates faults: wrong lengths, broken connections, slow and hanging
+//! An HTTP server that counts requests and simulates faults: wrong lengths, broken connections, and slow or hanging
 //! responses.
 
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// Bytes that the server sends in response to a request.
+/// Response that the server sends to a request.
 #[derive(Clone)]
 pub(super) struct Response {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Response {
     }
 }
 
-/// A running HTTP server. Dropping the value stops the server.
+/// A running HTTP server. Dropping this value stops the server.
 pub(super) struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
