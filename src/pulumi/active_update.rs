@@ -1,5 +1,5 @@
-//! Identifies the update in progress of a stack in Pulumi Cloud. Pulumi Cloud rejects an update while another update of
-//! the stack is in progress, but the error does not identify the other update.
+//! Identifies the update that is in progress for a stack in Pulumi Cloud. Pulumi Cloud rejects an update while another
+//! update of the stack is in progress, but the error does not identify the other update.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -7,12 +7,12 @@ use serde::Deserialize;
 use super::console;
 use super::failure::lock::ExitedProcess;
 
-/// Maximum number of bytes that a message contains from a text of Pulumi Cloud.
+/// Maximum number of bytes that a message quotes from a Pulumi Cloud response.
 const MAX_TEXT: usize = 256;
 /// Maximum difference between the clocks of Pulumi Cloud and the node, in milliseconds. If the difference is larger,
-/// the agent does not cancel an interrupted update, and Pulumi Cloud ends the update when its lease expires.
+/// the agent does not cancel an interrupted update. Pulumi Cloud then ends the update when the update's lease expires.
 const MAX_CLOCK_DIFFERENCE: i64 = 60_000;
-/// Result that the history of a stack contains for an update in progress.
+/// Result that the stack history contains for an update in progress.
 const IN_PROGRESS: &str = "in-progress";
 /// Label before the login name in the output of `pulumi stack`.
 const AUTHOR_LABEL: &str = "Requested By: ";
@@ -22,7 +22,7 @@ const URL_LABEL: &str = "More information at: ";
 /// An update in progress in Pulumi Cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveUpdate {
-    /// Number of the update in the history of the stack.
+    /// Number of the update in the stack history.
     pub version: u64,
     /// Kind of the update, such as `update` or `destroy`.
     pub kind: String,
@@ -34,7 +34,7 @@ pub struct ActiveUpdate {
     pub url: Option<String>,
 }
 
-/// Entry in the output of `pulumi stack history --json`.
+/// Entry of the JSON list that `pulumi stack history --json` prints.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct HistoryEntry {
@@ -59,23 +59,23 @@ pub fn parse_history(json: &[u8]) -> Result<Option<ActiveUpdate>, serde_json::Er
 /// Parses the output of `pulumi stack`, and adds the user and the URL to the update.
 pub fn parse_stack(update: ActiveUpdate, description: &str) -> ActiveUpdate {
     let author = description.lines().find_map(|line| line.trim().strip_prefix(AUTHOR_LABEL)).map(for_message);
-    // Searches backwards for the URL, because the outputs of the stack precede the URL and can contain any text.
+    // Searches backwards for the URL, because the stack outputs precede the URL and can contain any text.
     let stack = description.lines().rev().find_map(|line| line.strip_prefix(URL_LABEL)).map(for_message);
     let url = stack.map(|stack| format!("{}/updates/{}", stack.trim_end_matches('/'), update.version));
     ActiveUpdate { author: author.filter(|author| !author.is_empty()), url, ..update }
 }
 
 impl ActiveUpdate {
-    /// Returns whether a process has started this update: the process printed the URL of the update, and the update
-    /// started during the lifetime of the process. The URL alone is not sufficient, because the numbers of updates
-    /// restart at 1 after a user has deleted and recreated the stack.
+    /// Returns whether a process started this update. This is the case if the process printed the update's URL, and if
+    /// the update started during the lifetime of the process. The URL alone is not sufficient, because the update
+    /// numbers restart at 1 after a user deletes and recreates the stack.
     pub fn is_of(&self, process: &ExitedProcess) -> bool {
         let has_url = self.url.is_some() && self.url == process.permalink;
         let lifetime = process.started - MAX_CLOCK_DIFFERENCE..=process.ended + MAX_CLOCK_DIFFERENCE;
         has_url && self.started.parse::<Timestamp>().is_ok_and(|time| lifetime.contains(&time.as_millisecond()))
     }
 
-    /// Returns the message for another update that Pulumi Cloud rejected because this update is in progress.
+    /// Returns the message for the case that Pulumi Cloud rejected another update because this update is in progress.
     pub fn conflict_message(&self) -> String {
         format!(
             "another update of the stack is in progress: {}; if no process runs this update anymore, cancel it with \
@@ -84,7 +84,7 @@ impl ActiveUpdate {
         )
     }
 
-    /// Describes the update for a message. The text does not change while the update is in progress.
+    /// Describes the update for a message. The message does not change while the update is in progress.
     pub fn describe(&self) -> String {
         let ActiveUpdate { version, kind, started, author, url } = self;
         let author = author.as_ref().map(|author| format!(" by {author}")).unwrap_or_default();
@@ -93,7 +93,7 @@ impl ActiveUpdate {
     }
 }
 
-/// Converts a text to one line with limited length.
+/// Converts a string to one line of limited length.
 fn for_message(text: &str) -> String {
     let line = console::for_display(text).replace(['\n', '\t'], " ");
     console::shorten(line.trim(), MAX_TEXT)

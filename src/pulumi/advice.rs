@@ -1,5 +1,6 @@
-//! Advice for users about common failures. The messages of the CLI, the language hosts and the providers select the
-//! advice. The controller makes no decision based on the advice, and an unknown message has no advice.
+//! Advice for users on common failures. Patterns in the messages of the CLI, the language hosts and the providers
+//! determine the advice. If a message matches no pattern, there is no advice. The controller makes no decision based on
+//! the advice.
 
 /// Advice for a container that ran out of memory.
 pub const MORE_MEMORY: &str = "increase resources.limits.memory of the container `pulumi` in spec.workspaceTemplate";
@@ -37,8 +38,8 @@ const DISK: &str = "a volume is full: increase the ephemeral storage of the pod 
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
-/// Lists of patterns with the advice for a line that matches one of the patterns. Patterns are in lower case, and `*`
-/// matches any text. The first matching list takes precedence.
+/// Each entry has a list of patterns, and the advice for a line that matches one of the patterns. Patterns are in lower
+/// case, and `*` matches any text. The first matching entry takes precedence.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["get stack secrets manager: *passphrase", "failed to decrypt: incorrect passphrase"], PASSPHRASE),
     (&["failed to decrypt", "cipher: message authentication failed"], OTHER_KEY),

@@ -31,7 +31,7 @@ impl OperationKind {
         matches!(self, Preview | PreviewDestroy | PreviewRefresh)
     }
 
-    /// Returns whether the operation applies or previews the resources that the program declares.
+    /// Returns whether the operation applies the resources that the program declares, or previews the changes.
     pub fn is_forward(self) -> bool {
         matches!(self, Up | Preview)
     }
@@ -42,7 +42,7 @@ impl OperationKind {
     }
 }
 
-/// One run of the Pulumi engine.
+/// A run of the Pulumi engine.
 #[derive(Clone, Debug)]
 pub struct Operation<'a> {
     pub kind: OperationKind,
@@ -53,11 +53,11 @@ pub struct Operation<'a> {
     pub event_log: &'a Path,
     /// Whether the run refreshes the state before the operation.
     pub refresh: bool,
-    /// Message for the update history of the stack.
+    /// Message that the update history of the stack shows.
     pub message: Option<&'a str>,
-    /// File with the plan of a preview. An `up` that deviates from the plan fails. Other operations ignore the plan.
+    /// Plan file that a preview wrote. An `up` that deviates from the plan fails. Other operations ignore the plan.
     pub plan: Option<&'a Path>,
-    /// File to which a preview of an `up` writes its plan. Other operations write no plan.
+    /// File to which an `up` preview writes its plan. Other operations write no plan.
     pub save_plan: Option<&'a Path>,
     pub options: Options<'a>,
 }
@@ -81,19 +81,19 @@ pub struct Options<'a> {
     pub remove: bool,
     /// Whether a destroy or refresh runs the program.
     pub run_program: bool,
-    /// Verbosity of the logs that the CLI and its plugins write to stderr. 0 disables the logs.
+    /// Verbosity of the logs that the CLI and its plugins write to stderr. The value 0 disables the logs.
     pub log_level: u32,
     /// Policy packs that the operation enforces.
     pub policy_packs: &'a [PolicyPack],
 }
 
-/// Policy pack on the command line. The paths must not contain commas or quotation marks, because the CLI parses the
-/// values of the flags as comma-separated lists.
+/// A policy pack, as the CLI flags specify it. The paths must not contain commas or quotation marks, because the CLI
+/// parses the values of the flags as comma-separated lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyPack {
     /// Directory that contains `PulumiPolicy.yaml`.
     pub directory: PathBuf,
-    /// JSON file with the configuration. The CLI requires either one file for each policy pack, or no files.
+    /// JSON file with the configuration. The CLI requires that either all policy packs have such a file, or none.
     pub config: PathBuf,
 }
 
@@ -153,15 +153,15 @@ impl Options<'_> {
 
 /// Returns the CLI arguments of a run, without the program name.
 ///
-/// The output of the CLI is human-readable and contains diagnostics and stack outputs, because the agent copies the
-/// output to the log of the pod. The CLI accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see
+/// The output is human-readable and contains diagnostics and stack outputs, because the agent copies the output to the
+/// pod log. The CLI accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see
 /// [`super::cli::engine_environment`]).
 pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     let words: &[&str] = match operation.kind {
         Up => &["up", "--yes", "--skip-preview"],
         Destroy => &["destroy", "--yes", "--skip-preview"],
         Refresh => &["refresh", "--yes", "--skip-preview"],
-        // `--diff` shows the differences of each resource, because users read the output of a preview.
+        // `--diff` shows how each resource differs, because users read the output of a preview.
         Preview => &["preview", "--diff"],
         PreviewDestroy => &["destroy", "--preview-only", "--diff"],
         PreviewRefresh => &["refresh", "--preview-only", "--diff"],
@@ -194,7 +194,7 @@ pub fn stack_init(stack: &str, secrets_provider: Option<&str>) -> Vec<OsString> 
     with_provider(on_stack(&["stack", "init", "--no-select"], stack), secrets_provider)
 }
 
-/// Returns the arguments that select a stack, so that commands of users in the pod apply to this stack.
+/// Returns the arguments that select a stack, so that commands that users run in the pod apply to this stack.
 pub fn stack_select(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "select"], stack)
 }
@@ -229,7 +229,7 @@ pub fn stack_export(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "export"], stack, file)
 }
 
-/// Returns the arguments that replace the state of a stack with the state in a file.
+/// Returns the arguments that import the state of a stack from a file.
 pub fn stack_import(stack: &str, file: &Path) -> Vec<OsString> {
     on_stack_with_file(&["stack", "import"], stack, file)
 }
@@ -244,8 +244,8 @@ pub fn stack_description(stack: &str) -> Vec<OsString> {
     on_stack(&["stack"], stack)
 }
 
-/// Returns the arguments that cancel the update in progress in Pulumi Cloud. In a DIY backend (bucket, database or file
-/// system), the command removes all locks of the stack.
+/// Returns the arguments that cancel the update that is in progress in Pulumi Cloud. In a DIY backend (bucket, database
+/// or file system), the command removes all locks of the stack.
 pub fn cancel(stack: &str) -> Vec<OsString> {
     on_stack(&["cancel", "--yes"], stack)
 }
@@ -258,7 +258,7 @@ pub struct OidcLogin<'a> {
     /// arguments of a process.
     pub token_file: &'a str,
     pub organization: &'a str,
-    /// Team of the access token. If the team and the user are empty, Pulumi Cloud issues the access token for the
+    /// Team of the access token. If neither the team nor the user is set, Pulumi Cloud issues the access token for the
     /// organization.
     pub team: &'a str,
     /// User of the access token.
@@ -267,7 +267,8 @@ pub struct OidcLogin<'a> {
     pub expiration_seconds: u64,
 }
 
-/// Returns the arguments that exchange an OIDC token for an access token, which the CLI stores in its credentials file.
+/// Returns the arguments that exchange an OIDC token for an access token. The CLI stores the access token in its
+/// credentials file.
 pub fn oidc_login(login: &OidcLogin<'_>) -> Vec<OsString> {
     let mut arguments = command_line(&["login"]);
     arguments.push(flag("--cloud-url", login.url));

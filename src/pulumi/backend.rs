@@ -1,21 +1,21 @@
 //! URLs of state backends.
 
-/// Variable that overrides the state backend of the project file.
+/// Environment variable that overrides the state backend from the project file.
 pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
-/// Variable that selects the state backend if neither the project file nor a login selects it.
+/// Environment variable that selects the state backend if neither the project file nor a login selects one.
 pub const API_VARIABLE: &str = "PULUMI_API";
-/// Variable that contains the access token for Pulumi Cloud.
+/// Environment variable that contains the access token for Pulumi Cloud.
 pub const TOKEN_VARIABLE: &str = "PULUMI_ACCESS_TOKEN";
 /// URL of the default state backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
 
-/// Query parameters that locate the state. Other parameters can contain credentials.
+/// Query parameters that are part of the state's location. Other parameters can contain credentials.
 const LOCATION_PARAMETERS: [&str; 5] = ["region", "endpoint", "storage_account", "domain", "prefix"];
 
 /// URL schemes of the state backends that the CLI supports.
 const SCHEMES: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
 
-/// Returns an error with a message for users if the CLI does not support the scheme of a backend URL.
+/// Returns an error message for users if the CLI does not support the scheme of a backend URL.
 pub fn check(url: &str) -> Result<(), String> {
     let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
@@ -34,14 +34,14 @@ pub fn is_pulumi_cloud(url: &str) -> bool {
     scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
 }
 
-/// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the text is not a
+/// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the string is not a
 /// URL.
 pub fn is_self_managed(url: &str) -> bool {
     url.contains("://") && !is_pulumi_cloud(url)
 }
 
-/// Returns a URL for display: without the user name, the password, the fragment, and the query parameters that do not
-/// locate the state. Sorts the query parameters. Returns `None` if the text is not a URL.
+/// Returns a URL for display: without the user name, password and fragment, and without the query parameters that are
+/// not part of the state's location. Sorts the query parameters. Returns `None` if the string is not a URL.
 pub fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let rest = rest.split('#').next().unwrap_or_default();
@@ -60,8 +60,8 @@ pub fn without_credentials(url: &str) -> Option<String> {
     Some(format!("{scheme}://{location}{query}"))
 }
 
-/// Returns a normalized URL, so that equal locations have equal URLs. Sorts the query parameters, and converts a URL of
-/// Pulumi Cloud to its shortest form.
+/// Returns a normalized URL, so that the URLs of equal locations are equal. Sorts the query parameters, and converts a
+/// URL of Pulumi Cloud to its shortest form.
 pub fn normalized(url: &str) -> String {
     if is_pulumi_cloud(url) {
         return without_default_port(url.trim());
@@ -72,8 +72,8 @@ pub fn normalized(url: &str) -> String {
     format!("{location}?{}", parameters.join("&"))
 }
 
-/// Returns an HTTP URL with the scheme and the host in lower case. Removes the default port, the trailing dot of the
-/// host and the trailing slash.
+/// Returns an HTTP URL with the scheme and the host in lower case. Removes the default port, the host's trailing dot
+/// and the trailing slash.
 fn without_default_port(url: &str) -> String {
     let (scheme, location) = url.split_once("://").unwrap_or(("https", url));
     let (authority, path) = location.split_once('/').unwrap_or((location, ""));

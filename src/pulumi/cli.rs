@@ -1,39 +1,42 @@
-//! Properties of the CLI that do not depend on the run: environment variables, commands and supported versions.
+//! CLI properties that do not depend on the run: environment variables, commands and supported versions.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Variable that enables `--event-log` in the CLI.
+/// Environment variable that enables the flag `--event-log` of the CLI.
 pub const DEBUG_COMMANDS: &str = "PULUMI_DEBUG_COMMANDS";
-/// Variable that informs language runtimes that a program controls the CLI.
+/// Environment variable that informs language runtimes that a program controls the CLI.
 pub const AUTOMATION_API: &str = "PULUMI_AUTOMATION_API";
-/// Variable that disables the check for a newer version of the CLI.
+/// Environment variable that disables the check for a newer CLI version.
 pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
-/// Variable that makes the CLI read the secrets provider of the stack from the state if the settings file specifies no
-/// secrets provider. Without this variable, the CLI would replace the secrets provider with the default.
+/// Environment variable that makes the CLI read the secrets provider from the stack's state if the settings file
+/// specifies no secrets provider. Without this variable, the CLI would replace the secrets provider with the default
+/// secrets provider.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
-/// Variable with the parent directory of `.pulumi`. The CLI stores plugins and credentials in `.pulumi`.
+/// Environment variable that contains the parent directory of `.pulumi`. The CLI stores plugins and credentials in
+/// `.pulumi`.
 pub const HOME: &str = "HOME";
-/// Variable with the user name that the CLI writes to a lock. If the variable is missing and the user ID has no name in
-/// the image, the CLI cannot lock a stack.
+/// Environment variable that contains the user name that the CLI writes to a lock. If the variable is missing and the
+/// user ID has no name in the image, the CLI cannot lock a stack.
 pub const USER: &str = "USER";
 
 /// Prefix of the environment variables that set flags of the CLI.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
-/// Variable with which users select policy packs in their source. The value is a comma-separated list of directories.
+/// Environment variable with which users select policy packs in their source. The value is a comma-separated list of
+/// directories.
 pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
-/// Variable with a comma-separated list of the configuration files of the policy packs in [`POLICY_PACK`].
+/// Environment variable with a comma-separated list of configuration files for the policy packs in [`POLICY_PACK`].
 pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
-/// Variable with the endpoint to which the CLI exports its spans. A CLI without the flag `--otel-traces` ignores the
-/// variable.
+/// Environment variable with the endpoint to which the CLI exports its spans. A CLI without the flag `--otel-traces`
+/// ignores the variable.
 pub const OTEL_TRACES: &str = "PULUMI_OPTION_OTEL_TRACES";
-/// Variable from which the CLI reads the parent of its spans, in the format of W3C Trace Context.
+/// Environment variable with the parent of the CLI's spans, in the W3C Trace Context format.
 pub const TRACEPARENT: &str = "TRACEPARENT";
-/// Variables with the prefix [`OPTION_PREFIX`] that users may set.
+/// Environment variables with the prefix [`OPTION_PREFIX`] that users may set.
 const KEPT_OPTIONS: [&str; 3] = [POLICY_PACK, POLICY_PACK_CONFIG, OTEL_TRACES];
 
-/// Returns the environment variables for every CLI call. Callers set these variables last, so that these variables
-/// override the variables of the user.
+/// Returns the environment variables for every CLI call. Callers set these variables last, so that they override
+/// user-defined variables.
 pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
     let switches = [DEBUG_COMMANDS, AUTOMATION_API, SKIP_UPDATE_CHECK, FALLBACK_TO_STATE_SECRETS_MANAGER];
     let mut environment: Vec<_> = switches.iter().map(|name| (name.into(), "true".into())).collect();
@@ -42,13 +45,13 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment
 }
 
-/// Returns whether the caller must remove a variable from the environment of the CLI. Most variables with the name
+/// Returns whether the caller must remove a variable from the CLI's environment. Most variables with the name
 /// `PULUMI_OPTION_<FLAG>` would set flags that the controller does not expect.
 pub fn must_be_removed(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
 }
 
-/// Commands with subcommands, and the names of the subcommands.
+/// Commands that have subcommands, with the names of their subcommands.
 const GROUPS: [(&str, &str); 11] = [
     (
         "stack",
@@ -73,11 +76,11 @@ const INFORMATIONAL_COMMANDS: [&str; 3] = ["completion", "help", "version"];
 const CLI: &str = "pulumi";
 
 /// Returns the command in an argument list, such as `pulumi config set`. Returns `None` if the command only prints
-/// information about the CLI itself. The result never contains other arguments, because other arguments can be secret.
+/// information about the CLI itself. The result contains no other arguments, because other arguments can be secret.
 pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut arguments = arguments.into_iter().peekable();
-    // Recognizes an informational command only as the first argument, because a word after an option can be the value
-    // of the option, such as the name of a stack.
+    // Recognizes an informational command only as the first argument, because a word after an option can be the
+    // option's value, such as a stack name.
     if arguments.peek().is_some_and(|first| INFORMATIONAL_COMMANDS.contains(first)) {
         return None;
     }

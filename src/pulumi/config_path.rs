@@ -1,4 +1,4 @@
-//! Paths into the configuration of a stack in the syntax of `pulumi config set --path`, for example `names[0]` or
+//! Paths into the stack configuration in the syntax of `pulumi config set --path`, for example `names[0]` or
 //! `web.ports["http"]`.
 
 use super::document::{Mapping, Node, Scalar};

@@ -1,15 +1,15 @@
-//! Cleans the console output of the CLI, and finds the URL of the update in the output.
+//! Cleans the CLI's console output, and finds the update URL in the output.
 
 use super::stack_name;
 use crate::text::is_format;
 
 /// Labels that the CLI prints before the URL of an update.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
-/// Maximum length of the URL of an update in bytes.
+/// Maximum length of an update URL, in bytes.
 const MAX_ADDRESS: usize = 2048;
 
-/// Returns the URL of an update or a preview of a stack in Pulumi Cloud, if the CLI printed the URL to stdout. The CLI
-/// indents the messages of programs, but not the URL.
+/// Returns the Pulumi Cloud URL of an update or a preview, if the CLI printed the URL to stdout. The CLI indents
+/// program messages, but not the URL.
 pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     stdout.lines().find_map(|line| {
         let address = PERMALINK_LABELS.iter().find_map(|label| line.strip_prefix(label))?.trim();
@@ -19,13 +19,13 @@ pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     })
 }
 
-/// Returns whether a line in the output of the CLI contains the path of a saved plan. Such a line does not help users,
-/// because the file exists only during the run.
+/// Returns whether a line of the CLI output contains the path of a saved plan. Such a line does not help users, because
+/// the file exists only during the run.
 pub fn is_about_plan_file(line: &str) -> bool {
     ["Update plan written to '", "Run `pulumi up --plan='"].iter().any(|beginning| line.starts_with(beginning))
 }
 
-/// Removes the color tags of the engine (`<{%reset%}>`) and of terminals (`ESC [31m`).
+/// Removes color tags: engine tags (`<{%reset%}>`) and terminal escape sequences (`ESC [31m`).
 pub fn without_colors(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -33,7 +33,7 @@ pub fn without_colors(text: &str) -> String {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
         let length = color_length(from);
-        // Without a color tag at this position, keeps one character and continues the search after the character.
+        // If no color tag starts here, keeps one character and continues the search after this character.
         let (color, after) = from.split_at(if length == 0 { 1 } else { length });
         if length == 0 {
             out.push_str(color);
@@ -44,7 +44,7 @@ pub fn without_colors(text: &str) -> String {
     out
 }
 
-/// Removes colors, control characters and invisible format characters from a text for display.
+/// Removes colors, control characters and invisible format characters from a string for display.
 pub fn for_display(text: &str) -> String {
     let is_shown = |character: char| (!character.is_control() || "\n\t".contains(character)) && !is_format(character);
     without_colors(text).chars().filter(|character| is_shown(*character)).collect()
@@ -65,7 +65,7 @@ fn color_length(text: &str) -> usize {
     }
 }
 
-/// Shortens a text to at most `limit` bytes. Keeps the beginning and the end.
+/// Shortens a string to at most `limit` bytes. Keeps the beginning and the end.
 pub fn shorten(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -77,12 +77,12 @@ pub fn shorten(text: &str, limit: usize) -> String {
     if half == 0 { String::new() } else { format!("{beginning}{gap}{end}") }
 }
 
-/// Labels of request identifiers in the errors of the AWS SDKs, in lower case.
+/// Labels of request identifiers in AWS SDK errors, in lower case.
 const REQUEST_ID_LABELS: [&str; 4] = ["requestid: ", "hostid: ", "request id: ", "host id: "];
 const ID_SEPARATOR: &str = ", ";
 
-/// Returns the text without the request identifiers of cloud providers. The identifiers do not help users, and differ
-/// between occurrences of the same error.
+/// Returns the message without the request identifiers of cloud providers. The identifiers do not help users, and each
+/// occurrence of the same error has a different identifier.
 pub fn remove_request_ids(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -101,7 +101,7 @@ pub fn remove_request_ids(text: &str) -> String {
 
 /// Returns the start and the end of the first identifier, including its label.
 fn find_request_id(text: &str) -> Option<(usize, usize)> {
-    // Converts only ASCII letters, so that byte positions are the same in both texts.
+    // Converts only ASCII letters to lower case, so that byte positions are the same in both strings.
     let small = text.to_ascii_lowercase();
     let (start, length) = REQUEST_ID_LABELS.iter().filter_map(|label| Some((small.find(label)?, label.len()))).min()?;
     let value = text.get(start + length..)?;

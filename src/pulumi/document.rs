@@ -1,8 +1,8 @@
 //! YAML documents as trees. The trees preserve the text of plain scalars, so that a rewritten document has the same
 //! meaning for the CLI.
 //!
-//! The CLI parses YAML by the rules of the Go YAML library: for example, `yes` is a string, `007` is 7, and
-//! `2020-01-01` is a time. A conversion of scalars to Rust types and back would change some values.
+//! The CLI parses YAML with the Go YAML library. For example, `yes` is a string, `007` is 7, and `2020-01-01` is a
+//! time. Converting scalars to Rust types and back would change some values.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
 
-/// Maximum length of a document in bytes.
+/// Maximum length of a document, in bytes.
 const MAXIMUM_LENGTH: usize = 1024 * 1024;
 /// Maximum number of nodes in a document after the expansion of aliases.
 const MAXIMUM_NODES: usize = 100_000;
 /// Maximum nesting depth of a document.
 const MAXIMUM_DEPTH: usize = 100;
-/// Maximum length in bytes of a key without a preceding `?`. YAML permits 1024 characters.
+/// Maximum length of a key without a preceding `?`, in bytes. YAML permits 1024 characters.
 const MAX_SIMPLE_KEY: usize = 500;
 
 /// A scalar: a quoted string, or plain text whose type depends on the parser.
@@ -67,7 +67,7 @@ impl From<&Value> for Node {
     }
 }
 
-/// A collection that the parser has not read completely.
+/// A mapping or sequence that the parser has not completely read yet.
 enum Open {
     Sequence(Vec<Node>),
     Mapping(Mapping, Option<Scalar>),
@@ -81,8 +81,8 @@ struct Reader {
     root: Option<Node>,
 }
 
-/// Parses the first document in a text. Returns `None` for an empty text. The error is a message for users and contains
-/// the line number.
+/// Parses the first document in a string. Returns `None` for an empty string. The error is a message for users and
+/// contains the line number.
 pub fn parse(text: &str) -> Result<Option<Node>, String> {
     if text.len() > MAXIMUM_LENGTH {
         return Err(format!("exceeds the maximum length of {MAXIMUM_LENGTH} bytes"));
@@ -148,7 +148,7 @@ impl Reader {
         }
     }
 
-    /// Adds a node at the current position: as the root, the next item, a key, or the value of the last key.
+    /// Adds a node at the current position. The node becomes the root, the next item, a key, or the last key's value.
     fn place(&mut self, node: Node, anchor: usize) -> Result<(), String> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAXIMUM_NODES {
@@ -214,7 +214,7 @@ fn depth(node: &Node) -> usize {
     }
 }
 
-/// Writes a document in the block style of YAML.
+/// Writes a document in YAML block style.
 pub fn to_yaml(mapping: &Mapping) -> String {
     let mut out = String::new();
     if mapping.is_empty() {
@@ -264,8 +264,8 @@ fn yaml_scalar(scalar: &Scalar) -> String {
     quoted(&scalar.text)
 }
 
-/// Returns whether a YAML parser could parse this text, as a plain scalar, as a type other than string. Plain scalars
-/// of other types consist only of ASCII letters, digits, spaces and some punctuation characters.
+/// Returns whether a YAML parser could read this text as a type other than string if the text is a plain scalar. Plain
+/// scalars that are not strings consist only of ASCII letters, digits, spaces and some punctuation characters.
 fn may_have_a_type(text: &str) -> bool {
     !text.is_empty()
         && text.chars().all(|character| character.is_ascii_alphanumeric() || "+-._:~< ".contains(character))

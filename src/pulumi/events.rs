@@ -1,4 +1,4 @@
-//! Splits the event log of the engine into lines and parses the lines. Each line contains one JSON object.
+//! Splits the engine's event log into lines and parses the lines. Each line contains one JSON object.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use crate::pulumi::console;
 use crate::pulumi::outputs::{self, Output};
 
-/// Type of the resource that represents the stack itself. The outputs of this resource are the outputs of the stack.
+/// Type of the resource that represents the stack itself. The outputs of this resource are the stack outputs.
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
-/// Maximum length of a message in bytes.
+/// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
-/// Maximum number of property paths of a step.
+/// Maximum number of property paths per step.
 pub const MAX_PATHS: usize = 20;
-/// Maximum length of a property path in bytes.
+/// Maximum length of a property path, in bytes.
 const MAX_PATH: usize = 256;
 
-/// The reason why a line of the event log is invalid. Callers continue with the next line.
+/// The reason why an event log line is invalid. After this error, callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
     #[error("event log line exceeds {limit} bytes")]
@@ -34,7 +34,7 @@ pub enum EventError {
 pub struct EngineEvent {
     /// Sequence number of the event, which increases during a run.
     pub sequence: u64,
-    /// Time of the event in seconds since 1970.
+    /// Time of the event, in seconds since 1970.
     pub timestamp: i64,
     pub kind: EventKind,
 }
@@ -50,14 +50,14 @@ pub enum EventKind {
     ResourceOutputs(ResourceStep),
     /// A step on a resource has failed.
     ResourceFailed(ResourceStep),
-    /// Message of the engine, a provider or the program.
+    /// Message from the engine, a provider or the program.
     Diagnostic(Diagnostic),
-    /// Violation of a policy. The engine reports a violation only in this event, even if the run fails because of the
-    /// violation.
+    /// Violation of a policy. The engine reports a violation only in this event, even if the violation makes the run
+    /// fail.
     PolicyViolation(PolicyViolation),
     /// Result of the run, which the engine reports.
     Summary(Summary),
-    /// Message of the engine itself, for example after it received a signal.
+    /// Message from the engine itself, for example after the engine received a signal.
     Stdout { message: String },
     /// Progress of a plugin download or installation.
     Progress(PluginProgress),
@@ -89,7 +89,7 @@ pub struct Diagnostic {
     pub severity: String,
     /// URN of the resource. Empty if the message does not concern a resource.
     pub urn: String,
-    /// Text of the message without colors. Maximum length: 16 KiB.
+    /// Message without colors. Maximum length: 16 KiB.
     pub message: String,
     /// Whether the CLI shows the message only while the run is in progress.
     pub ephemeral: bool,
@@ -98,7 +98,7 @@ pub struct Diagnostic {
 /// Violation of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PolicyViolation {
-    /// Name of the policy pack, which the program of the policy pack sets.
+    /// Name of the policy pack, which the policy pack's program sets.
     pub pack: String,
     /// Version of the policy pack, which can be empty.
     pub version: String,
@@ -108,7 +108,7 @@ pub struct PolicyViolation {
     pub is_mandatory: bool,
     /// URN of the resource. Empty if the violation does not concern a resource.
     pub urn: String,
-    /// Text of the violation without colors. Maximum length: 16 KiB.
+    /// Description of the violation, without colors. Maximum length: 16 KiB.
     pub message: String,
 }
 
@@ -138,13 +138,13 @@ pub struct Summary {
     pub duration_seconds: u64,
     /// Number of resources by operation name.
     pub resource_changes: BTreeMap<String, u64>,
-    /// `succeeded`, `failed` or `canceled`. CLI versions before 3.237 do not report this value. The value of a
-    /// gracefully canceled run is `failed`.
+    /// `succeeded`, `failed` or `canceled`. CLI versions before 3.237 do not report this value. After a graceful
+    /// cancellation, the value is `failed`.
     pub result: Option<String>,
 }
 
-/// Fields in a line of the event log, except the outputs of the stack. Deserialization skips unknown fields without
-/// allocating memory.
+/// Fields of an event log line, except the stack outputs. Deserialization skips unknown fields without allocating
+/// memory.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -263,7 +263,7 @@ impl<'de> Visitor<'de> for PathsVisitor {
     }
 }
 
-/// The outputs of the stack in a line of the event log.
+/// The stack outputs in an event log line.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OutputsLine {
@@ -286,12 +286,12 @@ struct NewState {
 }
 
 impl EngineEvent {
-    /// Parses one line of the event log.
+    /// Parses an event log line.
     pub fn parse(line: &[u8]) -> Result<EngineEvent, EventError> {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses one line and redacts its messages with `redact`. Redacts a message before its truncation, because
+    /// Parses an event log line and redacts its messages with `redact`. Redacts a message before truncating it, because
     /// `redact` cannot recognize a truncated secret.
     pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
@@ -300,7 +300,7 @@ impl EngineEvent {
 }
 
 fn malformed(error: &serde_json::Error) -> EventError {
-    // Does not use the error message of `serde_json`, because the message can contain a value.
+    // Omits the error message from `serde_json`, because the message can contain a value from the line.
     let what = if error.is_data() { "unexpected type" } else { "invalid JSON" };
     EventError::Malformed { reason: format!("{what} at column {}", error.column()) }
 }
@@ -361,8 +361,7 @@ fn policy_violation(violation: Violation, redact: &dyn Fn(&str) -> String) -> Po
 fn resource_step(step: Step) -> ResourceStep {
     let Metadata { op, urn, r#type, diffs, detailed_diff } = step.metadata;
     let is_empty = |paths: &Paths| paths.0.is_empty();
-    // Uses the names of the properties if the detailed difference is empty, because some providers report only the
-    // names.
+    // Uses the property names if the detailed difference is empty, because some providers report only the names.
     let paths = match detailed_diff {
         Some(paths) if is_empty(&paths) => diffs.or(Some(paths)),
         Some(paths) => Some(paths),
@@ -378,16 +377,16 @@ fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {
     Ok(outputs::from_events(outputs.unwrap_or_default()))
 }
 
-/// Cleans a message: redacts secrets, removes colors and trailing whitespace, and limits the length. Shortens a very
-/// long message before the removal of the colors.
+/// Redacts secrets in a message, removes colors and trailing whitespace, and limits the length of the message. Shortens
+/// a very long message before removing the colors.
 fn clean(message: &str, redact: &dyn Fn(&str) -> String) -> String {
     let cut = console::shorten(&redact(message.trim_end()), 4 * MAX_MESSAGE);
-    // Redacts the text again, because color tags can split a secret.
+    // Redacts the message again, because color tags can split a secret.
     console::shorten(redact(&console::without_colors(&cut)).trim_end(), MAX_MESSAGE)
 }
 
-/// Maximum length of a line in the event log, in bytes. The memory for parsing a line is several times the length of
-/// the line.
+/// Maximum length of an event log line, in bytes. Parsing a line requires several times as much memory as the line is
+/// long.
 pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 
 /// Splits the bytes of a growing file into complete lines. Buffers at most one line, up to the maximum length of a
@@ -395,9 +394,9 @@ pub const MAXIMUM_LINE: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub struct LineSplitter {
     limit: usize,
-    /// The beginning of the last line, which is still incomplete.
+    /// Beginning of the last line, which is still incomplete.
     partial_line: Vec<u8>,
-    /// Whether the current line is too long. The splitter skips the rest of such a line.
+    /// Whether the current line is too long. If so, the splitter skips the rest of the line.
     skipping: bool,
 }
 
@@ -408,7 +407,7 @@ impl Default for LineSplitter {
 }
 
 impl LineSplitter {
-    /// Creates a splitter. `limit` is the maximum length of a line in bytes.
+    /// Creates a splitter. `limit` is the maximum length of a line, in bytes.
     pub fn new(limit: usize) -> Self {
         LineSplitter { limit, partial_line: Vec::new(), skipping: false }
     }

@@ -1,4 +1,4 @@
-//! Classifies failed CLI calls by the necessary reaction of the controller, and formats the messages for users.
+//! Classifies failed CLI calls according to the controller's reaction, and formats the messages for users.
 
 mod cause;
 mod cli_error;
@@ -15,32 +15,32 @@ use cli_error::error_text;
 use exit::Exit;
 use lock::{Lock, parse_locks};
 
-/// Maximum length of a message in bytes.
+/// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Exit code of the CLI for authentication failures (since CLI 3.227).
+/// Exit code with which the CLI (since version 3.227) reports an authentication failure.
 const EXIT_AUTHENTICATION: i32 = 3;
-/// Exit code of the CLI for a stack that does not exist (since CLI 3.227).
+/// Exit code with which the CLI (since version 3.227) reports that the stack does not exist.
 const EXIT_NO_STACK: i32 = 6;
-/// Exit code of the CLI after a forced cancellation by a second signal (since CLI 3.227).
+/// Exit code of the CLI (since version 3.227) after a second signal has forced the cancellation.
 pub const EXIT_CANCELED: i32 = 8;
 
-/// Beginning of the message about a canceled run.
+/// Beginning of the message that reports a canceled run.
 pub const CANCELED: &str = "the run was canceled";
 
-/// Kind of a failure, which determines the reaction of the controller.
+/// Kind of a failure, which determines the controller's reaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Another update is running or has left a lock. The errors of Pulumi Cloud contain no holders of the lock.
+    /// Another update is running or has left a lock. Pulumi Cloud errors do not contain the lock holder.
     Conflict { holders: Vec<Lock> },
     /// The state backend rejected the access token, or the access token is missing.
     InvalidAccessToken,
-    /// The state backend is unavailable or limits the rate of requests, and the engine has not started.
+    /// The state backend is unavailable or limits the request rate, and the engine has not started.
     BackendUnavailable,
     /// The stack does not exist in the state backend.
     StackMissing,
     /// The run was canceled.
     Canceled,
-    /// The run deviated from its plan.
+    /// The run deviated from the plan.
     PlanViolated,
     /// The run violated a mandatory policy.
     PolicyViolated,
@@ -58,8 +58,8 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of the output of the call. `run` is
-/// the summary of the event log, and is empty for a call without an event log.
+/// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of what the CLI wrote to stdout and
+/// stderr. `run` is the summary of the event log, and is empty for a call without an event log.
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);
@@ -143,13 +143,13 @@ fn rejects_token(stderr: &str) -> bool {
     rejections.iter().any(|rejection| stderr.contains(rejection))
 }
 
-/// Returns whether Pulumi Cloud rejected the call because another update of the stack is in progress. For the
-/// identification of the other update, see [`super::active_update`].
+/// Returns whether Pulumi Cloud rejected the call because another update of the stack is in progress.
+/// [`super::active_update`] identifies the other update.
 pub fn conflicts_with_update(stderr: &str) -> bool {
     stderr.contains("Another update is currently in progress")
 }
 
-/// Returns whether the state backend answered with the HTTP status 429 or 5xx after all retries of the CLI.
+/// Returns whether the state backend still responded with the HTTP status 429 or 5xx after the CLI's last retry.
 fn reports_unavailable_backend(stderr: &str) -> bool {
     ["request rate-limit exceeded", "[429]", "[500]", "[502]", "[503]", "[504]"]
         .iter()
@@ -160,8 +160,8 @@ fn reports_missing_stack(stderr: &str) -> bool {
     stderr.lines().any(|line| line.split_once("no stack named ").is_some_and(|(_, rest)| rest.contains(" found")))
 }
 
-/// Returns whether the engine reports a cancellation in an error message. After a cancellation before the first step of
-/// the run, this message is the only indication of the cancellation.
+/// Returns whether the engine reports a cancellation in an error message. If a run is canceled before its first step,
+/// this error message is the only indication of the cancellation.
 fn reports_cancellation(run: &RunSummary) -> bool {
     let is_cancellation = |word: &str| {
         ["update", "destroy", "refresh"]

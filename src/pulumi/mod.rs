@@ -1,6 +1,6 @@
 //! Interface to the Pulumi CLI: its inputs (arguments, environment, settings files and project files) and its results
-//! (event logs, outputs, failures, locks and states). This module does not start processes, does not read the clock,
-//! and imports no other module of the crate.
+//! (event logs, outputs, failures, locks and states). This module starts no processes, does not read the clock, and
+//! imports no other module of the crate.
 
 pub mod active_update;
 pub mod advice;

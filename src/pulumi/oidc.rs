@@ -1,15 +1,15 @@
-//! Exchange of an OIDC token for an access token of Pulumi Cloud. The CLI performs the exchange during a login.
+//! Exchange of an OIDC token for a Pulumi Cloud access token. The CLI performs the exchange during a login.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Prefix of the error in which the CLI reports the response of Pulumi Cloud.
+/// Prefix of the error in which the CLI reports the Pulumi Cloud response.
 const EXCHANGE_FAILED: &str = "OIDC token exchange failed: ";
-/// Status code of a response to a request that exceeds the rate limit.
+/// HTTP status code for a request that exceeds the rate limit.
 const TOO_MANY_REQUESTS: u64 = 429;
-/// Lowest status code of an error of the server.
+/// Lowest HTTP status code for a server error.
 const SERVER_ERRORS: u64 = 500;
 
 /// The claims of an OIDC token that Pulumi Cloud compares with its issuers and policies.
@@ -24,8 +24,8 @@ struct Claims {
     aud: Value,
 }
 
-/// Describes the issuer, the subject and the audience of an OIDC token for a message. Does not verify the token.
-/// Returns `None` if the text is not a JSON Web Token.
+/// Describes an OIDC token's issuer, subject and audience for a message. Does not verify the token. Returns `None` if
+/// the string is not a JSON Web Token.
 pub fn describe_claims(token: &str) -> Option<String> {
     let payload = URL_SAFE_NO_PAD.decode(token.trim().split('.').nth(1)?).ok()?;
     let Claims { iss, sub, aud } = serde_json::from_slice(&payload).ok()?;
@@ -36,7 +36,7 @@ pub fn describe_claims(token: &str) -> Option<String> {
     Some(format!("issuer {iss:?}, subject {sub:?}, audience {audience:?}"))
 }
 
-/// Response of Pulumi Cloud to a failed exchange: an error of its API, or an OAuth error (RFC 6749).
+/// Pulumi Cloud response to a failed exchange: a Pulumi Cloud API error, or an OAuth error (RFC 6749).
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Response {
@@ -47,7 +47,7 @@ struct Response {
 }
 
 /// Returns the reason why Pulumi Cloud rejected the exchange. Returns `None` if the login failed for another reason,
-/// for example because the server is unavailable. `stderr` is the error output of the login.
+/// for example because the server is unavailable. `stderr` is the output that the login wrote to stderr.
 pub fn rejection(stderr: &str) -> Option<String> {
     let (_, body) = stderr.split_once(EXCHANGE_FAILED)?;
     let mut responses = serde_json::Deserializer::from_str(body.trim_start()).into_iter::<Response>();

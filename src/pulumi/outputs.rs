@@ -1,17 +1,17 @@
-//! Outputs of a stack, from two sources: the event log, which masks secret values, and `pulumi stack output`, which
-//! reveals secret values.
+//! Stack outputs from two sources: the event log, which masks secret values, and `pulumi stack output`, which reveals
+//! them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Key of the signature that marks a special value, such as a secret or an asset.
+/// Key whose value marks an object as a special value, such as a secret or an asset.
 const SIGNATURE_KEY: &str = "4dabf18193072939515e22adb298388d";
 const SECRET_SIGNATURE: &str = "1b47061264138c4ac30d75fd1eb44270";
-/// Placeholder for the contents of an asset in the event log.
+/// Placeholder that the event log contains instead of an asset's content.
 const ELIDED: &str = "<contents elided>";
 
-/// The reason why reading the outputs of a stack failed.
+/// The reason why reading the stack outputs failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum OutputsError {
     #[error("failed to parse the output of `pulumi stack output`: {reason}")]
@@ -24,7 +24,7 @@ pub enum OutputsError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// Value of the output. In outputs from the event log, a placeholder of the engine replaces each secret value.
+    /// Value of the output. In outputs from the event log, the engine's placeholder replaces each secret value.
     pub value: Value,
     /// Whether any part of the value is secret.
     pub secret: bool,
@@ -46,12 +46,13 @@ pub fn from_events(outputs: serde_json::Map<String, Value>) -> Vec<Output> {
 /// Parses the output of `stack output --json --show-secrets`.
 pub fn parse(stdout: &[u8]) -> Result<BTreeMap<String, Value>, OutputsError> {
     serde_json::from_slice(stdout).map_err(|error| OutputsError::Malformed {
-        // Does not use the error message of `serde_json`, because the message can contain a secret value.
+        // Omits the error message from `serde_json`, because the message can contain a secret value.
         reason: format!("line {}, column {}", error.line(), error.column()),
     })
 }
 
-/// Returns whether the event log masks or elides any value. If so, a CLI call must read the values.
+/// Returns whether the event log masks or elides any value. If so, the caller must read the values with `pulumi stack
+/// output`.
 pub fn need_values(outputs: &[Output]) -> bool {
     outputs.iter().any(is_hidden)
 }

@@ -9,20 +9,20 @@ use super::events::ResourceStep;
 pub const MAX_STEPS: usize = 200;
 /// Maximum total size of the steps in the list, in bytes.
 const MAX_SIZE: usize = 256 * 1024;
-/// Maximum length of a URN in bytes.
+/// Maximum length of a URN, in bytes.
 const MAX_URN: usize = 4 * 1024;
-/// Maximum length of the name of an operation in bytes. All operations of the engine have shorter names.
+/// Maximum length of an operation name, in bytes. All engine operations have shorter names.
 const MAX_OPERATION: usize = 64;
 /// Assumed overhead of a field in addition to its text, in bytes.
 const OVERHEAD: usize = 8;
 /// Maximum number of hashes in a [`HashedSet`].
 const MAX_HASHES: usize = 500_000;
-/// Maximum total size of the URNs of all deletions, in bytes.
+/// Maximum total size of the URNs in the deletion list, in bytes.
 const MAX_DELETIONS: usize = 32 * 1024 * 1024;
 const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// Type prefix of providers.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
-/// Name prefix of the providers that the engine creates if a program specifies no provider.
+/// Name prefix of default providers, which the engine creates if a program specifies no provider.
 const DEFAULT_PROVIDER: &str = "default";
 const CREATE: &str = "create";
 const DELETE: &str = "delete";
@@ -40,21 +40,20 @@ const UNCHANGED: [&str; 9] = [
     "diff",
     "extend-parameterize",
 ];
-/// Operations that are part of the replacement of a resource.
+/// Operations that are part of a resource replacement.
 const REPLACEMENT: [&str; 4] = [REPLACE, "create-replacement", "import-replacement", "delete-replaced"];
 
 /// The planned change to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
     pub urn: String,
-    /// Name of the operation in the engine. All operations that are part of the replacement of a resource are one step,
-    /// `replace`.
+    /// Engine operation. The operations of a resource replacement form one step, `replace`.
     pub operation: String,
     /// Paths of the properties that differ.
     pub properties: Vec<String>,
 }
 
-/// A set of hashes, with a limited size.
+/// A set of limited size that stores the hash of each value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HashedSet {
     hashes: HashSet<u64>,
@@ -84,19 +83,19 @@ impl HashedSet {
 /// Collects the resources that a run changes.
 #[derive(Clone, Debug, Default)]
 pub struct PlannedSteps {
-    /// Whether the run is a refresh, which compares the actual resources with the state.
+    /// Whether the run is a refresh.
     is_refresh: bool,
-    /// Deletions, replacements and other steps, in this order.
+    /// The deletions, the replacements and the other steps, in this order.
     groups: [Vec<PlannedStep>; 3],
     /// Index of the first group that accepts no more steps, because the list is full.
     full_from: Option<usize>,
     /// Total size of the steps in the list, in bytes.
     size: usize,
-    /// All changed resources and their operations. The set is necessary because the engine can report the same change
-    /// repeatedly.
+    /// All changed resources and their operations. The set prevents duplicates, because the engine can report the same
+    /// change repeatedly.
     known: HashedSet,
     count: usize,
-    /// The URNs of all deletions. `None` if the run needs no list of deletions.
+    /// The URNs of all deletions. `None` if the caller does not need a list of the deletions.
     deletions: Option<Deletions>,
 }
 
@@ -132,8 +131,8 @@ impl PlannedSteps {
 
     fn is_change(&self, step: &ResourceStep) -> bool {
         let is_operation = !UNCHANGED.contains(&step.operation.as_str()) && step.operation.len() <= MAX_OPERATION;
-        // A refresh that runs the program reports the stack, providers and components as updated, although the engine
-        // has not compared them.
+        // If a refresh runs the program, the engine reports the stack, providers and components as updated without
+        // comparing them.
         let is_compared = !self.is_refresh || step.operation != UPDATE || step.properties.is_some();
         is_operation && is_compared && step.resource_type != STACK_TYPE && !is_default_provider(step)
     }
@@ -163,8 +162,8 @@ impl PlannedSteps {
         self.truncate();
     }
 
-    /// Adds the properties to a step that is already in the list without properties. The deletion of a replaced
-    /// resource has no properties, and can be the first operation of the replacement.
+    /// Adds the properties to a step that the list contains without properties. The first operation of a replacement
+    /// can be a deletion, for which the engine reports no properties.
     fn add_properties(&mut self, urn: &str, operation: &str, group: usize, properties: &[String]) {
         let is_same = |step: &&mut PlannedStep| step.urn == urn && step.operation == operation;
         let Some(step) = self.groups.get_mut(group).and_then(|steps| steps.iter_mut().find(is_same)) else { return };
@@ -175,7 +174,7 @@ impl PlannedSteps {
         }
     }
 
-    /// Removes steps from the end until the list complies with its limits.
+    /// Removes steps from the end until the list is within its limits.
     fn truncate(&mut self) {
         while self.groups.iter().map(Vec::len).sum::<usize>() > MAX_STEPS || self.size > MAX_SIZE {
             let Some((group, steps)) = self.groups.iter_mut().enumerate().rfind(|(_, steps)| !steps.is_empty()) else {
@@ -215,13 +214,13 @@ impl Deletions {
 }
 
 /// Returns whether the engine has created or deleted this provider because the program specifies no provider. The
-/// engine does not count such a provider as a resource.
+/// engine does not count default providers as resources.
 fn is_default_provider(step: &ResourceStep) -> bool {
     let name = step.urn.splitn(4, "::").nth(3).unwrap_or_default();
     let version = name.strip_prefix(DEFAULT_PROVIDER).unwrap_or("no");
     let is_default =
         version.strip_prefix('_').map_or(version.is_empty(), |rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    // An update of a default provider, for example of its region, is a change to a resource.
+    // An update to a default provider, for example to its region, counts as a change to a resource.
     let is_by_use = step.operation == CREATE || step.operation == DELETE;
     step.resource_type.starts_with(PROVIDER_TYPE) && is_default && is_by_use
 }

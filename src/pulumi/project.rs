@@ -12,12 +12,12 @@ use super::settings::{self, Format};
 /// File name of generated project files.
 pub const PROJECT_FILE: &str = "Pulumi.yaml";
 
-/// Names and formats of project files, in the search order of the CLI.
+/// Names and formats of project files, in the order in which the CLI searches for them.
 const FILES: [(&str, Format); 3] =
     [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
-/// Names of the file that describes a policy pack.
+/// File names that a policy pack's project file can have.
 pub const POLICY_PACK_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
-/// Maximum size of a project file in bytes. The maximum is large, because the project file of a YAML project contains
+/// Maximum size of a project file, in bytes. The maximum is large, because the project file of a YAML project contains
 /// the whole program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
@@ -74,7 +74,7 @@ fn syntax_error(file: &Path, error: &serde_saphyr::Error) -> ProjectError {
     }
 }
 
-/// Properties of a project, from its project file.
+/// The properties that a project file specifies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Project {
     /// Path of the project file.
@@ -82,19 +82,19 @@ pub struct Project {
     pub name: String,
     /// Name of the language runtime, for example `yaml`, `nodejs`, `python` or `go`.
     pub runtime: String,
-    /// Options of the runtime in the project file, or null.
+    /// Runtime options from the project file, or null.
     pub runtime_options: Value,
-    /// Directory or file of the program, relative to the project.
+    /// Program directory or program file, relative to the project directory.
     pub main: Option<String>,
-    /// Directory of the stack settings files, relative to the project.
+    /// Directory that contains the stack settings files, relative to the project directory.
     pub stack_config_directory: Option<String>,
-    /// Packages in the project file, or null.
+    /// Packages from the project file, or null.
     pub packages: Value,
-    /// Plugins in the project file, or null.
+    /// Plugins from the project file, or null.
     pub plugins: Value,
-    /// URL of the state backend in the project file, if any.
+    /// State backend URL from the project file, if any.
     pub backend_url: Option<String>,
-    /// Tags of all stacks in the project file, or null.
+    /// Tags that the project file sets for all stacks, or null.
     pub tags: Value,
 }
 
@@ -106,7 +106,7 @@ struct Document {
     runtime: Value,
     main: Value,
     stack_config_dir: Value,
-    /// Directory of the settings files in old projects, and schema of the configuration in new projects.
+    /// In old projects, the directory that contains the settings files. In new projects, the configuration schema.
     config: Value,
     packages: Value,
     plugins: Value,
@@ -134,8 +134,8 @@ impl Project {
         Project::parse(&file, &text)
     }
 
-    /// Reads the file of the policy pack in a directory. The file contains a runtime and options like a project file,
-    /// but no name.
+    /// Reads the project file of the policy pack in a directory. The file contains a runtime and options like a project
+    /// file, but no name.
     pub fn read_policy_pack(directory: &Path) -> Result<Project, ProjectError> {
         let file = POLICY_PACK_FILES.iter().map(|name| directory.join(name)).find(|file| file.exists());
         let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;
@@ -143,7 +143,7 @@ impl Project {
         Project::of(&file, String::new(), document)
     }
 
-    /// Parses the text of a project file. Error messages contain the path `file`.
+    /// Parses the text of a project file. `file` is the path that error messages contain.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
         let document = Document::parse(file, text)?;
         let name = text_of(&document.name).ok_or_else(|| ProjectError::NoName { file: file.to_owned() })?;
@@ -188,21 +188,21 @@ impl Project {
         has_entries(&self.packages)
     }
 
-    /// Returns the format of the stack settings files. The CLI reads only settings files with the same extension as the
-    /// project file.
+    /// Returns the format that the stack settings files have. The CLI reads only settings files with the same extension
+    /// as the project file.
     pub fn settings_format(&self) -> Format {
         let written = FILES.iter().find(|(name, _)| self.file.ends_with(name));
         written.map_or(Format::Yaml, |(_, format)| *format)
     }
 
-    /// Returns the path of the settings file of a stack, relative to the project.
+    /// Returns the path of a stack's settings file, relative to the project directory.
     pub fn settings_path(&self, stack: &str) -> PathBuf {
         let directory = PathBuf::from(self.stack_config_directory.as_deref().unwrap_or_default());
         directory.join(settings::file_name(stack, self.settings_format()))
     }
 }
 
-/// Returns the project file of a YAML program: the name, the runtime, and the sections in the given order. The keys in
+/// Returns a YAML program as a project file: the name, the runtime, and the sections in the given order. The keys in
 /// each section are sorted.
 pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
     project_file(name, "yaml", sections)
@@ -220,8 +220,8 @@ fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String
     document::to_yaml(&mapping)
 }
 
-/// Returns the value with sorted keys in all objects. Without this function, the enabled features of `serde_json` would
-/// determine the order of the keys.
+/// Sorts the keys of all objects in the value. Without this function, the key order would depend on the enabled
+/// features of `serde_json`.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -246,7 +246,8 @@ fn read_bounded(file: &Path) -> Result<String, ProjectError> {
     Ok(text)
 }
 
-/// Returns the tags in the configuration of a project. The CLI requires the field `value` only for an object.
+/// Returns the tags from a project's configuration. If the configuration entry is an object, the CLI reads the tags
+/// from its field `value`.
 fn tags_in(config: &Value) -> Value {
     match config.get(settings::TAGS) {
         Some(Value::Object(definition)) => definition.get("value").cloned().unwrap_or_default(),

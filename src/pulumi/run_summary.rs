@@ -1,4 +1,4 @@
-//! Summary of the events of a run.
+//! Summary of a run's events.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,12 +8,13 @@ use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
 use crate::pulumi::violations::Violations;
 
-/// Maximum total size of the stored errors, in bytes. One half is for the first errors, and the other half is for the
-/// last errors.
+/// Maximum total size of the errors that the summary stores, in bytes. The first errors use one half of this size, and
+/// the last errors use the other half.
 const MAX_ERRORS: usize = 16 * 1024;
-/// Maximum size of the stored program output, in bytes. The summary stores the last messages of the program.
+/// Maximum size of the program output that the summary stores, in bytes. The summary stores the program's last
+/// messages.
 const MAX_STDERR: usize = 8 * 1024;
-/// Maximum length of a single stored message in bytes.
+/// Maximum length of a message that the summary stores, in bytes.
 const MAX_KEPT: usize = 4 * 1024;
 /// Assumed memory usage of a message in addition to its text, in bytes.
 const OVERHEAD: usize = 64;
@@ -24,19 +25,19 @@ const MAXIMUM_OPERATIONS: usize = 64;
 const MAX_IN_FLIGHT: usize = 4096;
 /// Type prefix of providers. The engine does not count providers as resources.
 const PROVIDER_TYPE: &str = "pulumi:providers:";
-/// Operation of a refresh before an update. The engine does not count this operation as a change.
+/// Operation that the engine reports for the refresh before an update. The engine does not count a refresh as a change.
 const REFRESH: &str = "refresh";
 /// Parts of the messages that the engine writes after a signal.
 const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
 
-/// Summary of the events of one run, with a limited size.
+/// Summary of a run's events, with a limited size.
 #[derive(Clone, Debug, Default)]
 pub struct RunSummary {
     began: bool,
     cancel_requested: bool,
     summary: Option<Summary>,
     steps: BTreeMap<String, u64>,
-    /// Number of operations in flight by URN and operation name. A number can exceed 1, because the engine can delete
+    /// Number of operations in flight per URN and operation name. A number can exceed 1, because the engine can delete
     /// several old copies of a resource simultaneously.
     in_flight: BTreeMap<(String, String), u64>,
     /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
@@ -44,7 +45,7 @@ pub struct RunSummary {
     outputs: Option<Vec<Output>>,
     /// The resources that the run changes, or that a preview would change.
     planned: PlannedSteps,
-    /// The URNs of all resources with a step that the engine has reported.
+    /// URNs of all resources for which the engine has reported a step.
     seen: HashedSet,
     violations: Violations,
     first_errors: Vec<Diagnostic>,
@@ -54,7 +55,7 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// Creates the empty summary of a run. `planned` collects the resources that the run changes.
+    /// Creates an empty summary. `planned` collects the resources that the run changes.
     pub fn new(planned: PlannedSteps) -> Self {
         RunSummary { planned, ..RunSummary::default() }
     }
@@ -150,8 +151,8 @@ impl RunSummary {
         self.summary.as_ref()?.result.as_deref()
     }
 
-    /// Returns the number of resources by operation from the summary of the engine. Without this summary, returns the
-    /// number of completed steps by operation.
+    /// Returns the number of resources per operation from the engine's summary event. If the engine has not reported a
+    /// summary, returns the number of completed steps per operation.
     pub fn resource_changes(&self) -> BTreeMap<String, u64> {
         self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
     }
@@ -161,8 +162,8 @@ impl RunSummary {
         self.first_errors.iter().chain(&self.last_errors.kept).cloned().collect()
     }
 
-    /// Returns whether the engine could not save a change in the state, for example because the access token has
-    /// expired. In this case, version 3.259 of the CLI nevertheless reports success.
+    /// Returns whether the engine failed to save a change to the state, for example because the access token expired.
+    /// Version 3.259 of the CLI reports success even after such a failure.
     pub fn lost_state(&self) -> bool {
         let of_state = |error: &Diagnostic| {
             error.message.contains(" event returned an error: ") && !error.message.contains(" violates plan: ")
@@ -181,8 +182,8 @@ impl RunSummary {
         self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
 
-    /// Returns the last outputs of the stack that the engine has reported, with masked secrets. Returns `None` if the
-    /// engine has not reported outputs.
+    /// Returns the stack outputs that the engine reported last, with masked secrets. Returns `None` if the engine has
+    /// reported no outputs.
     pub fn outputs(&self) -> Option<&[Output]> {
         self.outputs.as_deref()
     }
@@ -197,7 +198,7 @@ impl RunSummary {
         &self.violations
     }
 
-    /// Returns whether the engine may have reported a step of a resource. Returns `true` for every URN if the set of
+    /// Returns whether the engine may have reported a step for a resource. Returns `true` for every URN if the set of
     /// URNs is full.
     pub fn may_have_seen(&self, urn: &str) -> bool {
         self.seen.is_full() || self.seen.contains(urn)
@@ -208,8 +209,8 @@ impl RunSummary {
         self.began
     }
 
-    /// Returns whether a resource operation is in flight. Also returns `true` if the number of operations exceeded
-    /// [`MAX_IN_FLIGHT`].
+    /// Returns whether a resource operation is in flight. Also returns `true` if the number of operations in flight has
+    /// exceeded [`MAX_IN_FLIGHT`].
     pub fn has_operations_in_flight(&self) -> bool {
         self.in_flight_exceeded || !self.in_flight.is_empty()
     }
@@ -229,7 +230,7 @@ fn size(diagnostic: &Diagnostic) -> usize {
     diagnostic.message.len() + diagnostic.urn.len() + OVERHEAD
 }
 
-/// The last messages, with a size limit.
+/// The last messages, with a limited total size.
 #[derive(Clone, Debug, Default)]
 struct Tail {
     kept: VecDeque<Diagnostic>,

@@ -2,9 +2,10 @@
 //! configuration.
 //!
 //! The engine treats every top-level config value as text, so `5` and `"5"` are equal. The YAML runtime converts both
-//! values to a number. Other runtimes convert a value to the type that the program requests. Values inside arrays and
-//! objects keep their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans without
-//! quotes, and strings in quotes. Numbers that do not fit in 64 bits have the precision of a double, as in Kubernetes.
+//! values to a number. The other runtimes convert a value to the type that the program requests. Values inside arrays
+//! and objects keep their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans
+//! without quotes, and strings in quotes. Numbers that do not fit in 64 bits have the precision of a double, as in
+//! Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,14 @@ use serde_json::Value;
 use super::config_path::{self, Segment};
 use super::document::{self, Mapping, Node, Scalar};
 
-/// Keys in the settings file that identify the encryption key for the secrets of the stack.
+/// Keys in the settings file that identify the encryption key for the stack's secrets.
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 /// The only key of an object that represents an encrypted value.
 const SECURE: &str = "secure";
-/// Config key of the tags of the stack. The value is an object of strings. The CLI adds the tags to the stack in Pulumi
-/// Cloud.
+/// Config key that contains the stack tags. The value is an object that contains only strings. The CLI adds the tags to
+/// the stack in Pulumi Cloud.
 pub const TAGS: &str = "pulumi:tags";
 
 /// The reason why rebuilding a settings file failed.
@@ -43,7 +44,7 @@ pub enum SettingsError {
 /// One configuration value of a stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Key in the form `<name>` or `<namespace>:<name>`. A path has further segments after the name.
+    /// Config key in the form `<name>` or `<namespace>:<name>`. In a path, further segments follow the name.
     pub key: String,
     pub value: Value,
     /// Whether the key is a path into a structure, such as `names[0]`.
@@ -52,17 +53,17 @@ pub struct Entry {
     pub is_secret: bool,
 }
 
-/// Desired content of a settings file, in addition to the content of the settings file in the source.
+/// Desired content of a settings file, in addition to the content from the source.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Desired<'a> {
     pub config: &'a [Entry],
-    /// Pulumi ESC environments to import after the environments in the settings file of the source.
+    /// Pulumi ESC environments to import after the environments that the settings file in the source imports.
     pub environments: &'a [String],
     /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
-    /// Names and values of tags of the stack. Tags in the configuration take precedence.
+    /// Names and values of stack tags. Tags from the configuration take precedence.
     pub tags: &'a [(String, String)],
-    /// Tags in the project file. The CLI ignores these tags if the settings file contains tags.
+    /// Tags in the project file. If the settings file contains tags, the CLI ignores the tags in the project file.
     pub project_tags: Option<&'a Value>,
 }
 
@@ -75,7 +76,7 @@ pub struct Rebuilt {
     pub missing_secrets: Vec<String>,
 }
 
-/// Format of the settings file, which is the same as the format of the project file.
+/// Format of the settings file, which equals the format of the project file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `Pulumi.<stack>.yaml`
@@ -86,8 +87,7 @@ pub enum Format {
     Json,
 }
 
-/// Returns the name of the settings file of a stack. The file name contains only the last segment of the name of the
-/// stack.
+/// Returns the name of a stack's settings file. The file name contains only the last segment of the stack name.
 pub fn file_name(stack: &str, format: Format) -> String {
     let name = stack.rsplit('/').next().unwrap_or(stack);
     let extension = match format {
@@ -101,7 +101,7 @@ pub fn file_name(stack: &str, format: Format) -> String {
 /// Builds the settings file from `original` (the settings file in the source) and the desired content. The desired
 /// content takes precedence. `current` is the settings file that the CLI wrote last. If `original` has no encryption
 /// header, uses the header of `current`. If neither file has a header, the result has no header, and the CLI reads the
-/// secrets provider from the state of the stack. The result is deterministic.
+/// secrets provider from the stack's state. The result is deterministic.
 pub fn rebuild(
     original: Option<&str>,
     current: Option<&str>,
@@ -135,7 +135,7 @@ pub fn rebuild(
 /// Encrypted values in the current settings file.
 struct Secrets<'a> {
     of: Mapping,
-    /// Keys of the values that are still valid.
+    /// Keys whose encrypted values are still valid.
     kept: &'a [String],
     /// Keys of the secrets without a valid encrypted value.
     missing: Vec<String>,
@@ -154,7 +154,7 @@ impl Secrets<'_> {
     }
 }
 
-/// Returns whether every value in a node is encrypted.
+/// Returns whether all values in a node are encrypted.
 fn is_encrypted(node: &Node) -> bool {
     match node {
         Node::Mapping(entries) if entries.iter().any(|(key, _)| key.text == SECURE) => entries.len() == 1,
@@ -164,7 +164,7 @@ fn is_encrypted(node: &Node) -> bool {
     }
 }
 
-/// Returns the configuration in a settings file, or an empty mapping if the file is invalid.
+/// Returns the configuration from a settings file, or an empty mapping if the file is invalid.
 fn config_in(text: Option<&str>) -> Mapping {
     let Ok(Some(Node::Mapping(document))) = document::parse(text.unwrap_or_default()) else { return Mapping::new() };
     match find(&document, CONFIG) {
@@ -196,8 +196,8 @@ fn keep_header(document: &mut Mapping, current: Option<&str>) {
     document.splice(..0, kept);
 }
 
-/// Returns the entries whose keys are names instead of paths, sorted by full name. The value of a secret without a
-/// valid encrypted value is `None`.
+/// Returns the entries whose keys are names instead of paths, sorted by full name. If a secret has no valid encrypted
+/// value, its value is `None`.
 fn desired_config(
     project: &str,
     config: &[Entry],
@@ -225,8 +225,8 @@ fn desired_config(
     Ok(desired)
 }
 
-/// Sets the entries whose keys are paths. The caller must set all other entries first. Sorts the paths to append the
-/// items of a list in the order of their indexes.
+/// Sets the entries whose keys are paths. The caller must set all other entries first. Sets the paths in sorted order,
+/// so that the items of a list are appended in the order of their indexes.
 fn set_paths(
     document: &mut Mapping,
     project: &str,
@@ -260,7 +260,7 @@ fn set_paths(
     Ok(())
 }
 
-/// Converts a value at a path in the same way as the CLI: inside objects and lists, the CLI parses strings as booleans
+/// Converts a value at a path in the same way as the CLI. Inside objects and lists, the CLI parses strings as booleans
 /// and integers.
 fn at_path(value: &Value, is_top: bool) -> Node {
     match value {
@@ -275,7 +275,7 @@ fn at_path(value: &Value, is_top: bool) -> Node {
     }
 }
 
-/// Returns the full name of the key at the start of a path, and the remaining segments.
+/// Returns the key at the start of a path, with its namespace, and the remaining segments.
 fn full_path(project: &str, key: &str) -> Result<(String, Vec<Segment>), String> {
     let end = key.find(['.', '[']).unwrap_or(key.len());
     let (namespace, path) = match key.split_once(':').filter(|(namespace, _)| namespace.len() < end) {
@@ -343,9 +343,9 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
-/// Adds tags to the existing tags: the tags in the document, or the tags of the project if the document contains no
-/// tags. Keeps the existing tags unchanged if they are not an object of strings, for example an encrypted value. The
-/// CLI reports invalid tags.
+/// Adds tags to the existing tags. These are the document's tags, or the project's tags if the document contains no
+/// tags. If the existing tags are not an object that contains only strings, for example if they are encrypted, keeps
+/// them unchanged. The CLI reports invalid tags.
 fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
     if desired.tags.is_empty() {
         return Ok(());
@@ -372,7 +372,7 @@ fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Res
     Ok(())
 }
 
-/// Returns whether all values of an object are strings. An object whose only key is `secure` is an encrypted value.
+/// Returns whether an object contains only strings. An object whose only key is `secure` is an encrypted value.
 fn is_object_of_strings(entries: &Mapping) -> bool {
     let is_secret = entries.len() == 1 && entries.iter().all(|(key, _)| key.text == SECURE);
     let is_string = |scalar: &Scalar| {
@@ -382,8 +382,8 @@ fn is_object_of_strings(entries: &Mapping) -> bool {
     !is_secret && entries.iter().all(|(_, value)| matches!(value, Node::Scalar(scalar) if is_string(scalar)))
 }
 
-/// Adds environments to the field `environment` of a document. The field contains a list of names, or an inline
-/// definition with the list `imports`.
+/// Adds environments to a document's field `environment`. The field contains a list of names, or an inline definition
+/// with the list `imports`.
 fn add_environments(document: &mut Mapping, environments: &[String]) -> Result<(), SettingsError> {
     if environments.is_empty() {
         return Ok(());

@@ -1,11 +1,11 @@
-//! Names of stacks in the forms that the CLI accepts.
+//! Stack names in the forms that the CLI accepts.
 
 use crate::pulumi::backend;
 
-/// Number of parts in the longest form of a name: organization, project and stack.
+/// Number of parts in the longest form of a stack name: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
-/// Returns an error with a message for users if the CLI does not accept the form of a name.
+/// Returns an error message for users if the CLI does not accept the form of a stack name.
 pub fn check(name: &str) -> Result<(), String> {
     let parts: Vec<&str> = name.split('/').collect();
     // The CLI parses an argument that begins with a hyphen as an option.
@@ -18,7 +18,7 @@ pub fn check(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Parts of a name in the form `stack`, `organization/stack` or `organization/project/stack`.
+/// Parts of a stack name in the form `stack`, `organization/stack` or `organization/project/stack`.
 pub struct Parts<'a> {
     pub organization: Option<&'a str>,
     pub project: Option<&'a str>,
@@ -33,7 +33,7 @@ pub fn parts(name: &str) -> Parts<'_> {
     }
 }
 
-/// Returns the parts of the stack in the URL of an update or a preview, which has the form
+/// Returns the parts of the stack name from an update or preview URL, which has the form
 /// `https://HOST/ORGANIZATION/PROJECT/STACK/updates/NUMBER`. Returns `None` for other URLs.
 pub fn in_permalink(url: &str) -> Option<Parts<'_>> {
     let (scheme, location) = url.split_once("://")?;
@@ -47,7 +47,7 @@ pub fn in_permalink(url: &str) -> Option<Parts<'_>> {
     is_complete.then_some(Parts { organization: Some(organization), project: Some(project), stack })
 }
 
-/// The identity of a stack: its name, its project, and the URL of its state backend without credentials.
+/// The identity of a stack: its name, its project, and its state backend URL without credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct Qualified<'a> {
     pub name: &'a str,
@@ -61,16 +61,16 @@ impl Qualified<'_> {
         Some(format!("{}/{}", self.organization_of(applied)?, self.name))
     }
 
-    /// Returns the organization of `applied` in Pulumi Cloud, if `applied` is the same stack. For a name without an
-    /// organization, Pulumi Cloud would select the default organization of the current user, which can change. Returns
-    /// `None` if the name of this stack contains an organization, or if the organization of `applied` is unknown.
+    /// Returns the Pulumi Cloud organization of `applied`, if `applied` is the same stack. For a name without an
+    /// organization, Pulumi Cloud would select the current user's default organization, which can change. Returns
+    /// `None` if this stack's name contains an organization, or if the organization of `applied` is unknown.
     pub fn organization_of<'a>(&self, applied: &Qualified<'a>) -> Option<&'a str> {
         let is_in_cloud = applied.backend.is_some_and(backend::is_pulumi_cloud);
         let is_needed = is_in_cloud && parts(self.name).organization.is_none() && !self.differs_from(applied);
         parts(applied.name).organization.filter(|_| is_needed)
     }
 
-    /// Returns whether the two stacks are different. Ignores a part that is unknown for one of the stacks.
+    /// Returns whether the two stacks are different. Ignores a part if it is unknown for one of the stacks.
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);

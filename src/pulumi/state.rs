@@ -1,8 +1,8 @@
-//! Finds and removes the pending create operations of an interrupted run in the state of a stack, and lists the
-//! resources in the state. The state has the format of `pulumi stack export`.
+//! Finds and removes the pending create operations that an interrupted run left in a stack's state, and lists the
+//! resources in the state. The state has the format in which `pulumi stack export` writes it.
 //!
-//! A state can be large. Therefore, the search parses the state as a stream and keeps only the pending operations in
-//! memory. The removal replaces only the part of the text that contains the pending operations.
+//! A state can be large. Therefore, this module parses the state as a stream and keeps only the pending operations in
+//! memory. To remove pending operations, this module replaces only the part of the text that contains them.
 
 use std::io::Read;
 
@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 /// Type of a pending operation that creates a resource.
 const CREATING: &str = "creating";
 
-/// The reason why reading a state failed. The message never contains parts of the state, because they can be secret.
+/// The reason why reading a state failed. The message contains no parts of the state, because these parts can be
+/// secret.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StateError {
     #[error("failed to parse the exported state at line {line}, column {column}")]
@@ -84,7 +85,7 @@ pub fn pending_creates(state: impl Read) -> Result<Vec<String>, StateError> {
 }
 
 /// Returns the URNs of all resources in a state. If the state contains old copies of a resource, the list contains the
-/// URN of the resource repeatedly.
+/// URN of this resource repeatedly.
 pub fn resources(state: impl Read) -> Result<Vec<String>, StateError> {
     let exported: ExportedResources = serde_json::from_reader(state)?;
     let resources = exported.deployment.and_then(|deployment| deployment.resources).unwrap_or_default();
@@ -110,7 +111,7 @@ pub fn without_pending_creates(state: &str) -> Result<Option<String>, StateError
     if kept.len() == operations.len() {
         return Ok(None);
     }
-    // The text of `pending` is part of `state`, so the difference of the addresses is the offset of the text.
+    // `pending` is a slice of `state`, so the difference between the two addresses is the offset of `pending`.
     let start = pending.get().as_ptr().addr() - state.as_ptr().addr();
     let mut changed = state.to_owned();
     changed.replace_range(start..start + pending.get().len(), &format!("[{}]", kept.join(",")));
@@ -123,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a state with parts that parsing and serialization would change: large numbers, the order of keys, spaces
-    /// and escapes. An input of a resource has the same name as the list of pending operations.
+    /// Returns a state with parts that parsing and serialization would change: large numbers, key order, spaces and
+    /// escapes. One resource has an input with the same name as the list of pending operations.
     fn state(pending: &str) -> String {
         format!(
             "{{\n  \"version\": 3,\n  \"deployment\": {{\"zeta\": 123456789012345678901234567890.10,  \"alpha\":\"\\u00e9\",\n\

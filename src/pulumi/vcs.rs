@@ -1,35 +1,36 @@
-//! Derives the owner, the name and the kind of a repository from its URL. Pulumi Cloud uses these properties to link
-//! stacks to their repositories. The CLI cannot derive the properties, because a workspace contains no `.git` directory
-//! with the URL of the Git remote.
+//! Derives a repository's owner, name and kind from its URL. Pulumi Cloud uses these properties to link stacks to their
+//! repositories. The CLI cannot derive the properties, because a workspace contains no `.git` directory with the Git
+//! remote URL.
 
 /// Host of Azure DevOps.
 const AZURE_DEVOPS: &str = "dev.azure.com";
 /// SSH hosts of Azure DevOps.
 const AZURE_DEVOPS_SSH: [&str; 2] = ["ssh.dev.azure.com", "vs-ssh.visualstudio.com"];
-/// Suffix of the earlier hosts of Azure DevOps. These hosts begin with the owner.
+/// Suffix of the host names that Azure DevOps used earlier. These host names start with the owner.
 const VISUAL_STUDIO: &str = ".visualstudio.com";
-/// Name of the path component before the name of a repository in Azure DevOps.
+/// Path component that precedes the repository name in Azure DevOps URLs.
 const AZURE_REPOSITORIES: &str = "_git";
 
-/// A repository on the server of a version control system.
+/// A repository on a version control server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repository {
     /// Organization or user that owns the repository.
     pub owner: String,
-    /// Name of the repository. For a repository in subgroups, for example in GitLab, the path below the owner.
+    /// Name of the repository. If the repository is in subgroups, for example in GitLab, the name is the whole path
+    /// below the owner.
     pub name: String,
     /// Host of the server, such as `github.com`.
     pub kind: String,
 }
 
-/// Returns the repository of the URL of a Git remote, or `None` if the URL has no owner and name. Parses the URL in the
-/// same way as the CLI, but also supports `ssh://` URLs, because a GitRepository requires this form.
+/// Returns the repository to which a Git remote URL refers, or `None` if the URL contains no owner or no name. Parses
+/// the URL in the same way as the CLI, but also supports `ssh://` URLs, because a GitRepository requires this form.
 pub fn repository(url: &str) -> Option<Repository> {
     let (host, path) = host_and_path(url.trim())?;
     let path = path.trim_matches('/');
     let path = path.strip_suffix(".git").unwrap_or(path);
     if AZURE_DEVOPS_SSH.contains(&host.as_str()) {
-        // The path begins with the version of the protocol, such as `v3`.
+        // The path starts with the protocol version, such as `v3`.
         return of_azure_devops(path.split_once('/').map(|(_, path)| path)?);
     }
     if host == AZURE_DEVOPS {
@@ -42,7 +43,8 @@ pub fn repository(url: &str) -> Option<Repository> {
     of(owner, name, &host)
 }
 
-/// Returns the repository of a path `owner/project/_git/repository`. Adds a missing `_git`, in the same way as the CLI.
+/// Returns the repository for a path of the form `owner/project/_git/repository`. Adds `_git` if it is missing, in the
+/// same way as the CLI.
 fn of_azure_devops(path: &str) -> Option<Repository> {
     let (owner, path) = path.split_once('/')?;
     if path.split('/').any(|part| part == AZURE_REPOSITORIES) {

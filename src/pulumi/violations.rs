@@ -6,11 +6,11 @@ use crate::pulumi::console;
 
 /// Maximum number of violations in the list.
 pub const MAX_VIOLATIONS: usize = 50;
-/// Maximum length of a message in bytes.
+/// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 1024;
-/// Maximum length of a name or a version in bytes.
+/// Maximum length of a name or a version, in bytes.
 const MAX_WORD: usize = 256;
-/// Maximum length of a URN in bytes.
+/// Maximum length of a URN, in bytes.
 const MAX_URN: usize = 4 * 1024;
 
 /// Collects the violations of policies. Counts a violation once, although the engine can report the same violation
@@ -42,12 +42,12 @@ impl Violations {
         self.advisory.truncate(MAX_VIOLATIONS.saturating_sub(self.mandatory.len()));
     }
 
-    /// Returns the number of violations of mandatory policies.
+    /// Returns the number of mandatory policy violations.
     pub fn mandatory(&self) -> usize {
         self.mandatory_count
     }
 
-    /// Returns the number of violations of advisory policies.
+    /// Returns the number of advisory policy violations.
     pub fn advisory(&self) -> usize {
         self.advisory_count
     }

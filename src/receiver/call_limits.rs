@@ -1,5 +1,5 @@
-//! Limits for webhook calls: the rates of calls, events and Secret reads of each receiver, and the number of delayed
-//! responses.
+//! Limits for webhook calls: rate limits per receiver for calls, events and Secret reads, and a maximum number of
+//! delayed responses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::api::pulumi::{NoToken, ReceiverToken};
 
-/// Minimum interval between the events of a receiver. The interval prevents callers from flooding the API server with
+/// Minimum interval between two events for a receiver. The interval prevents callers from flooding the API server with
 /// events.
 pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits and state of the calls to a receiver. A change to the StackReceiver does not reset the state. The mutexes are
-/// locked only for short critical sections and never across an `.await`.
+/// The limits for calls to a receiver, with their state. A change to the StackReceiver does not reset the state. Hold
+/// the mutexes only for short critical sections, and never across an `.await`.
 #[derive(Debug)]
 pub struct CallLimits {
     rate_limit: Mutex<RateLimit>,
@@ -38,8 +38,8 @@ impl CallLimits {
         self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
-    /// Returns whether the handler may publish an event now. After an event, permits the next event when
-    /// [`EVENT_INTERVAL`] has passed.
+    /// Returns whether the handler may publish an event now. Permits the next event [`EVENT_INTERVAL`] after the last
+    /// event.
     pub fn may_publish(&self, now: Instant) -> bool {
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);
@@ -50,12 +50,12 @@ impl CallLimits {
     }
 }
 
-/// Maximum number of calls in a burst, for example after pushes to several branches.
+/// Maximum number of calls in a burst, for example after a user has pushed several branches.
 const BURST: u32 = 20;
 /// Interval at which the rate limit permits an additional call.
 const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Rate limit for the calls of a receiver, with a burst and a constant rate.
+/// Rate limit for calls to a receiver, with a burst and a constant rate.
 #[derive(Debug)]
 struct RateLimit {
     remaining: u32,
@@ -71,7 +71,7 @@ impl RateLimit {
     fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.refilled).as_secs() / CALL_INTERVAL.as_secs();
         let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
-        // Keeps the elapsed part of the current interval, so that it counts for the next call.
+        // Keeps the elapsed part of the current interval, so that this time counts toward the next permit.
         self.refilled += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
         self.remaining = (self.remaining + more).min(BURST);
         let allowed = self.remaining > 0;
@@ -80,14 +80,15 @@ impl RateLimit {
     }
 }
 
-/// Minimum interval between the starts of two reads of the Secret.
+/// Minimum interval between the starts of two Secret reads.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 type TokenResult = Result<ReceiverToken, NoToken>;
 
-/// Limits the reads of the Secret of a receiver, because any client that knows the path can cause reads. Concurrent
-/// calls share a read, and the interval between the starts of two reads is at least `READ_INTERVAL`. A shared read
-/// starts after the arrival of all its calls, so no call uses an outdated token. Clones are cheap and share the state.
+/// Limits how often the handler reads a receiver's Secret, because any client that knows the path can cause reads.
+/// Concurrent calls share a read. The interval between the starts of two reads is at least `READ_INTERVAL`. A shared
+/// read starts after all its calls have arrived, so no call uses an outdated token. Clones are cheap and share the
+/// state.
 #[derive(Clone, Debug, Default)]
 pub struct TokenReads(Arc<Mutex<PendingReads>>);
 
@@ -99,7 +100,7 @@ struct PendingReads {
 }
 
 impl TokenReads {
-    /// Returns the token of the receiver. Joins the next read, or calls `read` after the minimum interval.
+    /// Returns the receiver's token. Joins the next read, or calls `read` after the minimum interval.
     pub async fn read<F>(&self, read: impl FnOnce() -> F + Send + 'static) -> TokenResult
     where
         F: Future<Output = TokenResult> + Send + 'static,
@@ -134,7 +135,7 @@ impl TokenReads {
 /// all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
-/// Delays the responses to rejected calls. While the maximum number of responses is delayed, the handler sends further
+/// Delays the responses to rejected calls. While the maximum number of responses is waiting, the handler sends further
 /// responses immediately.
 #[derive(Debug)]
 pub struct DelayedRefusals(Semaphore);
@@ -146,7 +147,7 @@ impl Default for DelayedRefusals {
 }
 
 impl DelayedRefusals {
-    /// Waits until the time `response`. Returns immediately if the maximum number of responses is already delayed.
+    /// Waits until the time `response`. Returns immediately if the maximum number of responses is already waiting.
     pub async fn wait_until(&self, response: Instant) {
         if let Ok(_permit) = self.0.try_acquire() {
             tokio::time::sleep_until(response).await;
@@ -194,8 +195,8 @@ mod tests {
         assert!(shared.iter().all(|result| *result == token(2)), "{}", count.load(Ordering::Relaxed));
         let first = tokio::spawn(read());
         tokio::time::sleep(Duration::from_millis(55)).await;
-        // This call does not share the third read, because this read is already in progress and can return an outdated
-        // token.
+        // This call does not share the third read, because the third read is already in progress and can return an
+        // outdated token.
         assert_eq!(read().await, token(4));
         assert_eq!(first.await.unwrap(), token(3));
         assert_eq!(begin.elapsed(), Duration::from_millis(3 * 50 + 10));

@@ -1,4 +1,4 @@
-//! Index of StackReceivers by path. A watch keeps the index up to date.
+//! Index of StackReceivers by path. A StackReceiver watch keeps the index up to date.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::api::pulumi::StackReceiver;
 use crate::receiver::call_limits::CallLimits;
 
-/// A receiver and the state of its calls.
+/// A receiver, with the limits for its calls.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub receiver: Arc<StackReceiver>,
@@ -29,8 +29,8 @@ pub struct Directory(Arc<RwLock<Index>>);
 struct Index {
     paths: HashMap<String, Key>,
     entries: HashMap<Key, Entry>,
-    /// Receivers that a restarted watch has listed so far. After the complete list, a receiver that is missing from the
-    /// list no longer exists.
+    /// Receivers that the initial list of a restarted watch has contained so far. After the list is complete, a
+    /// receiver that is missing from the list no longer exists.
     listed: HashSet<Key>,
 }
 

@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
-//! The response to a rejected call contains no reason. The handler sends the same response with the same delay for an
-//! unknown path, a suspended receiver, a wrong signature and an exceeded rate limit.
+//! The response to a rejected call does not contain the reason. The handler sends the same response with the same delay
+//! for an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::chain;
 use crate::telemetry::metrics::{Metrics, WebhookResult};
 
-/// Maximum size of a body in bytes, as in Flux.
+/// Maximum size of a body, in bytes. Flux has the same maximum.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// Handler of webhook calls.
@@ -41,7 +41,7 @@ pub struct Handler {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// Delay of the response to a rejected call. The delay must exceed the duration of all checks.
+    /// Delay before the response to a rejected call. The delay must exceed the duration of all checks.
     pub refusal_delay: Duration,
     pub delayed_refusals: DelayedRefusals,
 }
@@ -52,7 +52,7 @@ struct CheckedCall {
     proof: Proof,
 }
 
-/// Returns a router that passes calls of all paths and methods to the handler.
+/// Returns a router that passes calls for all paths and methods to the handler.
 pub fn router(handler: Arc<Handler>) -> Router {
     Router::new().fallback(move |request: Request<Body>| async move { handler.handle(request).await })
 }
@@ -60,8 +60,8 @@ pub fn router(handler: Arc<Handler>) -> Router {
 impl Handler {
     /// Handles a call and returns the response.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        // The checks before the body take longer for an existing path than for an unknown path. The fixed delay hides
-        // this difference.
+        // The checks that do not require the body take longer for an existing path than for an unknown path. The fixed
+        // delay hides this difference.
         let half = self.refusal_delay / 2;
         let head_checked = Instant::now() + half;
         let (parts, body) = request.into_parts();
@@ -152,12 +152,12 @@ impl Handler {
         }
     }
 
-    /// Publishes an event with the reason for a rejection, so that the owner of the receiver can read the reason. The
-    /// caller does not receive the reason.
+    /// Publishes an event with the reason for a rejection, so that the receiver's owner can read the reason. The
+    /// webhook caller does not receive the reason.
     fn refuse(&self, entry: &Entry, reason: &str) {
         let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
-        // Logs rejections at debug level, because any client can cause them. A metric counts the rejections, and the
-        // event contains the reason.
+        // Logs rejections at debug level, because any client can cause rejections. A metric counts the rejections, and
+        // the event contains the reason.
         tracing::debug!(namespace, name, reason, "webhook call rejected");
         self.publish(entry, receiver_reason::VALIDATION_FAILED, &format!("webhook call rejected: {reason}"));
     }
@@ -205,7 +205,7 @@ const MAX_CONCURRENT_ANNOTATIONS: usize = 8;
 /// Maximum number of errors that a message lists. The message also contains the number of omitted errors.
 const MAX_LISTED_ERRORS: usize = 3;
 
-/// The reason why the request for a run failed.
+/// The reason why requesting a run failed.
 #[derive(Debug, Error)]
 enum RequestError {
     #[error(transparent)]
@@ -216,17 +216,16 @@ enum RequestError {
     NoStack { namespace: String, name: String },
 }
 
-/// Result of the requests for all Stacks of a receiver.
+/// Result of requesting runs for all Stacks that a receiver references.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RunRequests {
     /// Number of successful requests.
     stacks: usize,
-    /// Reasons why the requests for the other Stacks failed.
+    /// Reasons why requesting runs of the other Stacks failed.
     problem: Option<String>,
 }
 
-/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the requests for
-/// other Stacks.
+/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the other Stacks.
 async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
     let namespace = receiver.namespace().unwrap_or_default();
     let mut stacks = BTreeMap::new();

@@ -1,7 +1,8 @@
-//! Receives webhooks: finds the StackReceiver by the path, authenticates the call, and requests runs of the Stacks.
+//! Receives webhooks: finds the StackReceiver for the path, authenticates the call, and requests runs of the referenced
+//! Stacks.
 //!
-//! Every replica receives webhooks, because the Service distributes calls to all replicas. A replica requests a run
-//! with an annotation, in the same way as a user, and the leader processes the annotation.
+//! Every replica receives webhooks, because the Service distributes calls to all replicas. Like a user, a replica
+//! requests a run with an annotation, which the leader processes.
 
 mod call_limits;
 mod directory;
@@ -34,30 +35,30 @@ use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of a request to the API server. The timeout is shorter than the timeouts of callers. For example, GitHub
-/// waits ten seconds.
+/// Timeout of a request to the API server. The timeout is shorter than the callers' timeouts. For example, GitHub waits
+/// ten seconds.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay of the response to a rejected call. The handler reads the Secret in the first half of the delay, and compares
-/// the signature in the second half.
+/// Delay before the response to a rejected call. The handler reads the Secret in the first half of the delay, and
+/// compares the signature in the second half.
 const REFUSAL_DELAY: Duration = Duration::from_millis(250);
-/// Timeout for the first list of receivers. After the timeout, a replica becomes ready without the list.
+/// Timeout for the initial list of receivers. After this timeout, a replica becomes ready without the list.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Dependencies and settings of the webhook server.
+/// The webhook server's dependencies and settings.
 pub struct Settings {
     pub client: Client,
     pub scope: Scope,
     pub metrics: Metrics,
     pub tasks: TaskTracker,
-    /// Name of the controller in events.
+    /// Controller name that events contain.
     pub component: &'static str,
-    /// Name of the pod in events.
+    /// Pod name that events contain.
     pub instance: String,
     pub limits: server::Limits,
 }
 
-/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the first list of
-/// receivers is available, or after `FIRST_LIST_TIMEOUT`. The server rejects calls to a receiver until the watch has
+/// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the initial list
+/// of receivers is complete, or after `FIRST_LIST_TIMEOUT`. The server rejects calls to a receiver until the watch has
 /// listed the receiver.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
@@ -83,7 +84,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
     wait_until_listed(listed, end.clone())
 }
 
-/// Keeps the directory up to date with the API server.
+/// Watches the receivers and keeps the directory up to date.
 async fn follow(
     api: Api<Tolerant<StackReceiver>>,
     config: watcher::Config,
@@ -113,8 +114,8 @@ async fn follow(
     }
 }
 
-/// Waits for the first list of receivers, but not longer than the timeout, because the other tasks of the controller do
-/// not need the list.
+/// Waits for the initial list of receivers until the timeout. The wait is limited, because the controller's other tasks
+/// do not need the list.
 async fn wait_until_listed(mut listed: watch::Receiver<bool>, end: CancellationToken) {
     tokio::select! {
         _ = listed.wait_for(|listed| *listed) => {}

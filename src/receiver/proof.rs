@@ -1,7 +1,7 @@
 //! Authentication of webhook calls, and selection of the events that trigger runs. This module performs no I/O.
 //!
-//! The handler passes each piece of a body as soon as the piece arrives, so that many concurrent calls with large
-//! bodies need little memory.
+//! The handler passes each piece of a body to the proof as soon as the piece arrives, so that many concurrent calls
+//! with large bodies need little memory.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit, Mac};
@@ -18,8 +18,8 @@ const SIGNATURE: &str = "X-Signature";
 /// Test event that GitHub and Gitea send when a user creates a webhook.
 const PING: &str = "ping";
 
-/// The reason why the handler rejects a call. The owner of the receiver can read the reason, but the caller never
-/// receives it.
+/// The reason why the handler rejects a call. The receiver's owner can read the reason, but the webhook caller never
+/// receives the reason.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Fault {
     #[error("header {0} is missing")]
@@ -34,9 +34,9 @@ pub enum Fault {
     OldPath,
 }
 
-/// State of the authentication of a call.
+/// Authentication state of a call.
 pub enum Proof {
-    /// The authentication of the call has succeeded without the body.
+    /// The call is authenticated, and the authentication did not require the body.
     Given,
     Sha256(&'static str, Box<Hmac<Sha256>>, Vec<u8>),
     Sha512(&'static str, Box<Hmac<Sha512>>, Vec<u8>),
@@ -59,8 +59,8 @@ impl Proof {
                 let is_equal = same(token, given.as_bytes());
                 if is_equal { Ok(Proof::Given) } else { Err(Fault::Wrong(GITLAB_TOKEN)) }
             }
-            // For this type, the path itself is the secret, so a path that is derived from a revoked token is not
-            // valid.
+            // For the generic type, the path itself is the secret, so a path that is derived from a revoked token is
+            // not valid.
             ReceiverType::Generic if is_current => Ok(Proof::Given),
             ReceiverType::Generic => Err(Fault::OldPath),
         }
@@ -105,8 +105,8 @@ fn begin_hmac(
     Ok(Proof::Sha256(header, Box::new(hmac), signature))
 }
 
-/// Compares the HMACs of both texts, so that the duration of the comparison reveals neither the length of the token nor
-/// a matching prefix.
+/// Compares the HMACs of both strings, so that the duration of the comparison reveals neither the token length nor a
+/// matching prefix.
 fn same(token: &ReceiverToken, given: &[u8]) -> bool {
     let hash = |text: &[u8]| Hmac::<Sha256>::new_from_slice(token.bytes()).map(|hmac| hmac.chain_update(text));
     let (Ok(desired), Ok(given)) = (hash(token.bytes()), hash(given)) else { return false };

@@ -1,20 +1,20 @@
-//! Selects the cause of a failed run from the event log and the output of the CLI.
+//! Selects the cause of a failed run from the event log and the CLI output.
 
 use super::super::events::Diagnostic;
 use super::super::run_summary::RunSummary;
 use super::exit::Exit;
 use super::program_error;
 
-/// Maximum number of output lines in a message if the CLI reported no error.
+/// Maximum number of output lines that a message quotes if the CLI reported no error.
 const LAST_LINES: usize = 20;
-/// Prefix that the gRPC server of a Python program writes before the message of an exception.
+/// Prefix that a Python program's gRPC server writes before an exception message.
 const SERVER_EXCEPTION: &str = "Exception calling application: ";
-/// Beginning and end of an error about a planned operation that did not take place.
+/// Beginning and end of the error that reports a missing planned operation.
 const UNSEEN: (&str, &str) = ("expected resource operations for ", " but none were seen");
 
-/// Returns the causes of a failure from the first non-empty source. The sources in order of precedence are the errors
-/// of the engine, the errors of the CLI, stderr and the exit code of the program, the generic errors of the engine, and
-/// the last lines of the output.
+/// Returns the causes of a failure from the first non-empty source. The sources in order of precedence are the engine
+/// errors that contain a cause, the CLI errors, the program's stderr, the remaining engine errors, and the last lines
+/// of the output.
 pub(super) fn cause_lines(
     exit: Exit,
     stdout: &str,
@@ -52,13 +52,13 @@ pub(super) fn is_verdict(error: &Diagnostic) -> bool {
         || error.message.ends_with(" canceled") && error.urn.is_empty()
 }
 
-/// Returns whether an error of the engine is about a planned operation that did not take place. After an operation has
-/// failed, the engine also reports this error for each planned operation that depends on the failed operation.
+/// Returns whether an engine error reports that a planned operation did not take place. After an operation has failed,
+/// the engine also reports this error for each planned operation that depends on the failed operation.
 pub(super) fn is_unseen(error: &Diagnostic) -> bool {
     error.message.starts_with(UNSEEN.0) && error.message.trim_end().ends_with(UNSEEN.1)
 }
 
-/// Returns whether an error of the engine only reports that the program or its compilation exited with an error.
+/// Returns whether an engine error only reports that the program or its compilation exited with an error.
 fn reports_exit(error: &Diagnostic) -> bool {
     let message = error.message.trim().to_lowercase();
     let message = message.strip_prefix("an unhandled error occurred: ").unwrap_or(&message);
@@ -82,13 +82,13 @@ fn describe(error: &Diagnostic) -> String {
     }
 }
 
-/// Returns the type and name of the resource of an error. Returns `None` if the error does not concern a single
-/// resource.
+/// Returns the type and name of the resource to which an error refers. Returns `None` if the error does not concern a
+/// single resource.
 pub(super) fn resource(error: &Diagnostic) -> Option<(&str, &str)> {
     type_and_name(&error.urn).filter(|(resource_type, _)| *resource_type != "pulumi:pulumi:Stack")
 }
 
-/// Returns the type and the name in a URN. For a resource with parents, returns the type of the resource itself.
+/// Returns the type and the name in a URN. For a resource with parents, omits the types of the parents.
 pub(super) fn type_and_name(urn: &str) -> Option<(&str, &str)> {
     let mut parts = urn.splitn(4, "::").skip(2);
     let (types, name) = (parts.next()?, parts.next()?);

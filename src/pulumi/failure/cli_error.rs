@@ -1,6 +1,7 @@
 //! Errors of the CLI itself.
 
-/// Returns the errors of the CLI itself in stderr, without the prefix `error: `. Omits other output, such as warnings.
+/// Returns the errors that the CLI itself wrote to stderr, without the prefix `error: `. Omits other output, such as
+/// warnings.
 pub(super) fn error_text(stderr: &str) -> String {
     let mut lines = Vec::new();
     let mut in_error = false;

@@ -1,4 +1,4 @@
-//! Tests the failure messages with the corpus of recorded failures in `tests/failure_corpus`.
+//! Tests the failure messages against the recorded failures in `tests/failure_corpus`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::pulumi::arguments;
 use crate::pulumi::cli::engine_environment;
 use crate::pulumi::run_summary::summary_of;
 
-/// Minimum number of recordings for each language.
+/// Minimum number of recordings per language.
 const MIN_RECORDINGS: usize = 20;
-/// Maximum length of the first line in bytes. A longer line would make the tables of `kubectl` unreadable.
+/// Maximum length of the first line, in bytes. A longer line would make the tables that `kubectl` prints unreadable.
 const MAX_HEADLINE: usize = 300;
 const MAX_LINES: usize = 40;
 
@@ -34,7 +34,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns all recordings and the expected first lines of their messages by `LANGUAGE/NAME`.
+/// Returns all recordings with the expected first lines of their messages. The key is `LANGUAGE/NAME`.
 fn recordings() -> BTreeMap<String, (Recording, String)> {
     let directories = |path: &Path| {
         let entries = std::fs::read_dir(path).expect("a directory").map(|entry| entry.expect("an entry").path());
@@ -62,7 +62,7 @@ impl Recording {
     }
 }
 
-/// Splits `FILE line N: CAUSE` into the location and the cause. The location is empty if the text contains none.
+/// Splits `FILE line N: CAUSE` into the location and the cause. The location is empty if the line contains none.
 fn split(expected: &str) -> (&str, &str) {
     let is_location = |location: &str| {
         location
@@ -110,7 +110,7 @@ fn recorded_failure_messages_omit_frames_progress_bars_and_repeats() {
     }
 }
 
-/// The script must use the arguments and the environment of the agent.
+/// The script must run the CLI with the same arguments and environment variables as the agent.
 #[test]
 fn the_recording_script_runs_the_cli_as_the_agent_does() {
     let script = read(&corpus().join("record"));

@@ -1,4 +1,4 @@
-//! Formats the output of a failed `pulumi install` so that the first line contains the cause. Each package manager
+//! Formats the output of a failed `pulumi install`, so that the first line contains the cause. Each package manager
 //! writes the cause at a different position, between progress messages and advice. The CLI adds lines that contain only
 //! an exit status.
 
@@ -6,19 +6,19 @@ use super::super::{advice, console};
 use super::cli_error::error_text;
 use super::program_error::{self, without_library_frames};
 
-/// Maximum length of a message in bytes.
+/// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4 * 1024;
-/// Maximum number of lines after the cause.
+/// Maximum number of output lines that follow the cause in a message.
 const MAX_DETAILS: usize = 15;
-/// Beginning of the line in which the CLI reports the exit status of the package manager.
+/// Beginning of the line in which the CLI reports the package manager's exit status.
 const EXIT_STATUS: &str = "installing dependencies: ";
 /// Prefixes of npm's error lines: the prefix of the current version, and the prefix of versions before 10.
 const NPM: [&str; 2] = ["npm error", "npm ERR!"];
-/// Keys of npm's error lines that do not contain the cause.
+/// Keys at the start of npm error lines that do not contain the cause.
 const NPM_KEYS: [&str; 5] = ["code ", "syscall ", "errno ", "path ", "signal "];
-/// Part of the warning of pip about credentials that the package index rejects.
+/// Part of pip's warning about credentials that the package index rejects.
 const REFUSAL: &str = " Error, Credentials not correct for ";
-/// Parts of lines that are irrelevant for the failure: progress messages, and references to files in the pod.
+/// Substrings that identify irrelevant lines: progress messages, and references to files in the pod.
 const NOISE: [&str; 30] = [
     "━",
     "Installing dependencies",
@@ -52,7 +52,7 @@ const NOISE: [&str; 30] = [
     "go: finding module ",
 ];
 
-/// Formats the output of a failed installation and adds advice. Returns an empty text for empty output. The maximum
+/// Formats the output of a failed installation and adds advice. Returns an empty string for empty output. The maximum
 /// length of the result is 4 KiB.
 pub fn message(stdout: &str, stderr: &str) -> String {
     let (stdout, stderr) = (console::for_display(stdout), console::for_display(stderr));
@@ -86,7 +86,7 @@ fn is_part_of(line: &str, cause: &str) -> bool {
     begins || cause.strip_suffix(line).is_some_and(|rest| rest.ends_with(": "))
 }
 
-/// Returns the error of npm: the line after the error code, or the error of a package script if a script failed.
+/// Returns npm's error: the line after the error code, or the script error if a package script failed.
 fn of_npm(lines: &[&str]) -> Option<String> {
     let is_code = |line: &&str| npm_error(line).is_some_and(|rest| rest.starts_with("code "));
     let code = lines.iter().position(is_code)?;
@@ -103,9 +103,9 @@ fn npm_error(line: &str) -> Option<&str> {
     NPM.iter().find_map(|prefix| line.strip_prefix(prefix)).map(str::trim_start)
 }
 
-/// Returns the error of pip with details from other lines: the location in the requirements file, or the exception of a
-/// failed build. If the package index rejected the credentials, returns the warning about the credentials: the error of
-/// pip only states that pip found no package.
+/// Returns pip's error with details from other lines: the location in the requirements file, or the exception that made
+/// a build fail. If the package index rejected the credentials, returns pip's warning about the credentials, because
+/// pip's error only states that pip found no package.
 fn of_pip(lines: &[&str]) -> Option<String> {
     let refusal = lines.iter().filter_map(|line| line.strip_prefix("WARNING: ")).find(|line| line.contains(REFUSAL));
     if let Some(refusal) = refusal {
@@ -130,13 +130,13 @@ fn requirements_line(line: &str) -> Option<String> {
     Some(format!("{file} line {number}"))
 }
 
-/// Returns the last line in the output of a failed build. pip indents the lines of this output.
+/// Returns the last line of a failed build's output, which pip indents.
 fn build_exception<'a>(lines: &[&'a str]) -> Option<&'a str> {
     let is_error = |line: &&&str| line.starts_with("ERROR: ");
     lines.iter().take_while(|line| !is_error(line)).last().map(|line| line.trim())
 }
 
-/// Returns the error of the go command: the reason why the command cannot provide a package, or the first line of the
+/// Returns the go command's error: the reason why the command cannot provide a package, or the first line of the
 /// output.
 fn of_go(lines: &[&str]) -> Option<String> {
     if let Some(import) = lines.iter().position(|line| is_go_import(line)) {
@@ -147,7 +147,7 @@ fn of_go(lines: &[&str]) -> Option<String> {
     lines.iter().find(is_go).map(|line| (*line).to_owned())
 }
 
-/// Returns whether a line of the go command precedes the name of a package that the command cannot provide.
+/// Returns whether a line is the go command's heading above a package that the command cannot provide.
 fn is_go_import(line: &str) -> bool {
     line.starts_with("go: ") && line.ends_with(" imports")
 }
@@ -175,7 +175,7 @@ fn without_marker(line: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// The corpus of failures contains only the output of npm, pip and go.
+    /// The recorded failures in `tests/failure_corpus` contain only output from npm, pip and go.
     #[test]
     fn the_cause_is_found_in_the_output_of_other_package_managers() {
         let status = "error: installing dependencies: uv failed: exit status 1\nuv failed: exit status 1\n";

@@ -1,12 +1,12 @@
-//! Locks of stacks in DIY backends. The agent may remove a lock only if the lock is the only lock of the stack and the
-//! process that created the lock has provably exited.
+//! Locks of stacks in DIY backends. The agent may remove a lock only if the stack has no other lock and the process
+//! that created the lock has provably exited.
 
 use jiff::Timestamp;
 
 /// Maximum number of locks that a message lists.
 const MAX_LISTED_LOCKS: usize = 5;
 
-/// A lock of a stack in a DIY backend (bucket, database or file system). The CLI reports the lock in an error.
+/// A lock of a stack in a DIY backend (bucket, database or file system). The CLI reports locks in an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
@@ -27,14 +27,13 @@ pub struct ExitedProcess {
     pub pid: u32,
     /// Start of the run, in milliseconds since 1970.
     pub started: i64,
-    /// A time after the exit of the process, in milliseconds since 1970.
+    /// A time after the process exited, in milliseconds since 1970.
     pub ended: i64,
-    /// URL of the update of the process in Pulumi Cloud, if known.
+    /// Pulumi Cloud URL of the update that the process ran, if known.
     pub permalink: Option<String>,
 }
 
-/// Parses the locks in an error of the CLI. Each lock is on a line of the form `<url>: created by USER@HOST (pid P) at
-/// TIME`.
+/// Parses the locks in a CLI error. Each lock has a line of the form `<url>: created by USER@HOST (pid P) at TIME`.
 pub fn parse_locks(text: &str) -> Vec<Lock> {
     text.lines().filter_map(parse_lock).collect()
 }
@@ -53,7 +52,7 @@ fn parse_lock(line: &str) -> Option<Lock> {
     })
 }
 
-/// Returns the lock that blocked a CLI call, if the CLI reports exactly one lock and its details. Returns `None` for an
+/// Returns the lock that blocked a CLI call, if the CLI reports exactly one lock with details. Returns `None` for an
 /// update in progress in Pulumi Cloud, because Pulumi Cloud does not report details.
 pub fn only_lock(stderr: &str) -> Option<Lock> {
     let mut locks = parse_locks(stderr);
@@ -67,12 +66,12 @@ fn reported_lock_count(stderr: &str) -> Option<u32> {
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
-/// Returns the exited process that provably created the lock. The lock contains the host and the process ID of this
-/// process, and a creation time during the lifetime of the process.
+/// Returns the exited process that provably created the lock. The lock's host and process ID must be those of the
+/// process, and the lock's creation time must be within the lifetime of the process.
 pub fn exited_holder<'a>(lock: &Lock, exited: &'a [ExitedProcess]) -> Option<&'a ExitedProcess> {
     let time = lock.time.parse::<Timestamp>().ok()?.as_millisecond();
     exited.iter().find(|process| {
-        // The CLI rounds the time of the lock down to whole seconds.
+        // The CLI rounds the lock's creation time down to whole seconds.
         let earliest = process.started - process.started.rem_euclid(1000);
         !process.host.is_empty()
             && (lock.host.as_str(), lock.pid) == (process.host.as_str(), process.pid)

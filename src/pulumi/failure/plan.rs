@@ -1,4 +1,4 @@
-//! Detects the deviations of an `up` from its plan in the errors of the engine.
+//! Detects in the engine errors how an `up` deviated from its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -10,26 +10,26 @@ use super::super::run_summary::RunSummary;
 use super::cause::{is_unseen, is_verdict, resource, type_and_name};
 use super::cli_error::error_text;
 
-/// Part of an error before the properties that deviate. The engine also prints the values of these properties,
+/// Part of an engine error that precedes the deviating properties. The engine also prints the property values,
 /// including secret values.
 const PROPERTIES: &str = "violates plan: properties changed: ";
-/// Part of an error about the definition of a resource.
+/// Part of the engine error for a resource definition that deviates.
 const VIOLATION: &str = "violates plan: ";
-/// Part of an error about the operation on a resource.
+/// Part of the engine error for an operation that the plan does not allow.
 const FORBIDDEN: &str = " is not allowed by the plan: ";
-/// Part of an error about an operation that differs from the planned operation.
+/// Part of the engine error for an operation that differs from the planned operation.
 const CONSTRAINED: &str = "this resource is constrained to ";
-/// Prefix of the error of the CLI if the secret values in the plan are encrypted with another key.
+/// Prefix of the CLI error for a plan whose secret values are encrypted with another key.
 const OTHER_KEY: &str = "decrypting secret value: ";
-/// Maximum number of resources that a message lists for an error without a URN.
+/// Maximum number of candidate resources that a message lists if the error contains no URN.
 const MAX_CANDIDATES: usize = 5;
-/// Beginning of the message about a deviation.
+/// Beginning of the message that reports a deviation.
 const DEVIATION: &str = "the run deviated from its plan";
-/// End of each message about a deviation.
+/// End of each message that reports a deviation.
 const NEXT: &str = "the controller makes a new plan";
 
-/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of the
-/// error output of the CLI. `unnamed` describes the resources whose URN the engine omits from its errors.
+/// Returns the message for users if a failed `up` has deviated from its plan. `stderr_tail` is the last part of what
+/// the CLI wrote to stderr. `unnamed` describes the resources whose URN the engine omits from its errors.
 pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> Option<String> {
     let stderr = error_text(stderr_tail);
     if !run.began() {
@@ -39,8 +39,7 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
         });
     }
     let errors: Vec<Diagnostic> = run.errors().into_iter().filter(|error| !is_verdict(error)).collect();
-    // After an operation has failed, the engine also reports as unseen all operations that depend on the failed
-    // operation.
+    // After an operation has failed, the engine also reports all dependent operations as unseen.
     let (unseen, others): (Vec<_>, Vec<_>) = errors.iter().partition(|error| is_unseen(error));
     let deviations: Vec<String> = match others.is_empty() {
         true => unseen.into_iter().filter_map(|error| deviation(error, unnamed)).collect(),
@@ -50,14 +49,14 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
         return Some(format!("{DEVIATION}: {}\n({NEXT})", deviations.join("\n")));
     }
     let is_silent = errors.is_empty() && stderr.is_empty() && run.result() == Some("failed");
-    // Version 3.259 of the engine reports no error if an output of the stack deviates. After a failure of the program,
-    // the language host always reports an error.
+    // Version 3.259 of the engine reports no error if a stack output deviates. If the program fails, the language host
+    // always reports an error.
     (is_silent && !reports_error(run)).then(|| {
         format!("{DEVIATION}: the outputs of the stack differ from the outputs in the plan (the CLI does not report which outputs)\n({NEXT})")
     })
 }
 
-/// Describes the resources to which an error without a URN can refer. `urns` contains the URNs of these resources.
+/// Describes the resources to which an error without a URN can refer. `urns` contains the candidates' URNs.
 pub fn describe_candidates(urns: &[String]) -> Option<String> {
     let named = urns.iter().take(MAX_CANDIDATES).filter_map(|urn| type_and_name(urn));
     let named = named.map(|(resource_type, name)| format!("{resource_type} {name}")).collect::<Vec<_>>().join(", ");
@@ -89,8 +88,8 @@ struct ResourcePlan {
     steps: Vec<String>,
 }
 
-/// Returns whether an engine error is about a deletion that deviates from the plan. The engine omits the URN of the
-/// resource from such an error.
+/// Returns whether an engine error reports a deletion that deviates from the plan. The engine omits the resource's URN
+/// from this error.
 pub fn has_unnamed_deletion(run: &RunSummary) -> bool {
     run.errors().iter().any(|error| error.urn.is_empty() && error.message.contains(FORBIDDEN))
 }
@@ -151,8 +150,8 @@ fn property(text: &str) -> Option<String> {
     })
 }
 
-/// Removes the values of the deviating properties from the text of an engine error, because a value can be secret. Also
-/// returns whether the text contains the ends of all values.
+/// Removes the values of the deviating properties from an engine error, because a value can be secret. Also returns
+/// whether the error contains every value completely.
 pub fn without_values(text: &str) -> (String, bool) {
     let Some((before, list)) = text.split_once(PROPERTIES) else { return (text.to_owned(), true) };
     let mut names = Vec::new();
@@ -173,14 +172,14 @@ pub fn without_values(text: &str) -> (String, bool) {
     (format!("{before}{PROPERTIES}{}", names.join(", ")), is_complete)
 }
 
-/// Returns whether a text consists of two changes and the name of a property.
+/// Returns whether a string consists of two changes and a property name.
 fn is_change(text: &str) -> bool {
     let changes = text.chars().take(2).filter(|change| "+~-=".contains(*change)).count();
     changes == 2 && text.chars().count() > 2
 }
 
-/// Skips a value in brackets at the start of a text, if any, and returns the rest of the text. Returns `None` if the
-/// text does not contain the end of the value.
+/// Skips a value in brackets at the start of a string, if any, and returns the rest of the string. Returns `None` if
+/// the string ends within the value.
 fn skip_value(text: &str) -> Option<&str> {
     if !text.starts_with('[') {
         return Some(text);

@@ -1,5 +1,5 @@
-//! Formats the error output of programs. The first line contains the location in the files of the program, and the
-//! cause. Removes the stack frames of libraries and runtimes. The log of the pod contains the complete output.
+//! Formats the error output of programs. The first line contains the location in the program's files, and the cause.
+//! Omits the stack frames of libraries and runtimes. The pod log contains the complete output.
 
 use super::program_location::{compiler_message, is_program_line, program_location};
 
@@ -19,7 +19,7 @@ const PREFIXES: [&str; 6] = [
 /// Maximum number of lines in the source excerpt that Node.js prints before a syntax error.
 const MAX_EXCERPT: usize = 6;
 
-/// Formats the error output of a program. Returns an empty text if the output contains no message.
+/// Formats the error output of a program. Returns an empty string if the output contains no message.
 pub(super) fn format(output: &str) -> String {
     let lines: Vec<&str> = output.lines().map(without_prefixes).filter(|line| !is_heading(line)).collect();
     let lines = without_excerpt(&lines);
@@ -78,7 +78,7 @@ fn without_excerpt<'a, 'b>(lines: &'b [&'a str]) -> &'b [&'a str] {
     }
 }
 
-/// Removes the stack frames outside the files of the program.
+/// Removes the stack frames outside the program's files.
 pub(super) fn without_library_frames<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut kept: Vec<&str> = Vec::new();
     let mut rest = lines;
@@ -103,7 +103,7 @@ pub(super) fn without_library_frames<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     kept.iter().enumerate().filter(|(position, line)| !without_frames(*position, line)).map(|(_, line)| *line).collect()
 }
 
-/// Language of a stack frame. The frames of Java and .NET have the same format as the frames of Node.js.
+/// Language of a stack frame. Stack frames of Java and .NET have the same format as stack frames of Node.js.
 enum Language {
     Node,
     Python,
@@ -155,7 +155,7 @@ fn without_memory_statistics(lines: Vec<&str>) -> Vec<&str> {
 
 /// Cause of a failure, which one line of the output contains.
 struct Cause<'a> {
-    /// Location in the program, if the same line contains it.
+    /// Location in the program, if the same line contains a location.
     location: Option<String>,
     text: &'a str,
 }
@@ -171,8 +171,8 @@ fn find_cause<'a>(lines: &[&'a str]) -> Option<Cause<'a>> {
     Some(Cause { location: Some(location), text })
 }
 
-/// Returns the line of a Python traceback with the exception. Uses the last traceback, because the last traceback
-/// contains the exception that the program did not handle.
+/// Returns the line of a Python traceback that contains the exception. Uses the last traceback, because the last
+/// traceback contains the exception that the program did not handle.
 fn exception<'a, 'b>(lines: &'b [&'a str]) -> Option<&'b &'a str> {
     let traceback = lines.iter().rposition(|line| line.trim() == TRACEBACK)?;
     lines.get(traceback + 1..)?.iter().find(|line| indentation(line) == 0)

@@ -1,8 +1,8 @@
-//! Finds the location of an error in the files of the program.
+//! Finds the location of an error in the program's files.
 
 /// File extensions of program files.
 const EXTENSIONS: &[&str] = &["ts", "tsx", "js", "mjs", "cjs", "py", "go", "cs", "fs", "java", "kt", "scala", "yaml"];
-/// Parts of paths that identify files of libraries and runtimes.
+/// Parts of paths that identify library and runtime files.
 const FOREIGN: &[&str] = &[
     "node_modules/",
     "node:",
@@ -15,11 +15,11 @@ const FOREIGN: &[&str] = &[
     "/pulumi-language-",
     "<frozen",
 ];
-/// Paths of the source in a workspace.
+/// Directories that contain the source in a workspace.
 const ROOTS: &[&str] = &["/share/source/", "/share/workspace/"];
 
-/// Returns the innermost location in a file of the program, such as `index.ts line 5`. Most languages print the
-/// innermost stack frame first. Python prints the innermost stack frame last.
+/// Returns the innermost location in the program's files, such as `index.ts line 5`. Most languages print the innermost
+/// stack frame first. Python prints the innermost stack frame last.
 pub(super) fn program_location(error: &str) -> Option<String> {
     let found: Vec<(&str, u32)> =
         error.lines().filter_map(location_in).filter(|(file, _)| is_program_file(file)).collect();
@@ -27,13 +27,13 @@ pub(super) fn program_location(error: &str) -> Option<String> {
     innermost.map(|(file, line)| format_location(file, *line))
 }
 
-/// Returns whether a line contains a location in a file of the program.
+/// Returns whether a line contains a location in the program's files.
 pub(super) fn is_program_line(line: &str) -> bool {
     location_in(line).is_some_and(|(file, _)| is_program_file(file))
 }
 
-/// Returns the location and the message in a line of a compiler, such as `index.ts(5,7): error TS2322: ...` or
-/// `./main.go:12:3: undefined: nothing`.
+/// Returns the location and the message from a line that a compiler wrote, such as `index.ts(5,7): error TS2322: ...`
+/// or `./main.go:12:3: undefined: nothing`.
 pub(super) fn compiler_message(line: &str) -> Option<(String, &str)> {
     let (file, number) = location_in(line).filter(|(file, _)| is_program_file(file))?;
     let (before, after) = line.split_once(file)?;
@@ -54,9 +54,9 @@ fn is_program_file(file: &str) -> bool {
     !FOREIGN.iter().any(|part| file.contains(part)) && !is_trimmed_go_dependency(file)
 }
 
-/// Returns whether a file is part of a Go dependency or of the standard library. Applies to programs that were built
-/// with `-trimpath`. The path of a dependency contains its version, and the path of a standard library package has no
-/// prefix.
+/// Returns whether a file belongs to a Go dependency or to the standard library. The check works for programs that were
+/// built with `-trimpath`. The path of a dependency contains its version, and the path of a standard library package
+/// has no prefix.
 fn is_trimmed_go_dependency(file: &str) -> bool {
     let has_version = |part: &str| {
         part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))
@@ -72,7 +72,7 @@ fn relative_path(file: &str) -> &str {
     below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
 }
 
-/// Returns the first file with a line number in a line of output, and the line number.
+/// Returns the first file that has a line number in an output line, and the line number.
 fn location_in(line: &str) -> Option<(&str, u32)> {
     line.match_indices('.').find_map(|(dot, _)| {
         let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);

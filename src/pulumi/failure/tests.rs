@@ -103,7 +103,7 @@ fn the_failure_message_contains_the_relevant_error() {
     assert_eq!(silent.message, "the Pulumi CLI was killed by signal 9");
 }
 
-/// Returns the message for an event log.
+/// Returns the failure message for a run with this event log.
 fn message_of(events: &[&str]) -> String {
     let log: Vec<String> = events.iter().map(|event| format!("{event}\n")).collect();
     classify(exited(1), "", "", &summary_of(&log.concat())).message

@@ -1,4 +1,4 @@
-//! Installation inputs of Go. `pulumi install` runs `go mod tidy`. The result of this command depends on the module
+//! Installation inputs of Go. `pulumi install` runs `go mod tidy`. The result of `go mod tidy` depends on the module
 //! files and on the packages that the Go files import.
 
 use super::package_manager::{Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, named};
@@ -24,8 +24,8 @@ pub(super) fn properties(files: &Files) -> ManagerProperties {
     }
 }
 
-/// Returns whether `go.mod` replaces a module with a directory. The dependencies of such a directory can change without
-/// a change to `go.mod`. The path of a directory must start with `./`, `../` or `/`.
+/// Returns whether `go.mod` replaces a module with a directory. The dependencies of the module in this directory can
+/// change without a change to `go.mod`. The path of a directory must start with `./`, `../` or `/`.
 fn replaces_with_path(module: &str) -> bool {
     let targets = module.lines().filter_map(|line| line.split_once("=>")).map(|(_, target)| target);
     targets.map(|target| target.trim_start_matches([' ', '\t', '"', '`'])).any(|target| target.starts_with(['.', '/']))
@@ -59,7 +59,7 @@ fn path(specification: &str) -> Option<&str> {
     rest.split_once(['"', '`']).map(|(path, _)| path).filter(|path| is_name && !path.is_empty())
 }
 
-/// Returns whether the go command ignores a directory because of its name. Does not check the parents of the directory.
+/// Returns whether the go command ignores a directory because of its name. Does not check the directory's parents.
 pub fn is_ignored_directory(name: &str) -> bool {
     name.starts_with(['.', '_']) || ["vendor", "testdata", "node_modules"].contains(&name)
 }

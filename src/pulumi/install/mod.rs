@@ -1,8 +1,8 @@
 //! Plans `pulumi install` for a project, and determines whether another installation could change the installed
 //! dependencies.
 //!
-//! A new source reuses the dependencies of the previous source without an installation only if all inputs of the
-//! installation are known and unchanged: see [`InstallPlan::carry`]. Otherwise, `pulumi install` runs, because a
+//! A new source reuses the dependencies of the previous source without an installation only if all installation inputs
+//! are known and unchanged (see [`InstallPlan::carry`]). Otherwise, the agent runs `pulumi install`, because a
 //! dependency could be outdated.
 
 pub mod go;
@@ -22,7 +22,7 @@ use package_manager::{LOCAL_DEPENDENCY, ManagerProperties, inside, is_path, text
 
 pub use package_manager::{Carry, Files, ProjectInSource};
 
-/// An installation and the conditions for skipping it.
+/// An installation, and the conditions under which the agent skips the installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstallPlan {
     /// The record that the caller stores after the installation.
@@ -30,28 +30,28 @@ pub struct InstallPlan {
     /// Reason why the installation must run even if the key is unchanged. `None` if an unchanged key permits skipping
     /// the installation.
     pub reinstall_reason: Option<String>,
-    /// Directories of the dependencies, relative to the root of the source. The list contains no directories outside
+    /// Directories that contain the dependencies, relative to the source root. The list contains no directories outside
     /// the source.
     pub trees: Vec<PathBuf>,
-    /// How to reuse the dependencies of the previous source if the inputs of the installation have changed.
+    /// How to reuse the dependencies of the previous source if the installation inputs have changed.
     pub carry_after_change: Carry,
     pub works_without_trees: bool,
 }
 
-/// Record of the installed dependencies of a source.
+/// Record of the dependencies that are installed for a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
-    /// Digest of all inputs of the installation.
+    /// Digest of all installation inputs.
     pub key: String,
-    /// Name of the package manager, such as `npm` or `uv`, or name of the runtime if the package manager is unknown.
+    /// Name of the package manager, such as `npm` or `uv`. If the package manager is unknown, the name of the runtime.
     pub manager: String,
 }
 
 impl InstallPlan {
     /// Returns how to reuse the dependencies of the previous source.
     ///
-    /// A copy of the installed packages requires a package manager that removes unneeded packages, or unchanged inputs
-    /// of the installation.
+    /// The installed packages can be copied only if the package manager removes unneeded packages, or if the
+    /// installation inputs are unchanged.
     pub fn carry(&self, before: Option<&Installed>) -> Carry {
         let Some(before) = before else { return Carry::Nothing };
         let is_equal = before.key == self.installed.key;
@@ -76,8 +76,8 @@ pub fn files(project_in_source: ProjectInSource<'_>) -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name))).collect()
 }
 
-/// Plans an installation. `imports` contains the packages that the files of a Go module import. `cli` is the version of
-/// the CLI, or empty if the version is unknown.
+/// Plans an installation. `imports` contains the packages that a Go module's files import. `cli` is the version of the
+/// CLI, or empty if the version is unknown.
 pub fn plan(
     project_in_source: ProjectInSource<'_>,
     files: &Files,
@@ -138,7 +138,7 @@ fn key(
     hex::encode(Sha256::digest(all.to_string()))
 }
 
-/// Returns the reason why the packages and plugins in the project file require an installation for each source, if any.
+/// If the packages and plugins in the project file require an installation for each source, returns the reason.
 fn package_reinstall_reason(project: &Project) -> Option<String> {
     for package in values(&project.packages) {
         let (source, version) = match package {

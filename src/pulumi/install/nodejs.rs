@@ -1,4 +1,4 @@
-//! Installation inputs of the package managers of Node.js and Bun.
+//! Installation inputs for the package managers of Node.js and Bun.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ const LOCKS: [(&str, &[&str]); 4] = [
     ("bun", &["bun.lock", "bun.lockb"]),
 ];
 
-/// Scripts of a project that an installation runs. These scripts can generate files from the source.
+/// Project scripts that an installation runs. These scripts can generate files from the source.
 const SCRIPTS: [&str; 9] = [
     "preinstall",
     "install",
@@ -58,8 +58,9 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
     };
     let locked: Vec<&str> =
         LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
-    // With `auto`, the CLI selects the package manager by the lock files and by the package managers in the image. The
-    // image of a pod does not change, so the name contains only the package managers of the lock files.
+    // With `auto`, the lock files and the package managers in the image determine which package manager the CLI
+    // selects. The image of a pod does not change, so the name contains only the package managers to which the lock
+    // files belong.
     let name = if desired == "auto" { format!("auto {}", locked.join(" ")) } else { desired.to_owned() };
     ManagerProperties {
         name,

@@ -1,6 +1,5 @@
-//! Common types and functions for all package managers: the project and its files, the properties of an installation,
-//! and the detection of local dependencies. The files of a local dependency can change without a change to the lock
-//! file.
+//! Types and functions that all package managers share: the project and its files, installation properties, and the
+//! detection of local dependencies. The files of a local dependency can change without a change to the lock file.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -15,13 +14,12 @@ pub(super) const NO_LOCK: &str = "no lock file";
 /// How a new source reuses the dependencies of the previous source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carry {
-    /// Moves the dependencies to the new source without an installation, because the inputs of the installation are
-    /// unchanged.
+    /// Moves the dependencies to the new source without an installation, because the installation inputs are unchanged.
     Move,
     /// Copies the dependencies to the new source and runs the installation.
     Copy,
-    /// Copies the virtual environment without the packages of the project, and runs the installation.
-    /// [`is_in_empty_environment`](super::python::is_in_empty_environment) selects the files of the copy.
+    /// Copies the virtual environment without the project's packages, and runs the installation.
+    /// [`is_in_empty_environment`](super::python::is_in_empty_environment) selects the files to copy.
     CopyEnvironment,
     #[default]
     Nothing,
@@ -38,8 +36,8 @@ pub(super) struct ManagerProperties {
     pub(super) works_without_trees: bool,
 }
 
-/// Content of the existing files that affect the installation, by path in the source: manifests, lock files and
-/// settings of package managers.
+/// Maps the path in the source to the content of each file that affects the installation: manifests, lock files and
+/// package manager settings.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A project in a source.
@@ -51,13 +49,13 @@ pub struct ProjectInSource<'a> {
 }
 
 impl ProjectInSource<'_> {
-    /// Returns an option of the runtime, or an empty string if the option is not set.
+    /// Returns a runtime option, or an empty string if the option is not set.
     pub(super) fn option(&self, name: &str) -> &str {
         text(&self.project.runtime_options, name)
     }
 
-    /// Returns the directories in which package managers search for their files: the directories of the program and of
-    /// the project, and all their parents up to the root of the source.
+    /// Returns the directories in which package managers search for their files: the program directory, the project
+    /// directory, and all their parents up to the source root.
     pub fn directories(&self) -> Vec<PathBuf> {
         // `main` is a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));
@@ -102,18 +100,18 @@ pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Schemes of local paths in manifests and lock files.
+/// Schemes that mark local paths in manifests and lock files.
 const SCHEMES: [&str; 6] = ["file:", "link:", "portal:", "workspace:", "patch:", "exec:"];
 
 /// TOML keys that precede a path or mark a dependency as local.
 const TOML_KEYS: [&str; 5] = ["path=", "directory=", "editable=", "workspace=true", "develop=true"];
 
-/// Returns whether the specification of a dependency is a local path.
+/// Returns whether a dependency specification is a local path.
 pub(super) fn is_path(text: &str) -> bool {
     text.starts_with(['.', '/', '~']) || contains_local_path(text)
 }
 
-/// Returns whether a text contains one of [`SCHEMES`] at the start of a word.
+/// Returns whether a string contains one of [`SCHEMES`] at the start of a word.
 pub(super) fn contains_local_path(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| has_word(text, scheme))
 }
@@ -131,7 +129,7 @@ pub(super) fn toml_contains_local_path(text: &str) -> bool {
         || ["type=\"directory\"", "type=\"file\"", "[tool.uv.workspace]"].iter().any(|words| text.contains(words))
 }
 
-/// Returns whether a text contains `word` at a position that does not directly follow a letter, a digit, `_` or `-`.
+/// Returns whether a string contains `word` at a position that does not directly follow a letter, a digit, `_` or `-`.
 fn has_word(text: &str, word: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     text.match_indices(word).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(continues)))

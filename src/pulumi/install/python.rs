@@ -1,4 +1,4 @@
-//! Installation inputs of the package managers of Python.
+//! Installation inputs for the Python package managers.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(super) const FILES: [&str; 9] = [
     "setup.cfg",
 ];
 
-/// Options in `requirements.txt` that affect only the origin of packages, not the selection of packages.
+/// Options in `requirements.txt` that affect where pip downloads packages, but not which packages pip selects.
 const ORIGIN_OPTIONS: [&str; 9] = [
     "-i",
     "--index-url",
@@ -32,7 +32,7 @@ const ORIGIN_OPTIONS: [&str; 9] = [
     "--trusted-host",
 ];
 
-/// The kinds of lines in `requirements.txt`, in descending order of strictness.
+/// Kinds of lines in `requirements.txt`, from the strictest to the least strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Requirements {
     /// Pins the version of a package.
@@ -77,10 +77,10 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
     }
 }
 
-/// Returns whether a file is part of a new virtual environment, before pip has installed the packages of a project.
-/// `path` is relative to the environment.
+/// Returns whether a file is part of a new virtual environment, in which pip has not installed the project's packages
+/// yet. `path` is relative to the virtual environment.
 ///
-/// A copy of these files saves several seconds, because `pulumi install` does not need to create the environment and
+/// Copying these files saves several seconds, because `pulumi install` does not need to create the environment and
 /// upgrade pip, setuptools and wheel. The copy excludes all other files, because pip does not remove packages that are
 /// no longer needed.
 pub fn is_in_empty_environment(path: &Path) -> bool {
@@ -105,7 +105,7 @@ fn is_part_of_pip(entry: &str) -> bool {
     ["pip", "setuptools", "wheel", "pkg_resources", "_distutils_hack", "distutils-precedence.pth"].contains(&name)
 }
 
-/// Returns the directory in the option `virtualenv`, if the directory is inside the source.
+/// Returns the directory that the option `virtualenv` specifies, if the directory is inside the source.
 fn virtual_environment(project_in_source: ProjectInSource<'_>) -> Option<PathBuf> {
     let option = project_in_source.option("virtualenv");
     inside(&project_in_source.directory.join(option))

@@ -4,7 +4,7 @@ use super::*;
 use crate::pulumi::events::EngineEvent;
 use crate::pulumi::run_summary::RunSummary;
 
-/// Adds the event of a completed step to the summary of a run.
+/// Adds the event for a completed step to the summary of a run.
 fn observe(run: &mut RunSummary, operation: &str, resource_type: &str, name: &str, difference: serde_json::Value) {
     let urn = format!("urn:pulumi:dev::web::{resource_type}::{name}");
     let mut metadata = json!({"op": operation, "urn": urn, "type": resource_type});
@@ -81,7 +81,7 @@ fn a_refresh_lists_only_resources_whose_actual_state_differs() {
     observe(&mut run, "update", "aws:s3:Bucket", "drifted", json!({"detailedDiff": {"value": {}}}));
     observe(&mut run, "delete", "aws:s3:Bucket", "gone", json!({"detailedDiff": null}));
     observe(&mut run, "same", "aws:s3:Bucket", "same", json!({"detailedDiff": {}}));
-    // A refresh that runs the program reports the following resources as updated.
+    // If a refresh runs the program, the engine reports providers and components as updated without comparing them.
     observe(&mut run, "update", "pulumi:providers:aws", "explicit", json!({"detailedDiff": null}));
     observe(&mut run, "update", "my:index:Component", "component", json!({"detailedDiff": null}));
     assert_eq!(steps(&run), ["delete gone", "update drifted value"]);

@@ -63,7 +63,7 @@ fn tags_are_added_unless_the_user_has_set_them() {
             json!({}),
             format!("config:\n{}", added.replace("pulumi:tags", "pulumi:config:tags")),
         ),
-        // Tags that are not an object of strings remain unchanged, because the CLI reports them.
+        // Tags that are not an object of strings remain unchanged, because the CLI reports the error.
         ("config: {pulumi:tags: web}", json!({}), kept("web")),
         ("config: {pulumi:tags: null}", json!({}), kept("null")),
         ("config: {pulumi:tags: [web]}", json!({}), kept("\n    - web")),

@@ -62,7 +62,8 @@ fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
     let (during, host) = ("2026-11-21T10:02:00Z", "web-0");
     let table = [
         (error(1, &[(host, 42, during)]), true),
-        // A lock from the first second of the run, from the last second, and with a time in another time zone.
+        // A lock from the run's first second, a lock from the run's last second, and a lock whose time has another time
+        // zone.
         (error(1, &[(host, 42, "2026-11-21T10:00:00Z")]), true),
         (error(1, &[(host, 42, "2026-11-21T10:05:00Z")]), true),
         (error(1, &[(host, 42, "2026-11-21T11:02:00+01:00")]), true),
@@ -72,10 +73,10 @@ fn a_lock_belongs_to_an_exited_process_only_if_every_field_matches() {
         (error(1, &[("web-1", 42, during)]), false),
         (error(1, &[("WEB-0", 42, during)]), false),
         (error(1, &[(host, 43, during)]), false),
-        // A lock with another process ID, at the time of this run.
+        // A lock with an earlier run's process ID, created during this run.
         (error(1, &[(host, 41, during)]), false),
-        // Several locks, with equal or different holders. The number of listed locks can differ from the reported
-        // number.
+        // Several locks, with equal or different holders. The number of listed locks can differ from the number that
+        // the CLI reports.
         (error(2, &[(host, 42, during), (host, 42, during)]), false),
         (error(2, &[(host, 42, during), ("laptop", 7, during)]), false),
         (error(2, &[(host, 42, during)]), false),

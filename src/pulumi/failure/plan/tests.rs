@@ -9,7 +9,7 @@ const B: &str = "urn:pulumi:dev::example::testing:index:Step::b";
 const X: &str = "urn:pulumi:dev::example::testing:index:Step::x";
 const NEW_PLAN: &str = "\n(the controller makes a new plan)";
 
-/// Returns the summary of a failed run with these errors, each with a URN and a message.
+/// Returns the summary of a failed run. Each error consists of a URN and a message.
 fn failed(errors: &[(&str, &str)]) -> RunSummary {
     let diagnostic = |(urn, message): &(&str, &str)| json!({"diagnosticEvent": {"urn": urn, "message": format!("{message}\n"), "color": "never", "severity": "error"}});
     let end = json!({"summaryEvent": {"durationSeconds": 1, "resourceChanges": {"same": 2}, "result": "failed"}});
