@@ -1,7 +1,7 @@
-//! Texts for users: error messages with their causes, and replacements for characters that can mislead a reader.
+//! Strings for users: error messages with their causes, and replacements for characters that can mislead a reader.
 
-/// Returns whether a character is invisible and changes the direction or the lines of a text. Such a character can make
-/// a text look like another text.
+/// Returns whether a character is invisible and changes the direction or the line breaks of a string. Such a character
+/// can make a string look like a different string.
 pub fn is_format(character: char) -> bool {
     matches!(
         character,
@@ -9,7 +9,7 @@ pub fn is_format(character: char) -> bool {
     )
 }
 
-/// Returns the messages of an error and of all its causes as one line, without repetitions.
+/// Returns the message of an error and the messages of all its causes as one line, without repetitions.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -24,19 +24,19 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Replaces control characters and invisible format characters in a text, but keeps line breaks and tabs. A message
-/// from the cluster therefore cannot change the state of the terminal or look like another message.
+/// Replaces control characters and invisible format characters in a string, but keeps line breaks and tabs. Therefore,
+/// a message from the cluster cannot change the terminal state or look like a different message.
 pub fn printable(text: &str) -> String {
     text.chars().map(|character| if is_unprintable(character) { '\u{fffd}' } else { character }).collect()
 }
 
-/// Returns whether a character can change the state of a terminal or the order of a text.
+/// Returns whether a character can change the terminal state or the text direction.
 pub fn is_unprintable(character: char) -> bool {
     (character.is_control() && character != '\n' && character != '\t') || is_format(character)
 }
 
-/// Like [`printable`], but also replaces line breaks and tabs, so that a value from the cluster cannot look like
-/// another line.
+/// Like [`printable`], but also replaces line breaks and tabs, so that a value from the cluster cannot imitate an
+/// additional line.
 pub fn printable_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], "\u{fffd}")
 }

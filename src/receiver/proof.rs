@@ -113,7 +113,7 @@ fn same(token: &ReceiverToken, given: &[u8]) -> bool {
     given.verify(&desired.finalize().into_bytes()).is_ok()
 }
 
-/// Returns whether the event of a call triggers runs. `desired` contains the events in the spec of the receiver.
+/// Returns whether the event that a call reports triggers runs. `desired` contains the events from the receiver's spec.
 pub fn triggers_run(kind: ReceiverType, desired: &[String], headers: &HeaderMap) -> bool {
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,

@@ -22,12 +22,12 @@ use crate::server::Limits;
 use crate::telemetry::metrics::Metrics;
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
-/// Timeout of each wait in these tests.
+/// Timeout for each wait in these tests.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const RECEIVERS: &str = "/apis/pulumi.com/v1alpha1/stackreceivers";
 const STACKS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks";
 
-/// Objects in the fake API server.
+/// Objects that the fake API server contains.
 #[derive(Clone, Default)]
 struct World {
     receivers: Vec<Value>,
@@ -83,7 +83,7 @@ impl Server {
         let mut response = Vec::new();
         let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
         read.expect("the server closes the connection").unwrap_or_default();
-        // Removes the `date` header, which can differ between two responses.
+        // Removes the `date` header, which can differ between otherwise equal responses.
         let text = String::from_utf8(response).unwrap();
         text.split_inclusive("\r\n").filter(|line| !line.starts_with("date:")).collect()
     }
@@ -92,7 +92,7 @@ impl Server {
         self.send(request("POST", path, headers, body).as_bytes()).await
     }
 
-    /// Returns the Stacks with a requested run, sorted by name.
+    /// Returns the Stacks for which the server has requested a run, sorted by name.
     fn requested(&self) -> Vec<String> {
         let patches =
             self.log.all().into_iter().filter(|request| request.method == "PATCH" && request.path.starts_with(STACKS));
@@ -284,8 +284,8 @@ async fn all_rejected_calls_get_the_same_response_and_request_no_run() {
     }
     assert_eq!(server.requested(), Vec::<String>::new());
     assert_eq!(server.counted("refused"), 8);
-    // A receiver has only one event, although the server rejected several calls to `push`: callers must not control the
-    // number of events.
+    // A receiver has only one event, although the server rejected several calls to `push`, because callers must not
+    // control the number of events.
     let mut events = server.wait_for_events(2).await;
     events.sort();
     assert_eq!(
@@ -380,7 +380,7 @@ async fn slow_clients_are_disconnected_and_do_not_block_other_clients() {
     let (header, all) = (Duration::from_millis(300), Duration::from_millis(1500));
     let limits = Limits { connections: 1, waiting_per_peer: 1, header, all };
     let server = Server::start_with(world(vec![receiver("plain", json!({"type": "generic"}))]), limits).await;
-    // The server permits only one connection, so each unfinished request occupies this connection.
+    // The server permits only one connection, and an unfinished request occupies this connection.
     let unfinished = format!("POST {} HTTP/1.1\r\nHost: hooks\r\nContent-Length: 10\r\n\r\nabc", path("plain"));
     for bytes in ["", "POST /hook", &unfinished] {
         let mut slow = TcpStream::connect(server.address).await.unwrap();

@@ -1,5 +1,5 @@
 //! Reads sources that are Kubernetes objects. A source is an object of any API group with `status.artifact`, or a
-//! Program. The controller packs the content of a Program into an artifact.
+//! Program. The controller builds the artifact of a Program itself.
 
 mod metadata;
 
@@ -23,38 +23,38 @@ use crate::source::{Origin, Resolved, Unavailable, program};
 
 /// The API group of the Flux sources.
 pub const GROUP: &str = "source.toolkit.fluxcd.io";
-/// Kind of Git repositories in [`GROUP`].
+/// Kind in [`GROUP`] that represents a Git repository.
 const GIT: &str = "GitRepository";
-/// Kinds of [`GROUP`] to which a reference without `apiVersion` can refer.
+/// Kinds in [`GROUP`] to which a reference without `apiVersion` can refer.
 pub const KINDS: [&str; 4] = [GIT, "OCIRepository", "Bucket", "ExternalArtifact"];
-/// Label that aggregates the rules of a ClusterRole into the ClusterRole of the controller if the value of the label is
-/// `true`. See `config/rbac`.
+/// Label for a ClusterRole. If the value is `true`, Kubernetes aggregates the role's rules into the controller's
+/// ClusterRole. See `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
-/// Field in the status of a GitRepository that contains the artifacts of included repositories.
+/// Status field of a GitRepository that contains the artifacts of included repositories.
 const INCLUDED: &str = "includedArtifacts";
 
 /// Timeout for reading a source.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A valid reference to a source and to a directory in its artifact.
+/// A validated reference to a source and to a directory in the source's artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub kind: GroupKind,
     pub name: String,
-    /// Namespace of the source, if the reference sets it.
+    /// Namespace of the source, if the reference specifies one.
     pub namespace: Option<String>,
     pub directory: Directory,
 }
 
 impl Reference {
     /// Validates the source reference of a Stack. Ignores the version in `apiVersion`, because the controller reads
-    /// every source in the preferred version of the API server.
+    /// every source in the API server's preferred version.
     pub fn parse(source: &FluxSource) -> Result<Self, Unavailable> {
         Self::of_field("spec.fluxSource", &source.source_ref, source.dir.as_deref())
     }
 
-    /// Validates a reference to a source and a directory in the artifact of the source. Error messages contain `field`,
-    /// the path of the field with the reference and the directory.
+    /// Validates a reference to a source and to a directory in the source's artifact. `field` is the path of the field
+    /// that contains the reference and the directory. Error messages contain this path.
     pub fn of_field(field: &str, reference: &SourceReference, dir: Option<&str>) -> Result<Self, Unavailable> {
         let group = match reference.api_version.as_deref() {
             Some(api_version) => parse_group(field, api_version)?,
@@ -100,7 +100,7 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     Some(GroupKind::new(group?, &reference.kind))
 }
 
-/// Returns the error for a missing permission of the controller. `message` is the error message of the API server.
+/// Returns the error for the case that the controller lacks a permission. `message` is the API server's error message.
 pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
         "controller is not allowed to read {}: {message}: grant the controller get, list and watch on {}.{} in a \
@@ -125,7 +125,7 @@ impl fmt::Debug for Sources {
 /// The result of reading a source.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The API resource of the kind of the source.
+    /// The API resource that corresponds to the source's kind.
     pub resource: ApiResource,
     what: String,
     object: Option<DynamicObject>,
@@ -161,8 +161,8 @@ impl Sources {
                 return Err(Unavailable::NotYet(message));
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
-                // Invalidates the cache, because the API server also returns 403 if an administrator has removed the
-                // CRD together with the permission to read its objects.
+                // Invalidates the cached kinds, because the API server also returns 403 if an administrator has removed
+                // both the CRD and the permission to read its objects.
                 self.kinds.invalidate().await;
                 return Err(missing_permission(&resource, &status.message));
             }
@@ -188,7 +188,7 @@ fn is_missing_object(status: &Status) -> bool {
 }
 
 impl Found {
-    /// Returns the result without the managed fields of the source, because no caller reads these fields.
+    /// Returns the result without the source's managed fields, because no caller reads the managed fields.
     #[must_use]
     pub fn without_managed_fields(&self) -> Self {
         let mut found = self.clone();
@@ -206,8 +206,8 @@ impl Found {
     }
 
     /// Returns the current artifact of the source. Ignores the Ready condition, because the last artifact remains valid
-    /// while the upstream of the source is unreachable. Rejects the artifact of an older generation, because the source
-    /// controller will soon replace this artifact.
+    /// while the upstream of the source is unreachable. Rejects an artifact of an older generation, because the source
+    /// controller will soon replace such an artifact.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;
         let Some(object) = &self.object else { return Err(Unavailable::Stalled(format!("{what} does not exist"))) };
@@ -248,8 +248,8 @@ impl Found {
     }
 }
 
-/// Parses a kind in the format of command-line flags: `GitRepository` for a Flux kind, or `Kind.group.example.com` for
-/// a kind of another group.
+/// Parses a kind in the format that command-line flags use: `GitRepository` for a Flux kind, or
+/// `Kind.group.example.com` for a kind in another group.
 pub fn parse_kind(text: &str) -> GroupKind {
     match text.trim().split_once('.') {
         Some((kind, group)) => GroupKind::new(group, kind),
@@ -257,9 +257,9 @@ pub fn parse_kind(text: &str) -> GroupKind {
     }
 }
 
-/// Returns an identifier of the files in an artifact. The identifier consists of the checksum of the revision and a
-/// digest of the options that select files, such as `ignore` and included repositories. A change to these options
-/// changes the files, but not the revision.
+/// Returns an identifier for the files in an artifact. The identifier consists of the revision's checksum and a digest
+/// of the options that select files, such as `ignore` and included repositories. The digest is necessary, because a
+/// change to the options changes the files but not the revision.
 fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     let revision = Revision::parse(revision);
     let checksum = revision.checksum()?;
@@ -278,14 +278,14 @@ fn content_id(revision: &str, status: Option<&Value>) -> Option<String> {
     Some(format!("{checksum}+{digest}"))
 }
 
-/// Returns the revisions of included artifacts. In contrast to a digest, a revision does not change when Flux packs the
+/// Returns the revisions of the included artifacts. Unlike a digest, a revision does not change when Flux packs the
 /// artifact again.
 fn included_revisions(artifacts: &Value) -> Value {
     let revision = |artifact: &Value| artifact.get("revision").cloned().unwrap_or_default();
     artifacts.as_array().map(|artifacts| artifacts.iter().map(revision).collect()).unwrap_or_default()
 }
 
-/// Returns the condition of type `kind` of an object.
+/// Returns an object's condition of type `kind`.
 fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a serde_json::Value> {
     let conditions = object.data.pointer("/status/conditions").and_then(serde_json::Value::as_array);
     conditions?.iter().find(|condition| condition.get("type").and_then(serde_json::Value::as_str) == Some(kind))
@@ -297,7 +297,7 @@ fn is_stalled(object: &DynamicObject) -> bool {
     status.and_then(serde_json::Value::as_str) == Some("True")
 }
 
-/// Returns the message of the Ready condition as a suffix for the error "has no artifact yet".
+/// Returns the message of the Ready condition, as a suffix for the error "has no artifact yet".
 fn ready_message(object: &DynamicObject) -> String {
     match condition(object, READY).and_then(|c| c.get("message")).and_then(serde_json::Value::as_str) {
         Some(message) if !message.is_empty() => format!(": {message}"),

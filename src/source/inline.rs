@@ -97,7 +97,7 @@ impl InlineSource {
     }
 }
 
-/// Returns the source whose files the init containers provide.
+/// Returns the source for files that the init containers provide.
 pub fn from_init_containers() -> Resolved {
     resolve_in_pod(InPod::InitContainers, Directory::root())
 }

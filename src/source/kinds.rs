@@ -1,6 +1,6 @@
-//! Discovers the kinds that the API server serves, and their versions. One discovery request returns all kinds. This
-//! module caches the response. If a kind is missing from the cache, this module repeats the request, but at most once
-//! per `DISCOVERY_INTERVAL` for all callers.
+//! Discovers the API server's kinds and their versions. One discovery request returns all kinds. This module caches the
+//! response. If a kind is missing from the cache, this module repeats the request. All callers together cause at most
+//! one request per `DISCOVERY_INTERVAL`.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::source::Unavailable;
 
 /// Timeout for a discovery request.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between two discovery requests. The interval is shorter than the requeue interval of a Stack that
-/// waits for a kind, so each requeue repeats the discovery.
+/// Minimum interval between two discovery requests. The interval is shorter than the requeue interval for Stacks that
+/// wait for a kind, so each requeue repeats the discovery.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Verbs that a kind must support to be a source.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 /// Maximum number of kinds that a message lists.
 const MAX_LISTED_KINDS: usize = 8;
-/// Maximum number of missing kinds that this module logs. Other missing kinds appear only in the status of the Stacks
-/// that refer to them.
+/// Maximum number of missing kinds that this module logs. Further missing kinds appear only in the status of the Stacks
+/// that refer to these kinds.
 const MAX_LOGGED_KINDS: usize = 256;
 
 /// A group and kind, without a version.
@@ -93,7 +93,7 @@ impl Kinds {
         Kinds { client, table: Arc::default() }
     }
 
-    /// Returns the resource of a kind in the preferred version of the API server.
+    /// Returns the API resource for a kind in the API server's preferred version.
     pub async fn find(&self, kind: &GroupKind) -> Result<ApiResource, Unavailable> {
         // Holds the lock during the request, so that concurrent callers wait for the same response.
         let mut table = self.table.lock().await;
@@ -111,7 +111,7 @@ impl Kinds {
         table.find(kind)
     }
 
-    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Callers use this function
+    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Callers call this function
     /// when the API server no longer serves a cached kind.
     pub async fn invalidate(&self) {
         self.table.lock().await.is_stale = true;
@@ -138,8 +138,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// Returns the change in the availability of a kind since its last lookup, if any. Does not report a missing kind
-    /// after a failed discovery request.
+    /// Returns how the availability of a kind has changed since the last lookup, if at all. Does not report a missing
+    /// kind after a failed discovery request.
     fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);

@@ -14,7 +14,7 @@ use crate::source::kinds::GroupKind;
 
 pub use resolution::{Origin, Resolved, Unavailable};
 
-/// Returns the reference to the source object of a Stack.
+/// Returns the reference to a Stack's source object.
 pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     match (&spec.flux_source, &spec.program_ref) {
         (Some(source), None) => Reference::parse(source),
@@ -31,9 +31,9 @@ pub fn reference(spec: &StackSpec) -> Result<Reference, Unavailable> {
     }
 }
 
-/// Returns the source of a Stack that refers to neither an object nor a repository. This source is the inline source in
-/// the `workspaceTemplate`, if any, or otherwise the files of the init containers. Returns `None` if the Stack refers
-/// to an object or a repository.
+/// Returns the source for a Stack that refers to neither a source object nor a repository. The source is the inline
+/// source in the `workspaceTemplate`, if any. Otherwise, the init containers provide the files. Returns `None` if the
+/// Stack refers to a source object or a repository.
 pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable> {
     let inline = template_source(spec)?;
     let object = [
@@ -51,7 +51,7 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
     }
 }
 
-/// Returns the repository of a Stack, if the spec or the `workspaceTemplate` of the Stack contains a repository.
+/// Returns a Stack's repository, if the Stack's spec or `workspaceTemplate` contains one.
 pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::RepositorySpec>, Unavailable> {
     if let Some(repository) = git::RepositorySpec::of_stack(spec, namespace).map_err(Unavailable::Invalid)? {
         return Ok(Some(repository));
@@ -60,7 +60,7 @@ pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::Repos
     Ok(repository.map(|repository| git::RepositorySpec { interval: git::interval(spec), ..repository }))
 }
 
-/// Returns the inline source in the `workspaceTemplate` of a Stack.
+/// Returns the inline source in a Stack's `workspaceTemplate`.
 fn template_source(spec: &StackSpec) -> Result<inline::InlineSource, Unavailable> {
     let template = spec.workspace_template.as_ref().and_then(|template| template.get("spec"));
     Ok(template.map(inline::InlineSource::of_template).transpose().map_err(in_template)?.unwrap_or_default())
@@ -70,8 +70,8 @@ fn in_template(error: inline::InlineSourceError) -> Unavailable {
     Unavailable::Invalid(format!("spec.workspaceTemplate.spec: {error}"))
 }
 
-/// Returns the kind, namespace and name of each source object of a Stack in the namespace `own`, including the sources
-/// of its policy packs. For an invalid spec with two sources of the program, returns both objects.
+/// Returns the kind, namespace and name of each source object that a Stack in the namespace `own` uses. The result
+/// includes the policy pack sources. If an invalid spec contains two program sources, returns both objects.
 pub fn named_objects(spec: &StackSpec, own: &str) -> Vec<(GroupKind, (String, String))> {
     let flux = spec.flux_source.iter().map(|source| &source.source_ref);
     let flux = flux.chain(spec.policy_packs.iter().map(|pack| &pack.source_ref));

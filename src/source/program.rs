@@ -1,5 +1,5 @@
-//! Program sources: renders the content of a Program as a project file and packs the file into an artifact. The
-//! artifact depends only on the Program, so every replica can build the same artifact at any time.
+//! Program sources: renders a Program's content as a project file, and packs the file into an artifact. The artifact
+//! depends only on the Program, so every replica can build the same artifact at any time.
 
 pub mod check;
 mod config;
@@ -26,7 +26,7 @@ pub struct Made {
     pub digest: Digest,
     /// The generation of the Program.
     pub revision: String,
-    /// Requirements for the config of every stack that runs the Program.
+    /// Requirements that the config of every stack with this Program must meet.
     pub needs: Vec<String>,
 }
 
@@ -47,10 +47,10 @@ pub fn make(program: &Program) -> Result<Made, String> {
     Ok(Made { bytes, digest, revision, needs })
 }
 
-/// Maximum number of problems in a message.
+/// Maximum number of problems that a message lists.
 const LISTED: usize = 10;
 
-/// Joins the first `LISTED` sentences into one line and appends the number of omitted sentences.
+/// Joins the first `LISTED` sentences into one line, and appends the number of omitted sentences.
 pub fn listed(sentences: &[String]) -> String {
     let more = match sentences.len().saturating_sub(LISTED) {
         0 => String::new(),
@@ -89,7 +89,7 @@ fn archive(program: &Program) -> Result<Vec<u8>, RenderError> {
     Ok(pack_file(PROJECT_FILE, render(program)?.as_bytes())?)
 }
 
-/// Returns the current artifact of a Program.
+/// Returns a Program's current artifact.
 pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved, Unavailable> {
     let what = format!("Program {}/{}", object.namespace().unwrap_or_default(), object.name_any());
     let program: Program =

@@ -8,12 +8,12 @@ use std::sync::Arc;
 /// The current artifact of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The origin of the content of the artifact.
+    /// The origin of the artifact's content.
     pub origin: Origin,
     /// The revision of the source, for example `main@sha1:…`.
     pub revision: String,
-    /// The revision from which the artifact was built, for example the Git commit of an artifact in a registry. `None`
-    /// if the source does not report this revision.
+    /// The revision from which the artifact was built, for example the Git commit for an OCI artifact. `None` if the
+    /// source does not report this revision.
     pub origin_revision: Option<String>,
     /// The Git metadata of the source. `None` if the source does not report metadata.
     pub metadata: Option<SourceMetadata>,
@@ -21,13 +21,13 @@ pub struct Resolved {
     pub digest: Digest,
     /// The directory of the Pulumi project in the archive.
     pub directory: Directory,
-    /// An identifier of the revision and the files: equal for all archives of the same revision with the same files.
-    /// `None` if only the digest identifies the files.
+    /// An identifier that is equal for all archives of the same revision with the same files. `None` if only the digest
+    /// identifies the files.
     pub content_id: Option<String>,
 }
 
 impl Resolved {
-    /// Returns the digest of the files that match `spec.paths` of the Stack, if `spec.paths` is set.
+    /// Returns the digest of the files that match the Stack's `spec.paths`, if `spec.paths` is set.
     pub fn selection(&self) -> Option<&str> {
         match &self.origin {
             Origin::Git(origin) => origin.selection.as_deref(),
@@ -36,10 +36,10 @@ impl Resolved {
     }
 }
 
-/// The origin of the content of an artifact.
+/// The origin of an artifact's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The URL of the artifact. The URL can become invalid at any time.
+    /// The URL at which an artifact server provides the archive. The URL can become invalid at any time.
     Url(String),
     /// An archive that the controller built from the source object.
     Made(Arc<[u8]>),
@@ -49,14 +49,14 @@ pub enum Origin {
     InPod,
 }
 
-/// The reason why no artifact of a source is available.
+/// The reason why a source's artifact is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The source is not ready yet, or the controller temporarily cannot read it. A retry can succeed.
     #[error("{0}")]
     NotYet(String),
-    /// The source does not exist, or its current state is unusable. A user must create or change an object, or push
-    /// another commit. The next retry detects the change.
+    /// The source does not exist, or the controller cannot use its current state. A user must create or change an
+    /// object, or push another commit. The controller detects the change when it retries.
     #[error("{0}")]
     Stalled(String),
     /// The lookup is in progress. The result of the lookup triggers a reconciliation of the Stack.

@@ -1,4 +1,4 @@
-//! Tests malicious repositories, servers and Stacks. Each attack must cause a specific message, must use a limited
+//! Tests malicious repositories, servers and Stacks. Each attack must fail with a specific message, must use a limited
 //! amount of memory, and must not affect other repositories.
 
 use std::collections::BTreeSet;
@@ -17,11 +17,11 @@ use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Maximum growth of the memory of this process during an attack, in bytes. Other tests in the same process also use
-/// this memory.
+/// Maximum growth of the memory of this process during an attack, in bytes. The limit includes the memory that other
+/// tests in the same process use.
 const GROWTH: u64 = 256 << 20;
 
-/// Returns the resident memory of this process in bytes.
+/// Returns this process's resident memory, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -137,7 +137,7 @@ async fn many_uses_of_an_object_at_the_end_of_a_delta_chain_are_rejected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_do_not_fit_in_memory_are_rejected() {
-    // Each base in the chain stays in memory while further deltas refer to the base.
+    // Each base in a delta chain stays in memory while further deltas refer to the base.
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
     place = pack.add_repetition(place, 60);
@@ -228,10 +228,10 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
     until_ended(&controller, &slow, &mut ended, 2).await;
 }
 
-/// Namespace, name and source of a Stack.
+/// A Stack's namespace, name and source.
 type StackSource = (&'static str, String, Value);
 
-/// Starts a fetch from a server that sends one byte per second, and returns the Stack of the fetch.
+/// Starts a fetch from a server that sends one byte per second, and returns the Stack that triggered the fetch.
 async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> StackSource {
     let (commit, pack) = nested_deltas(0);
     let url = EvilServer { slow: &["pack"], ..EvilServer::with_main(commit, pack) }.start().await;
@@ -268,8 +268,8 @@ async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     start.elapsed()
 }
 
-/// Waits until the controller has ended `count` fetches because other namespaces wait for a slot. `ended` collects the
-/// names of the Stacks of these fetches, because the next fetch of a Stack clears its error.
+/// Waits until the controller has aborted `count` fetches because other namespaces wait for a slot. `ended` collects
+/// the names of the affected Stacks, because the next fetch for a Stack clears its error.
 async fn until_ended(controller: &Controller, slow: &[StackSource], ended: &mut BTreeSet<String>, count: usize) {
     let start = Instant::now();
     loop {
@@ -353,11 +353,11 @@ async fn child_processes_have_no_environment_or_credentials_as_arguments() {
     assert_eq!(read("oom_score_adj").trim(), "1000");
 }
 
-/// Memory limit of the child process that handles a connection, in bytes. The test identifies these processes by this
-/// limit in `/proc/PID/limits`.
+/// Memory limit for the child process that handles a connection, in bytes. The test uses this limit to identify the
+/// child processes in `/proc/PID/limits`.
 const QUERY_MEMORY_LIMIT: u64 = 64 << 20;
 
-/// Returns the child processes of this process with this role.
+/// Returns this process's child processes that have this role.
 fn children(role: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_child = |process: &PathBuf| {

@@ -1,4 +1,4 @@
-//! Tests credentials for Git over HTTP, and the hosts to which the controller sends the credentials.
+//! Tests credentials for Git over HTTP, and to which hosts the controller sends credentials.
 
 use std::process::Command;
 
@@ -110,7 +110,7 @@ async fn a_redirect_to_the_repository_is_followed() {
     assert_eq!(resolved.revision, format!("main@sha1:{}", repository.head()));
 }
 
-/// Returns an RSA key as PEM in the traditional format or as PKCS#8, and its public key as PKCS#1.
+/// Returns an RSA private key in PEM format, either traditional or PKCS#8, and the public key as PKCS#1.
 fn app_key(directory: &TempDir, traditional: bool) -> (String, Vec<u8>) {
     let path = directory.path().join(format!("app-{traditional}.pem"));
     let run = |arguments: &[&str]| {

@@ -1,5 +1,5 @@
-//! A malicious server, which implements version 2 of the Git protocol over HTTP. The server sends packs that `git`
-//! would never create.
+//! A malicious server that implements version 2 of the Git protocol over HTTP. The server sends packs that `git` would
+//! never create.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Pack {
         self.object(Kind::Commit, format!("tree {tree}\nauthor {author}\ncommitter {author}\n\nharm\n").as_bytes()).0
     }
 
-    /// Adds the header of an entry, and returns the offset of the entry.
+    /// Adds an entry header, and returns the offset of the entry.
     fn start_entry(&mut self, number: u8, size: usize) -> usize {
         let offset = self.bytes.len();
         self.objects += 1;
@@ -190,7 +190,7 @@ impl EvilServer {
     }
 }
 
-/// Reads the headers and the body of a request.
+/// Reads a request's headers and body.
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
     let mut buffer = [0; 4096];
@@ -227,7 +227,7 @@ fn packfile(pack: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Returns a list of references with a size of about `bytes` bytes. The last reference is `main`.
+/// Returns a reference list of about `bytes` bytes. The last reference is `main`.
 pub fn long_list(bytes: usize, main: ObjectId) -> Vec<u8> {
     let mut list = Vec::with_capacity(bytes + 100);
     let mut number = 0;

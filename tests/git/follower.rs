@@ -1,4 +1,4 @@
-//! Fixture with the part of the controller that polls repositories, and an artifact store.
+//! Fixture that consists of a repository poller and an artifact store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::secrets::Secrets;
 
-/// Timeout of a response, which is sufficient for a slow machine.
+/// Timeout for a response. The value is sufficient on a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Controller {
@@ -41,7 +41,7 @@ impl Controller {
         Self::with(Limits::default()).await
     }
 
-    /// Creates a controller that can connect to the test servers on loopback.
+    /// Creates a controller that can connect to the test servers on loopback addresses.
     pub async fn with(limits: Limits) -> Self {
         Self::with_addresses(Limits { local_addresses: true, ..limits }).await
     }
@@ -69,7 +69,7 @@ impl Controller {
         Controller { git, store, secrets, directory, requeued, end }
     }
 
-    /// Writes a file with certificates or host keys. The controller trusts these certificates or keys for all Stacks.
+    /// Writes a file with CA certificates or host keys. The controller trusts the file's content for all Stacks.
     pub fn trust(&self, name: &str, text: &str) {
         std::fs::write(self.directory.path().join("trust").join(name), text).unwrap();
     }
@@ -95,8 +95,8 @@ impl Controller {
         self.git.resolve(&(namespace.to_owned(), stack.to_owned()), &repository, lookup)
     }
 
-    /// Waits for the final result for a Stack. Like the controller, reads the result again only after the poller has
-    /// requeued the Stack.
+    /// Waits for the final result for a Stack. Like the real controller, reads the result again only after the poller
+    /// has requeued the Stack.
     pub async fn resolve_as(&mut self, stack: &str, fields: &Value, lookup: &Lookup) -> Result<Resolved, String> {
         loop {
             match self.immediate_result(stack, fields, lookup) {
@@ -151,7 +151,7 @@ impl Controller {
         assert!(requeued.is_ok(), "{stack} was not requeued within {TEST_TIMEOUT:?}: {what}");
     }
 
-    /// Returns the type and the content or target of each file in an artifact, by name.
+    /// Maps the name of each file in an artifact to the file's type and its content or target.
     pub fn files(&self, resolved: &Resolved) -> BTreeMap<String, String> {
         let archive = self.store.open_artifact(&resolved.digest).unwrap().expect("stored artifact");
         let to = TempDir::new().unwrap();
@@ -162,7 +162,7 @@ impl Controller {
     }
 }
 
-/// Returns the Git origin of an artifact.
+/// Returns the Git repository and commit from which an artifact was built.
 pub fn origin(resolved: &Resolved) -> &git::Origin {
     match &resolved.origin {
         Origin::Git(origin) => origin,

@@ -21,14 +21,14 @@ pub struct GitHub {
 
 #[derive(Clone)]
 struct Api {
-    /// Public key of the App as PKCS#1.
+    /// The App's public key as PKCS#1.
     key: Arc<Vec<u8>>,
     exchanges: Arc<AtomicUsize>,
     token: Arc<Mutex<String>>,
 }
 
 impl GitHub {
-    /// Starts an API with the GitHub App 12 and its installation 34.
+    /// Starts an API server that accepts only the GitHub App 12 and its installation 34.
     pub async fn start(key: Vec<u8>, token: &str) -> Self {
         let (exchanges, token) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(token.to_owned())));
         let api = Api { key: Arc::new(key), exchanges: Arc::clone(&exchanges), token: Arc::clone(&token) };
@@ -62,7 +62,7 @@ async fn exchange(State(api): State<Api>, Path(id): Path<String>, headers: Heade
     (StatusCode::CREATED, json!({"token": token, "expires_at": ends.to_string()}).to_string())
 }
 
-/// Returns the claims of the JWT if its signature matches the key of the App.
+/// Returns the JWT's claims if the signature matches the App's key.
 fn claims(api: &Api, headers: &HeaderMap) -> Option<Value> {
     let statement = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?.to_owned();
     let (text, signature) = statement.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! HTTP server that calls the HTTP backend of Git. The server counts requests, and optionally requires credentials.
+//! HTTP server that runs `git http-backend`. The server counts requests, and optionally requires credentials.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::repository::Repository;
 
-/// Maximum size of a request in bytes.
+/// Maximum size of a request, in bytes.
 const MAX_REQUEST: usize = 16 << 20;
 
 pub struct Server {
@@ -72,7 +72,7 @@ impl Server {
         *self.shared.login.lock().unwrap() = Some((user.to_owned(), password.to_owned()));
     }
 
-    /// Returns the number of requests for the capabilities, and the number of fetches.
+    /// Returns the number of capability requests and the number of fetches.
     pub fn requests(&self) -> (usize, usize) {
         (self.shared.lists.load(Ordering::SeqCst), self.shared.fetches.load(Ordering::SeqCst))
     }
@@ -138,7 +138,7 @@ fn header(request: &Request, name: HeaderName) -> String {
     request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-/// Converts the output of a CGI program to a response.
+/// Converts a CGI program's output to a response.
 fn response(output: &[u8]) -> Response<Body> {
     let end = output.windows(4).position(|part| part == b"\r\n\r\n").expect("end of the headers");
     let mut response = Response::new(Body::from(output[end + 4..].to_vec()));

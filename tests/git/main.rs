@@ -1,6 +1,6 @@
-//! Tests polls of Git repositories with real servers on loopback. The servers are the HTTP backend of Git without TLS
-//! and with a private certificate authority, the OpenSSH server, a minimal GitHub API, and servers with faults. A
-//! minimal API server provides Secrets, so the tests need no cluster.
+//! Tests polling Git repositories on real servers, which listen on loopback addresses. The servers are `git
+//! http-backend` with and without TLS, the OpenSSH server, a minimal GitHub API, and servers with faults. A minimal
+//! Kubernetes API server provides Secrets, so the tests need no cluster.
 
 #![allow(
     clippy::unwrap_used,

@@ -18,7 +18,7 @@ async fn five_hundred_stacks_on_one_repository_share_one_poll_and_fetch() {
         resolved.push(controller.resolve_as(&format!("app-{index}"), &fields, &Lookup::default()).await.unwrap());
     }
     assert!(resolved.iter().all(|other| other.digest == resolved[0].digest));
-    // A fetch uses a second connection, which requests the capabilities again.
+    // A fetch opens a second connection and requests the capabilities again.
     assert_eq!(server.requests(), (2, 1));
     repository.write("more", "more");
     let commit = repository.commit();

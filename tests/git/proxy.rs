@@ -1,4 +1,4 @@
-//! Tests proxies that environment variables select. Environment variables affect all tests of a process, so these tests
+//! Tests proxies that environment variables select. Environment variables affect all tests in a process, so these tests
 //! start another process.
 
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::follower::Controller;
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// URL with a host name that does not resolve, so only a proxy can connect to it.
+/// URL whose host name does not resolve, so only a proxy can connect to the server.
 const PROXIED_URL: &str = "http://git.invalid/app";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Tests the resolution of references to commits in repositories that `git` has created.
+//! Tests that references resolve to the correct commits. The program `git` creates the repositories.
 
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A working copy. The servers provide the `.git` directory of the working copy.
+/// A working copy. The servers serve the working copy's `.git` directory.
 pub struct Repository {
     directory: TempDir,
 }
@@ -39,7 +39,7 @@ impl Repository {
         repository
     }
 
-    /// Returns the root directory of the servers, which contains the repository in the subdirectory `app`.
+    /// Returns the root directory for servers, which contains the repository in the subdirectory `app`.
     pub fn root(&self) -> &Path {
         self.directory.path()
     }

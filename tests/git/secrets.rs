@@ -12,7 +12,7 @@ use base64::Engine as _;
 use kube::{Client, Config};
 use serde_json::json;
 
-/// Values of the Secrets, by the name of the Secret and by the key.
+/// Maps each Secret's name to its keys and values.
 type Data = Arc<Mutex<BTreeMap<String, BTreeMap<String, String>>>>;
 
 #[derive(Clone, Default)]
@@ -25,7 +25,7 @@ impl Secrets {
         self.0.lock().unwrap().insert(name.to_owned(), entries);
     }
 
-    /// Starts an API server that provides only these Secrets, and returns a client of this API server.
+    /// Starts an API server that provides only these Secrets, and returns a client for the API server.
     pub async fn client(&self) -> Client {
         let router =
             Router::new().route("/api/v1/namespaces/{namespace}/secrets/{name}", get(secret)).with_state(self.clone());

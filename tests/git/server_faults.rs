@@ -1,5 +1,5 @@
-//! Tests servers and repositories with faults. Each fault must cause a specific message, and must not exceed the limits
-//! of the controller.
+//! Tests servers and repositories with faults. Each fault must result in a specific message, and must not make the
+//! controller exceed its limits.
 
 use std::time::Duration;
 

@@ -49,8 +49,8 @@ fn program() -> PathBuf {
 }
 
 impl SshServer {
-    /// Starts a server with a repository for clients with this key. If `accept_version` is true, the server accepts the
-    /// environment variable that selects version 2 of the Git protocol.
+    /// Starts a server that provides a repository to clients with this key. If `accept_version` is true, the server
+    /// accepts the environment variable that selects version 2 of the Git protocol.
     pub fn of(repository: &Repository, authorized: &str, accept_version: bool) -> Self {
         let directory = TempDir::new().unwrap();
         let root = directory.path();
@@ -60,7 +60,7 @@ impl SshServer {
         fs::set_permissions(root.join("authorized_keys"), fs::Permissions::from_mode(0o600)).unwrap();
         let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap().trim().to_owned();
         if user == "root" {
-            // If `sshd` runs as root, it does not start without this directory.
+            // As root, `sshd` starts only if this directory exists.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -102,7 +102,7 @@ impl SshServer {
         format!("ssh://{}@127.0.0.1:{}{path}", self.user, self.port)
     }
 
-    /// Returns a line of a `known_hosts` file with one of the host keys of the server.
+    /// Returns a `known_hosts` line that contains one of the server's host keys.
     pub fn known_host(&self, key: &str) -> String {
         let public = fs::read_to_string(self.directory.path().join(key).with_extension("pub")).unwrap();
         format!("[127.0.0.1]:{} {public}", self.port)

@@ -1,4 +1,4 @@
-//! TLS proxy in front of a server without TLS. A private certificate authority has signed the certificate of the proxy.
+//! TLS proxy in front of a server without TLS. A private certificate authority has signed the proxy's certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tokio_rustls::TlsAcceptor;
 
 pub struct Tls {
     pub address: SocketAddr,
-    /// Certificate of the certificate authority as PEM.
+    /// CA certificate in PEM format.
     pub authority: String,
 }
 
 impl Tls {
-    /// Starts a proxy that forwards the data of TLS connections to a server without TLS.
+    /// Starts a proxy that terminates TLS connections and forwards the data to a server without TLS.
     pub async fn in_front_of(plain: SocketAddr) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Tests the content of artifacts that the controller creates from commits.
+//! Tests the content of the artifacts that the controller creates from commits.
 
 use serde_json::json;
 

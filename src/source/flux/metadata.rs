@@ -1,4 +1,4 @@
-//! Git metadata of the artifact of a Flux source.
+//! Git metadata for artifacts that Flux sources provide.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,17 @@ use crate::api::auto::SourceMetadata;
 use crate::artifact::Directory;
 use crate::source::git::{directory_name, full_name, name_and_commit, repository_url};
 
-/// Metadata key of the revision from which an artifact was built. Flux copies the metadata from the OCI manifest.
+/// Metadata key whose value is the revision from which an artifact was built. Flux copies the metadata from the OCI
+/// manifest.
 pub(super) const ORIGIN_REVISION: &str = "org.opencontainers.image.revision";
-/// Metadata key of the URL of the repository from which an artifact was built.
+/// Metadata key whose value is the URL of the Git repository from which an artifact was built.
 const ORIGIN: &str = "org.opencontainers.image.source";
 
-/// Returns the metadata of an artifact of a GitRepository.
+/// Returns the metadata for an artifact that a GitRepository provides.
 pub(super) fn of_repository(object: &DynamicObject, revision: &str, directory: &Directory) -> Option<SourceMetadata> {
     let field = |pointer: &str| object.data.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
-    // In Flux, the commit takes precedence over the tag. If the commit is set, the name in the revision is a branch.
+    // In Flux, the commit takes precedence over the tag. If the spec sets the commit, the name in the revision is a
+    // branch.
     let is_tag = field("/spec/ref/commit").is_none()
         && (field("/spec/ref/semver").is_some() || field("/spec/ref/tag").is_some());
     let (name, head) = name_and_commit(revision).unzip();
@@ -31,8 +33,8 @@ pub(super) fn of_repository(object: &DynamicObject, revision: &str, directory: &
     known(metadata)
 }
 
-/// Returns the metadata of an artifact that was built from a Git repository, for example of an OCI artifact in a
-/// registry. The metadata contains no directory, because the directory in the repository is unknown.
+/// Returns the metadata for an artifact that was built from a Git repository, for example an OCI artifact. The metadata
+/// contains no directory, because the project's directory in the repository is unknown.
 pub(super) fn of_artifact(artifact: &BTreeMap<String, String>) -> Option<SourceMetadata> {
     let (name, head) = artifact.get(ORIGIN_REVISION).and_then(|revision| name_and_commit(revision)).unzip();
     let metadata = SourceMetadata {
@@ -45,7 +47,7 @@ pub(super) fn of_artifact(artifact: &BTreeMap<String, String>) -> Option<SourceM
     known(metadata)
 }
 
-/// Returns the metadata, or `None` if the metadata contains neither a repository nor a commit.
+/// Returns the metadata, or `None` if neither the repository nor the commit is known.
 fn known(metadata: SourceMetadata) -> Option<SourceMetadata> {
     let metadata = metadata.bounded();
     (metadata.repository_url.is_some() || metadata.head.is_some()).then_some(metadata)

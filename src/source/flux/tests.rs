@@ -1,4 +1,4 @@
-//! Tests for parsing references and for reading artifacts from the status of a source.
+//! Tests for parsing references and for reading artifacts from a source's status.
 
 use serde_json::json;
 

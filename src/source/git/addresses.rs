@@ -1,6 +1,6 @@
-//! Blocks loopback, link-local and unspecified addresses, for example the address of the metadata service of a cloud
-//! provider. Without this restriction, a user who sets a repository URL could reach services at these addresses with a
-//! URL, a DNS name or a redirect.
+//! Blocks loopback, link-local and unspecified addresses, for example the address of a cloud provider's metadata
+//! service. Otherwise, a user who sets a repository URL could reach services at such addresses with a URL, a DNS name
+//! or a redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +42,7 @@ fn is_local(address: IpAddr) -> bool {
 /// A DNS resolver that removes blocked addresses from the results. The HTTP client uses this resolver.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Host names of proxies. A proxy may have any address, because the administrator of the controller configures the
+    /// Host names of proxies. A proxy may have any address, because the controller's administrator configures the
     /// proxies.
     pub proxies: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Limits the duration, the idle time and the amount of data of a connection to a server. Records the first error of
-//! the connection, because the protocol library returns errors only as text.
+//! Limits how long a connection to a server lasts, how long it is idle, and how much data the server sends. Records the
+//! first error on the connection, because the protocol library returns errors only as strings.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,19 @@ use tokio::runtime::Runtime;
 
 use crate::source::git::error::GitError;
 
-/// Timeout for the next data from a server.
+/// Timeout for each read from a server.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The minimum data rate of a server: a number of bytes in each time window. The first window starts with the first
-/// byte. Without a minimum data rate, a server that sends single bytes could occupy a slot until the connection times
-/// out.
+/// The minimum data rate of a server, as a number of bytes per time window. The first window starts when the first byte
+/// arrives. Without a minimum data rate, a server that sends single bytes could occupy a slot until the connection
+/// times out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MinRate {
     pub bytes: u64,
     pub window: Duration,
 }
 
-/// The time limit, the minimum data rate and the allowed addresses of a connection.
+/// The conditions for a connection: its time limit, minimum data rate and allowed addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub time: Duration,
@@ -32,7 +32,7 @@ pub struct Terms {
     pub local_addresses: bool,
 }
 
-/// The limits of one connection, and the amount of data that the server may still send.
+/// The limits for one connection, and the amount of data that the server may still send.
 #[derive(Debug)]
 pub struct Budget {
     runtime: Runtime,
@@ -41,7 +41,7 @@ pub struct Budget {
     deadline: Instant,
     allowance: Mutex<Allowance>,
     window: Mutex<Option<Window>>,
-    /// The first error of the connection, which causes all later errors.
+    /// The first error on the connection, which causes all later errors.
     failure: Mutex<Option<GitError>>,
     /// Flag that the budget sets after an error to stop long computations.
     pub interrupt: AtomicBool,
@@ -63,7 +63,7 @@ struct Allowance {
 }
 
 impl Budget {
-    /// Creates the budget of a connection. `what` describes the purpose of the connection in error messages.
+    /// Creates the budget of a connection. In error messages, `what` describes the purpose of the connection.
     ///
     /// # Errors
     /// Fails if the async runtime cannot start.
@@ -82,7 +82,7 @@ impl Budget {
         })
     }
 
-    /// Sets the description (`what`) and the maximum size (`limit`) of the next data from the server.
+    /// Sets the description (`what`) and the maximum size (`limit`) of the data that the server sends next.
     pub fn allow(&self, what: &'static str, limit: u64) {
         *self.allowance.lock().unwrap_or_else(PoisonError::into_inner) = Allowance { what, limit, left: limit };
     }
@@ -101,7 +101,7 @@ impl Budget {
         }
     }
 
-    /// Fails if the data rate of the server is below the minimum.
+    /// Fails if the server's data rate is below the minimum.
     fn check_rate(&self, count: u64, now: Instant) -> io::Result<()> {
         let MinRate { bytes, window } = self.terms.min_rate;
         let mut open = self.window.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits for `work`. Fails after `READ_TIMEOUT` or when the time limit of the connection expires.
+    /// Waits for `work`. Fails after `READ_TIMEOUT`, or when the connection reaches its time limit.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let timeout = left.min(READ_TIMEOUT);
@@ -143,17 +143,18 @@ impl Budget {
         io::Error::other(text)
     }
 
-    /// Returns the recorded error, or the error of the protocol library if no error is recorded.
+    /// Returns the recorded error, or the protocol library's error if no error is recorded.
     pub fn reason(&self, error: &dyn std::fmt::Display) -> GitError {
         let recorded = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         recorded.unwrap_or_else(|| GitError::Protocol(one_line(&error.to_string())))
     }
 }
 
-/// Maximum number of characters of external text in a message.
+/// Maximum number of characters that a message quotes from an external string.
 const MAX_QUOTED: usize = 300;
 
-/// Converts external text to a single line for a message. Removes control characters and limits the length.
+/// Converts an external string to a single line for a message. Removes control characters and limits the length of the
+/// string.
 pub fn one_line(text: &str) -> String {
     let clean: Vec<&str> =
         text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();

@@ -16,25 +16,25 @@ use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::spec::{Key, Origin, RepositorySpec};
 use crate::source::{Origin as SourceOrigin, Resolved, Unavailable};
 
-/// The namespace and the name of a Stack or of a Workspace.
+/// The namespace and the name of a Stack or a Workspace.
 pub type Follower = (String, String);
 
-/// The artifact of the last run of a Stack. The digest comes from the status of the Stack, so the cache needs no fetch
-/// to determine the digest.
+/// The artifact that the last run of a Stack used. The digest comes from the Stack's status, so the cache does not need
+/// to fetch the commit to determine the digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownArtifact {
-    /// The revision of the artifact, or the hash of the commit.
+    /// The artifact's revision, or the commit hash.
     pub revision: String,
     pub digest: Digest,
     pub selection: Option<String>,
-    /// The Git metadata of the last run, which can belong to an earlier commit.
+    /// The Git metadata from the last run, which can belong to an earlier commit.
     pub metadata: Option<SourceMetadata>,
 }
 
-/// The data about a Stack that the cache needs to look up the current commit of its repository.
+/// The data about a Stack that the cache needs to look up the repository's current commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup {
-    /// The last reconcile request of a user for the Stack.
+    /// A user's last reconcile request for the Stack.
     pub request: Option<String>,
     /// Whether no run of the Stack has handled the request yet.
     pub is_new: bool,
@@ -55,7 +55,7 @@ struct Repository {
     followers: HashMap<Follower, Following>,
     /// Total number of requests for an immediate query.
     requests: u64,
-    /// Number of these requests that the last response covers.
+    /// Number of requests that the last response covers.
     completed_requests: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
@@ -64,7 +64,7 @@ struct Repository {
     /// Whether a follower waits for the content of the tip.
     needs_content: bool,
     notify: Arc<Notify>,
-    /// Token that the cache cancels with the removal of the last follower.
+    /// Token that the cache cancels when it removes the last follower.
     abandoned: CancellationToken,
 }
 
@@ -74,9 +74,9 @@ pub struct Fetched {
     pub commit: String,
     pub digest: Digest,
     pub warnings: Vec<String>,
-    /// The author, the committer and the message of the commit.
+    /// The commit's author, committer and message.
     pub metadata: SourceMetadata,
-    /// For each list of paths, the digest of the matching files or the reason why the digest is missing.
+    /// Maps each path list to the digest of the matching files, or to the reason why the digest is missing.
     pub selections: BTreeMap<Paths, Result<String, String>>,
 }
 
@@ -86,25 +86,28 @@ struct Following {
     interval: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Minimum value of `completed_requests`. With a lower value, the cached response is outdated for this follower.
+    /// Minimum value of `completed_requests`. If the actual value is lower, the cached response is outdated for this
+    /// follower.
     required_requests: u64,
 }
 
 /// The next action for a repository.
 #[derive(Clone, Debug)]
 pub enum NextAction {
-    /// Stop the task, because the repository has no followers.
+    /// Stop following the repository, because the repository has no followers.
     Stop,
     /// Query the server. The response covers this number of requests.
     Query(u64),
-    /// Fetch the tip and compute digests for these lists of paths: the distinct lists of all followers.
+    /// Fetch the tip and compute digests for the path lists. The second field contains the distinct path lists of all
+    /// followers.
     Fetch(Tip, Vec<Paths>),
     /// Wait for the next poll or for a notification.
     Wait(Arc<Notify>),
 }
 
 impl Cache {
-    /// Adds or updates a follower. Returns `true` if the repository is new and the caller must start a task for it.
+    /// Adds or updates a follower. Returns `true` if the repository is new. The caller must then start an async task
+    /// that follows the repository.
     pub fn add_follower(&mut self, follower: &Follower, spec: &RepositorySpec, lookup: &Lookup) -> bool {
         if self.followers.get(follower).is_some_and(|key| *key != spec.key) {
             self.forget(follower);
@@ -146,8 +149,8 @@ impl Cache {
         }
     }
 
-    /// Returns a token that the cache cancels with the removal of the last follower of the repository. The cancellation
-    /// ends the action in progress.
+    /// Returns a token that the cache cancels when it removes the repository's last follower. The cancellation aborts
+    /// the action in progress.
     pub fn abandoned(&self, key: &Key) -> CancellationToken {
         self.repositories.get(key).map(|repository| repository.abandoned.clone()).unwrap_or_default()
     }
@@ -183,14 +186,14 @@ impl Cache {
         }
     }
 
-    /// Returns whether no follower waits for the current query: the cached tip is valid, and the last response already
-    /// covers the `requests` requests of the query.
+    /// Returns whether no follower waits for the current query. This is the case if the cached tip is valid, and if the
+    /// last response already covers the `requests` requests that triggered the query.
     pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {
         let repository = self.repositories.get(key).filter(|repository| matches!(repository.tip, Some(Ok(_))));
         repository.is_some_and(|repository| repository.completed_requests >= requests)
     }
 
-    /// Returns the distinct namespaces of the followers of a repository.
+    /// Returns the distinct namespaces of a repository's followers.
     pub fn namespaces(&self, key: &Key) -> Vec<String> {
         let followers = self.repositories.get(key).map(|repository| repository.followers.keys());
         let mut namespaces: Vec<String> =
@@ -200,13 +203,13 @@ impl Cache {
         namespaces
     }
 
-    /// Returns the poll interval of a repository: the shortest interval of its followers.
+    /// Returns a repository's poll interval, which is the shortest interval of its followers.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
         self.repositories.get(key)?.followers.values().map(|following| following.interval).min()
     }
 
     /// Records a response that covers `requests` requests. Returns the followers to reconcile. Returns no followers if
-    /// the tip is new, because the caller reconciles the followers after the fetch of the tip.
+    /// the tip is new, because the caller reconciles the followers after it has fetched the tip.
     pub fn record_tip(&mut self, key: &Key, requests: u64, tip: Result<Tip, Unavailable>) -> Vec<Follower> {
         let Some(repository) = self.repositories.get_mut(key) else { return Vec::new() };
         let before = repository.completed_requests;
@@ -241,7 +244,7 @@ impl Cache {
 impl Repository {
     fn new(key: &Key) -> Self {
         match &key.reference {
-            // A commit hash needs no query, because the hash always resolves to the same commit.
+            // A commit hash requires no query, because the hash always resolves to the same commit.
             Reference::Commit(_) => Repository {
                 tip: key.reference.select([]).map(Ok),
                 completed_requests: u64::MAX,
@@ -310,8 +313,8 @@ impl Repository {
             let artifact = (content.digest.clone(), content.metadata.clone());
             return Ok(resolved(spec, tip, artifact, selection, content.warnings.clone()));
         }
-        // The error of a fetch takes precedence over the digest of the last run, because a fetch starts only if a
-        // follower needs the content.
+        // A fetch error takes precedence over the digest from the last run, because a fetch starts only if a follower
+        // needs the content.
         if let Some((_, why)) = self.failed.as_ref().filter(|(commit, _)| *commit == tip.commit) {
             return Err(why.clone());
         }
@@ -333,7 +336,7 @@ fn is_of(known: &KnownArtifact, tip: &Tip) -> bool {
     known.revision == tip.commit || revision.checksum() == Some(tip.commit.as_str())
 }
 
-/// Returns the metadata of the last run if the metadata belongs to the commit of `tip`.
+/// Returns the metadata from the last run if the metadata belongs to the commit of `tip`.
 fn known_metadata(known: &KnownArtifact, tip: &Tip) -> SourceMetadata {
     let is_of_tip = |metadata: &&SourceMetadata| metadata.head.as_ref() == Some(&tip.commit);
     known.metadata.as_ref().filter(is_of_tip).cloned().unwrap_or_default()

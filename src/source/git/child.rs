@@ -1,7 +1,6 @@
 //! The child processes that parse all data from Git servers. The controller starts a child process with resource limits
 //! for each task. The child process reads its limits, the task and the credentials from stdin, and writes its response
-//! to stdout. This module contains both the code that starts a child process and the code that runs in the child
-//! process.
+//! to stdout. This module contains the code that starts a child process, and the code that runs in the child process.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -23,21 +22,20 @@ const MEBIBYTE: u64 = 1 << 20;
 /// Memory limit of a child process that communicates with a server. A server without protocol version 2 sends all
 /// references in one response. The limit suffices for about 150,000 references.
 const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
-/// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects with the
-/// maximum size of a file: a base object, a delta and the resulting object.
+/// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects of the
+/// maximum file size: a base object, a delta and the resulting object.
 const PACKING_MEMORY_LIMIT: u64 = 448 * MEBIBYTE;
-/// Size of the address space in addition to the memory limit. The binary needs this space, and the allocator reserves
-/// address space for each thread.
+/// Size by which the address space limit exceeds the memory limit, in bytes. The binary itself needs address space, and
+/// the allocator reserves address space for each thread.
 const EXTRA_ADDRESS_SPACE: u64 = 2048 * MEBIBYTE;
-/// Grace period after the time limit of a child process. The controller kills the child process at the end of the
-/// period.
+/// Grace period between a child process's time limit and the kill signal.
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout for packing.
 const PACKING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Maximum size of a response in bytes. A response contains only a name or an error message.
+/// Maximum size of a response, in bytes. A response contains only a name or an error message.
 const MAX_RESPONSE_SIZE: u64 = 64 << 10;
 
-/// Limits of a child process that communicates with a server. Each kind of task overrides some of these limits.
+/// Limits for a child process that communicates with a server. Each kind of task overrides some of these limits.
 const QUERY_LIMITS: Limits = Limits {
     memory: QUERY_MEMORY_LIMIT,
     address_space: QUERY_MEMORY_LIMIT + EXTRA_ADDRESS_SPACE,
@@ -57,7 +55,7 @@ pub fn max_memory() -> u64 {
     Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY_LIMIT))
 }
 
-/// Queries the server for the commit of a reference.
+/// Queries the server for the commit to which a reference resolves.
 pub async fn list(subprocess: &Subprocess, list: List) -> Result<Tip, GitError> {
     let limits = Limits { wall: list.limits.list_time + GRACE, ..QUERY_LIMITS };
     let tip: Tip = run(subprocess, "querying the server", &Request::List(list), &limits).await?;

@@ -20,23 +20,23 @@ use crate::source::git::paths::{Rules, Selection};
 use crate::source::git::request::{Pack, Packed};
 use crate::source::git::wildcards::{Exhausted, Steps};
 
-/// Name of the file that contains the patterns for excluded files.
+/// Name of the file with the patterns that exclude files.
 const IGNORE_FILE: &[u8] = b".sourceignore";
 /// Maximum size of a `.sourceignore` file, in bytes.
 const MAX_IGNORE_FILE: usize = 256 << 10;
 /// The prefix and the maximum size, in bytes, of a Git LFS pointer file.
 const LFS_POINTER: (&[u8], usize) = (b"version https://git-lfs.github.com/spec/v1\n", 1024);
-/// Maximum number of names in a warning.
+/// Maximum number of names that a warning lists.
 const MAX_LISTED: usize = 5;
-/// Maximum nesting depth of directories, which equals the limit for names in an archive.
+/// Maximum nesting depth of directories, which equals the default depth limit for entry names in an archive.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of matching steps for all `.sourceignore` files of a commit. The same limit applies to the path lists
-/// of all Stacks together. This number of steps takes several seconds.
+/// Maximum number of matching steps for all `.sourceignore` files in a commit. The same maximum applies to the path
+/// lists of all Stacks together. Matching with this number of steps takes several seconds.
 const MAX_STEPS: u64 = 4_000_000_000;
-/// Maximum number of matching steps for one path list. The limit prevents one Stack from delaying the other Stacks that
-/// use the repository.
+/// Maximum number of matching steps for one path list. The maximum prevents one Stack from delaying the other Stacks
+/// that use the repository.
 const MAX_STEPS_PER_CHOICE: u64 = 200_000_000;
-/// Additional decoding work for each step in the delta chain of an object, in bytes.
+/// Additional decoding work for each step in an object's delta chain, in bytes.
 const DELTA_STEP_COST: u64 = 256;
 
 /// Packs the files of a commit into an archive.
@@ -136,8 +136,8 @@ impl Objects<'_> {
         let mut inflate = gix_zlib::Inflate::default();
         let found = pack.decode_entry(entry, into, &mut inflate, &base, &mut gix_pack::cache::Never);
         let found = found.map_err(unreadable)?;
-        // Each read counts toward the limit, because many directories can contain the same object, and the delta chain
-        // of the object can be long.
+        // Each read counts toward the limit. Many directories can contain the same object, whose delta chain can be
+        // long.
         let steps = u64::from(found.num_deltas) + 1;
         self.work.take(steps.saturating_mul(found.object_size.saturating_add(DELTA_STEP_COST)))?;
         match found.kind {
@@ -151,12 +151,12 @@ impl Objects<'_> {
     }
 }
 
-/// A traversal of the files of a commit.
+/// A traversal of the files in a commit.
 struct Walk<'a> {
     objects: Objects<'a>,
     archive: Archive<BufWriter<LimitedFile>>,
     entries_left: u64,
-    /// Number of additional entries that the commit may contain. Ignored entries do not count toward this number, but
+    /// Number of further entries that the commit may contain. Ignored entries do not count toward this number, but
     /// submodules and omitted links do.
     kept_left: u64,
     entry_limit: u64,
@@ -226,7 +226,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts an entry. In contrast to the counter of the archive, this counter includes submodules and omitted links.
+    /// Counts an entry. Unlike the archive's counter, this counter includes submodules and omitted links.
     fn count(&mut self, entry: &Entry) -> Result<(), PackError> {
         let limit = self.entry_limit;
         let left = self.kept_left.checked_sub(1);
@@ -315,7 +315,7 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { "root".to_owned() } else { String::from_utf8_lossy(path).escape_debug().to_string() }
 }
 
-/// Names of the files and directories whose content is not in the artifact. The warnings of a commit list these names.
+/// Names of the files and directories whose content the artifact omits. The warnings about a commit list these names.
 #[derive(Default)]
 struct Warnings {
     submodules: Names,

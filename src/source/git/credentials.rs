@@ -1,5 +1,5 @@
-//! Reads the data that a connection to a repository requires: credentials from Secrets, and trusted host keys or
-//! certificates. Reads the Secrets again for each connection. Caches the tokens of GitHub Apps.
+//! Reads the data that a connection to a repository requires: credentials from Secrets, and trusted host keys or CA
+//! certificates. For each connection, reads the Secrets again. Caches the tokens of GitHub Apps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,19 +22,20 @@ use crate::source::git::url::Location;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// User name for access tokens, as in the Pulumi Kubernetes Operator. Servers ignore the user name and check only the
-/// token.
+/// User name that the controller sends together with an access token, as in the Pulumi Kubernetes Operator. Servers
+/// ignore the user name and check only the token.
 const TOKEN_USER: &str = "git";
-/// Maximum size of the file with the host keys or certificates for all Stacks, in bytes.
+/// Maximum size of the file with the host keys or CA certificates for all Stacks, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// Credentials, and the trusted host keys and certificates of the servers that may receive them.
+/// Credentials for a repository, and the host keys and CA certificates that verify the servers that receive the
+/// credentials.
 #[derive(Clone, Default)]
 struct Credentials {
     login: Login,
-    /// Trusted host keys in the format of the `known_hosts` file of OpenSSH.
+    /// Trusted host keys in the OpenSSH `known_hosts` format.
     known_hosts: Vec<String>,
-    /// CA certificates in PEM format that are trusted in addition to the system certificates.
+    /// CA certificates to trust in addition to the system certificates, in PEM format.
     authorities: Vec<String>,
 }
 
@@ -71,7 +72,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Reads the credentials and the trusted host keys or certificates of repositories.
+/// Reads the credentials, and the trusted host keys or CA certificates, for connections to repositories.
 pub struct AccessReader {
     client: Client,
     clients: Clients,
@@ -121,7 +122,7 @@ impl AccessReader {
         Self { client, clients: Clients::from_environment(), tokens: Tokens::default(), trust, local_addresses }
     }
 
-    /// Reads the Secrets to which `key` refers, and the trusted host keys or certificates for all Stacks.
+    /// Reads the Secrets to which `key` refers, and the trusted host keys or CA certificates for all Stacks.
     pub async fn read(&self, key: &Key) -> Result<Access, GitError> {
         let Credentials { login, known_hosts, authorities } = read(&self.client, key).await?;
         match (login, key.repository.location()) {
@@ -157,7 +158,7 @@ impl AccessReader {
         Ok(Access::Http { login, authorities, proxies: self.clients.proxies.clone() })
     }
 
-    /// Discards all cached tokens of GitHub Apps. The poller calls this function after a server has rejected a token.
+    /// Discards all cached GitHub App tokens. The poller calls this function after a server has rejected a token.
     pub fn discard_tokens(&self) {
         self.tokens.clear();
     }
@@ -243,7 +244,7 @@ fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Cre
     Ok(Credentials { login, known_hosts: all(&["known_hosts"]), authorities: all(&["ca.crt", "caFile"]) })
 }
 
-/// Returns the text of a value, or `None` if the value is optional and does not exist.
+/// Returns a value as a string, or `None` if the value is optional and does not exist.
 fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<String>, String> {
     let (secret, key, optional) = match value {
         Value::Literal(text) => return Ok(Some(text.clone())),
@@ -257,8 +258,8 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
 }
 
 /// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the same
-/// precedence as in the Pulumi Kubernetes Operator. A Secret with only host keys or certificates is valid and results
-/// in no credentials.
+/// precedence as in the Pulumi Kubernetes Operator. A Secret that contains only host keys or CA certificates is valid
+/// and results in no credentials.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
         Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::{PackError, StoreError};
 use crate::subprocess::Failure;
 
-/// The reason why a read of a repository failed. A child process returns this error in its response.
+/// The reason why reading a repository failed. Child processes return this error in their responses.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GitError {
     #[error("server is unreachable: {0}")]
@@ -65,13 +65,13 @@ pub enum GitError {
         "queue for fetch slots is full: {waiting} other repositories of the same namespace are waiting; retrying with backoff"
     )]
     NoSlot { waiting: usize },
-    /// The controller ended the task early, because another namespace was waiting for a slot.
+    /// The controller aborted the task, because another namespace was waiting for a slot.
     #[error(
         "{what} was stopped after {} s{} because other namespaces wait for a slot; retrying with backoff",
         after.as_secs(), at_rate(*bytes, *after)
     )]
     Ended { what: Cow<'static, str>, after: Duration, bytes: Option<u64> },
-    /// The child process returned no response.
+    /// The child process exited without a response.
     #[error("{what} was stopped: {failure}")]
     #[serde(skip)]
     Child { what: Cow<'static, str>, failure: Failure },
@@ -87,7 +87,7 @@ impl From<PackError> for GitError {
 }
 
 impl GitError {
-    /// Returns the error for a failed file operation in a directory.
+    /// Returns the error that reports a failed file operation in a directory.
     pub fn disk(directory: &Path, cause: &std::io::Error) -> Self {
         GitError::Disk { directory: directory.display().to_string(), cause: cause.to_string() }
     }
@@ -106,8 +106,7 @@ impl GitError {
         }
     }
 
-    /// Returns whether the error persists until a user changes an object, the repository or the configuration of the
-    /// server.
+    /// Returns whether the error persists until a user changes an object, the repository or the server configuration.
     pub fn is_stalled(&self) -> bool {
         match self {
             GitError::CredentialsMissing(_)
@@ -146,7 +145,7 @@ impl GitError {
     }
 }
 
-/// Formats the average data rate of a task. Returns an empty text if the number of received bytes is unknown.
+/// Formats the average data rate of a task. Returns an empty string if the number of received bytes is unknown.
 fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     let kibibytes = |bytes: u64| bytes / 1024 / after.as_secs().max(1);
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()

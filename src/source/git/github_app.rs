@@ -1,4 +1,4 @@
-//! Authentication as a GitHub App: exchanges a signed JWT for an installation token, which grants read access to the
+//! Authenticates as a GitHub App: exchanges a signed JWT for an installation token, which grants read access to the
 //! repository for one hour.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use crate::text::chain;
 
 /// User name for installation tokens.
 pub const TOKEN_USER: &str = "x-access-token";
-/// Timeout for the exchange of a JWT for a token.
+/// Timeout for exchanging a JWT for a token.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
@@ -47,16 +47,14 @@ impl fmt::Debug for App {
     }
 }
 
-/// Returns whether the controller may send a token to this API. The URL must use HTTPS, unless the host is the local
-/// host.
+/// Returns whether the controller may send a token to this API. The URL must use HTTPS, unless the host is localhost.
 fn is_safe(api: &Url) -> bool {
     let is_local_host = matches!(api.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
     api.scheme() == "https" || (api.scheme() == "http" && is_local_host)
 }
 
 impl App {
-    /// Validates the settings of the App. If `base_url` is missing, derives the URL of the API from the host of the
-    /// repository.
+    /// Validates the App settings. If `base_url` is missing, derives the API URL from the repository host.
     pub fn new(
         id: String,
         installation: String,
@@ -85,7 +83,7 @@ impl App {
         Ok(Self { id, installation, private_key, api })
     }
 
-    /// Returns the key of the token in the cache.
+    /// Returns the cache key for the token.
     fn cache_key(&self) -> [u8; 32] {
         let parts = [self.api.as_str(), &self.id, &self.installation, &self.private_key];
         Sha256::digest(parts.join("\0")).into()
@@ -122,7 +120,7 @@ impl App {
     }
 }
 
-/// The response to the exchange of a JWT for a token.
+/// The response to a request that exchanges a JWT for a token.
 #[derive(Deserialize)]
 struct TokenResponse {
     token: String,
@@ -142,7 +140,7 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Returns the cached token of the installation, or requests a new token.
+    /// Returns the cached token for the installation, or requests a new token.
     pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
         let (cache_key, now) = (app.cache_key(), Timestamp::now());
         if let Some((token, expires_at)) = self.lock().get(&cache_key)

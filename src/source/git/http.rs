@@ -1,5 +1,4 @@
-//! Git over HTTP: sends the requests of the protocol library with an HTTP client, and enforces the limits of the
-//! connection.
+//! Git over HTTP: sends the protocol library's requests with an HTTP client, and enforces the connection limits.
 
 use std::any::Any;
 use std::io::{self, BufRead, Read, Write};
@@ -17,8 +16,8 @@ use crate::text::chain;
 
 /// User agent of the HTTP client. Some servers accept only clients whose user agent starts with `git/`.
 const AGENT: &str = concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION"));
-/// Backoff after a response with status 429 or 503: the default for a response without a `Retry-After` header, and the
-/// maximum for a response with this header.
+/// Backoff after a response with status 429 or 503. The first value applies if the response has no `Retry-After`
+/// header. The second value is the maximum for the time in this header.
 const RETRY_AFTER_RANGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 /// Maximum size of a request body, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
@@ -27,7 +26,7 @@ const MAX_REQUEST: usize = 1 << 20;
 pub struct Connection {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// The only origin that receives the credentials, and the `Authorization` header with the credentials.
+    /// The only origin that may receive the credentials, and the `Authorization` header with the credentials.
     authorization: Option<(url::Origin, HeaderValue)>,
     /// The base URL after redirects. `None` if this URL equals the requested base URL.
     base: Option<String>,
@@ -144,7 +143,7 @@ enum State {
 }
 
 impl Exchange {
-    /// Sends the request. Returns the URL of the response after redirects.
+    /// Sends the request. Returns the URL after redirects.
     fn send(&mut self) -> io::Result<String> {
         let State::Collecting { method, url, headers, body } = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(io::Error::other("request was already sent"));
@@ -195,7 +194,7 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Exchange> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A writer that collects the body of the request.
+/// A writer that collects the request body.
 pub struct RequestBody(Shared);
 
 impl Write for RequestBody {
@@ -216,7 +215,7 @@ impl Write for RequestBody {
 }
 
 /// A reader for the response headers. Returns only the `Content-Type` line, because the protocol library uses no other
-/// header. The first read of the headers or of the body sends the request.
+/// header. The first read from the headers or from the body sends the request.
 pub struct ResponseHeaders {
     exchange: Shared,
     line: Option<io::Cursor<Vec<u8>>>,
@@ -257,7 +256,7 @@ impl BufRead for ResponseHeaders {
     }
 }
 
-/// A reader for the body of the response. Enforces the limits of the budget.
+/// A reader for the response body. Enforces the limits of the budget.
 pub struct ResponseBody {
     exchange: Shared,
     response: Option<Response>,

@@ -19,8 +19,8 @@ const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
 
-/// The proxies in the environment variables of the controller. A child process receives the proxies in its request,
-/// because a proxy URL can contain a password and child processes have no environment variables.
+/// The proxies that the controller's environment variables specify. A child process has no environment variables, so it
+/// receives the proxies in its request.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<String>,
@@ -115,8 +115,8 @@ pub fn client(authorities: &[String], proxies: &Proxies, local_addresses: bool) 
         .map_err(|error| refused(chain(&error)))
 }
 
-/// HTTP clients for the APIs of GitHub Apps. Caches the client for repositories without additional certificates. The
-/// cached client is valid until the certificates for all Stacks change.
+/// HTTP clients for requests to GitHub App APIs. Caches the client that trusts no repository-specific certificates. The
+/// cached client remains valid until the certificates for all Stacks change.
 #[derive(Debug, Default)]
 pub struct Clients {
     pub proxies: Proxies,

@@ -1,5 +1,5 @@
-//! Verifies SSH host keys with `known_hosts` lists. For each host, only the first list with a key of the host applies.
-//! This module performs no I/O.
+//! Verifies SSH host keys with `known_hosts` lists. For each host, only the first list that contains a key for the host
+//! applies. This module performs no I/O.
 
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, Marker};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
@@ -11,7 +11,7 @@ use crate::source::git::wildcards::matches_host;
 /// The built-in host keys of large public Git providers.
 const BUILT_IN: &str = include_str!("known_hosts.txt");
 
-/// Lists of host keys, in order of precedence.
+/// Lists of trusted host keys, in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
     lists: Vec<List>,
@@ -25,14 +25,14 @@ struct List {
 }
 
 impl KnownHosts {
-    /// Creates an instance with these lists, followed by the list of built-in host keys.
+    /// Creates an instance with the lists in `texts`, followed by the built-in list.
     pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let lists = texts.into_iter().map(|text| List::parse(&text));
         Self { lists: lists.chain(std::iter::once(List::parse(BUILT_IN))).collect() }
     }
 
-    /// Returns the signature algorithms of the trusted keys of a host. If the result is not empty, the client offers
-    /// only these algorithms to the server.
+    /// Returns the signature algorithms for a host's trusted keys. If the result is not empty, the client offers only
+    /// these algorithms to the server.
     pub fn algorithms(&self, location: &SshLocation) -> Vec<Algorithm> {
         let mut algorithms = Vec::new();
         for key in self.keys(location) {
@@ -45,7 +45,7 @@ impl KnownHosts {
         algorithms
     }
 
-    /// Returns an error unless the key is a trusted key of the host.
+    /// Returns an error unless the host's trusted keys include this key.
     pub fn check(&self, location: &SshLocation, presented: &PublicKey) -> Result<(), GitError> {
         let known = self.keys(location);
         if known.iter().any(|key| key.key_data() == presented.key_data()) {
@@ -103,7 +103,7 @@ impl List {
     }
 }
 
-/// Returns the signature algorithms for a type of key. An RSA key supports more than one algorithm.
+/// Returns the signature algorithms for a key type. An RSA key supports more than one algorithm.
 fn signature_algorithms(algorithm: &Algorithm) -> Vec<Algorithm> {
     match algorithm {
         Algorithm::Rsa { .. } => {

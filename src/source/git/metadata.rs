@@ -9,15 +9,14 @@ use crate::source::git::reference::Tip;
 use crate::source::git::spec::RepositorySpec;
 use crate::source::git::url::RepositoryUrl;
 
-/// Maximum number of bytes that are read from a text in a commit. This maximum exceeds the limits of all metadata
-/// fields.
+/// Maximum number of bytes to read from a string in a commit. This maximum exceeds the limits for all metadata fields.
 const MAX_READ: usize = 4096;
 /// Prefix of the full name of a Git reference.
 const FULL_NAME: &str = "refs/";
-/// Name of the reference to the default branch. The name of the branch itself is unknown.
+/// Name of the reference that points to the default branch. The branch name itself is unknown.
 const DEFAULT_BRANCH: &str = "HEAD";
 
-/// Returns the author, the committer and the message of a commit. Omits texts that are invalid.
+/// Returns a commit's author, committer and message. Omits texts that are invalid.
 pub(super) fn of_commit(commit: &[u8], hash: gix_hash::Kind) -> SourceMetadata {
     let fields = || CommitRefIter::from_bytes(commit, hash);
     let (author, committer) = (fields().author().ok(), fields().committer().ok());
@@ -36,8 +35,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..MAX_READ).unwrap_or(bytes)).into_owned()
 }
 
-/// Returns the metadata of a commit in a repository that the controller polls. `commit` contains the author, the
-/// committer and the message of the commit, if they are known.
+/// Returns the metadata for a commit in a repository that the controller polls. `commit` contains the commit's author,
+/// committer and message, if known.
 pub(super) fn of_tip(spec: &RepositorySpec, tip: &Tip, commit: SourceMetadata) -> SourceMetadata {
     let metadata = SourceMetadata {
         repository_url: Some(spec.key.repository.to_string()),
@@ -59,13 +58,13 @@ pub fn full_name(name: &str, is_tag: bool) -> Option<String> {
     }
 }
 
-/// Returns the directory in the format of the CLI, in which `.` is the root.
+/// Returns the directory in the CLI format, in which `.` is the root.
 pub fn directory_name(directory: &Directory) -> String {
     if directory.is_root() { ".".to_owned() } else { directory.as_str().to_owned() }
 }
 
-/// Returns the name and the commit of a revision in the Flux format, or the commit of a revision that consists only of
-/// the hash. Returns `None` if the revision contains no hash of a Git commit.
+/// Returns the name and the commit from a revision in the Flux format, or the commit from a revision that consists only
+/// of the hash. Returns `None` if the revision contains no Git commit hash.
 pub fn name_and_commit(revision: &str) -> Option<(Option<String>, String)> {
     let revision = Revision::parse(revision);
     let (name, commit) = match revision.checksum() {
@@ -76,8 +75,8 @@ pub fn name_and_commit(revision: &str) -> Option<(Option<String>, String)> {
     is_hash.then(|| (name.map(str::to_owned), commit.to_owned()))
 }
 
-/// Returns a repository URL without a password. Also removes the user name of an HTTP URL, because it can be a token.
-/// Returns `None` if the text is not the URL of a Git repository.
+/// Returns a repository URL without a password. Also removes the user name from an HTTP URL, because the user name can
+/// be a token. Returns `None` if the string is not a Git repository URL.
 pub fn repository_url(text: &str) -> Option<String> {
     let parsed = match Url::parse(text.trim()) {
         Ok(mut url) if url.password().is_some() => {

@@ -1,14 +1,13 @@
-//! Polls Git repositories. The followers of a repository are the Stacks and Workspaces that use it. Followers with the
-//! same reference and the same credentials share polls.
+//! Polls Git repositories. The followers of a repository are the Stacks and Workspaces that use it. Followers that
+//! specify the same repository, reference and credentials share polls.
 //!
-//! [`RepositorySpec::of_stack`] parses the fields of a Stack, and [`Git::resolve`] returns the cached state of a
-//! repository. For each repository, a task (`Shared::follow`) polls the server at the shortest interval of the
-//! followers and fetches a commit when a follower needs it.
+//! [`RepositorySpec::of_stack`] parses a Stack's repository fields, and [`Git::resolve`] returns the cached state of a
+//! repository. For each repository, an async task (`Shared::follow`) polls the server at the shortest interval of the
+//! followers. The task fetches a commit when a follower needs the commit.
 //!
-//! The controller process never parses data from a server. For each task (a query, a fetch or the packing of a commit),
-//! `child` starts a child process with resource limits. The child process runs the code in `remote`, `http`, `ssh`,
-//! `pack_index` and `content`, and returns a short response. A child process that packs a commit also writes an
-//! archive.
+//! The controller process never parses data from a server. To query a server, and to fetch or pack a commit, `child`
+//! starts a child process with resource limits. The child process runs the code in `remote`, `http`, `ssh`,
+//! `pack_index` or `content`, and returns a short response. A child process that packs a commit also writes an archive.
 
 mod addresses;
 mod budget;
@@ -58,7 +57,7 @@ pub use request::Limits;
 pub use slots::Slots;
 pub use spec::{Key, Origin, RepositorySpec, field, has_git_fields, interval};
 
-/// Capacity of the channel for followers to reconcile. If the channel is full, the sender waits.
+/// Capacity of the channel that yields the followers to reconcile. If the channel is full, the sender waits.
 const CHANNEL_CAPACITY: usize = 1024;
 
 /// A poller for Git repositories. Clones are cheap and share the cache.
@@ -88,7 +87,7 @@ impl Git {
     }
 
     /// Returns the cached artifact of a repository for a follower. The channel yields the follower whenever the result
-    /// changes, for example when an artifact is available after [`Unavailable::Resolving`].
+    /// changes, for example from [`Unavailable::Resolving`] to an artifact.
     pub fn resolve(
         &self,
         follower: &Follower,
@@ -101,8 +100,8 @@ impl Git {
             self.0.tasks.spawn(async move { shared.follow(&key).await });
         }
         let resolved = cache.resolve(follower, spec, lookup)?;
-        // Grants access only if this process fetched the artifact for this reference. A digest from the status of the
-        // follower must not grant access.
+        // Grants access only if this process fetched the artifact for this reference. A digest from the follower's
+        // status must not grant access.
         if cache.is_fetched(&spec.key, &resolved.digest) {
             let granted = self.0.store.grant(&resolved.digest, &follower.0);
             granted.map_err(|error| Unavailable::NotYet(format!("failed to grant access to the artifact: {error}")))?;
@@ -110,8 +109,8 @@ impl Git {
         Ok(resolved)
     }
 
-    /// Requests another fetch of a commit whose artifact is missing from the store. After the fetch, the channel yields
-    /// the followers.
+    /// Requests that the poller fetches a commit again, because the commit's artifact is missing from the store. After
+    /// the fetch, the channel yields the followers.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);
     }
@@ -122,10 +121,10 @@ impl Git {
     }
 }
 
-/// Creates an empty working directory. Removes the files of an earlier process.
+/// Creates an empty working directory. Removes files that an earlier process left.
 ///
 /// # Errors
-/// Fails if the function cannot remove or create the directory.
+/// Fails if the directory cannot be removed or created.
 pub fn prepare(directory: &std::path::Path) -> Result<(), GitError> {
     let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
     match std::fs::remove_dir_all(directory) {

@@ -1,5 +1,5 @@
-//! Creates the index of a fetched pack. Checks the sum of the declared object sizes before it resolves a delta, because
-//! a pack of one megabyte can decode to terabytes.
+//! Creates the index of a fetched pack. Checks the sum of the declared object sizes before resolving deltas, because a
+//! pack of one megabyte can decode to terabytes.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -16,20 +16,19 @@ use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::request::Limits;
 
-/// Name of the pack file in the directory of a fetch.
+/// Name of the pack file in a fetch directory.
 pub const PACK: &str = "fetched.pack";
-/// Name of the index file in the directory of a fetch.
+/// Name of the index file in a fetch directory.
 const INDEX: &str = "fetched.idx";
-/// Limit for the decoding work of an empty pack, in decoded bytes.
+/// Decoding work limit for an empty pack, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Increase of the limit for decoding work per byte of the pack, in decoded bytes. Source code compresses to about a
-/// fifth of its size, and deltas are smaller.
+/// Number of decoded bytes by which each byte of the pack increases the decoding work limit. Source code compresses to
+/// about a fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
-/// Maximum size of the header of a delta, in bytes. The header contains two 64-bit numbers, encoded in groups of seven
-/// bits.
+/// Maximum size of a delta header, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
 const DELTA_HEADER: u64 = 20;
 
-/// The remaining decoding work for a pack, in decoded bytes.
+/// The decoding work that the controller may still perform for a pack, in decoded bytes.
 #[derive(Debug)]
 pub struct WorkLimit {
     limit: u64,
@@ -52,7 +51,7 @@ impl WorkLimit {
     }
 }
 
-/// Creates the index of the pack in a directory.
+/// Creates the index for the pack in a directory.
 pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<Bundle, GitError> {
     let failed = |cause: std::io::Error| GitError::disk(directory, &cause);
     let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
@@ -100,14 +99,14 @@ fn slice(range: EntryRange, pack: &data::File<MMap>) -> Option<&[u8]> {
     pack.entry_slice(range)
 }
 
-/// An iterator over the entries of a pack. Limits the sum of the decoded sizes of the entries.
+/// An iterator over the entries of a pack. Limits the total decoded size of the entries.
 struct Metered<'a, Entries> {
     entries: Entries,
     pack: &'a data::File<MMap>,
     largest: u64,
     work: WorkLimit,
     /// The error that ended the iteration. This field keeps the original error, because the library returns errors only
-    /// as text.
+    /// as strings.
     failure: Option<GitError>,
 }
 
@@ -143,7 +142,7 @@ impl<Entries> Metered<'_, Entries> {
         self.work.take(entry.decompressed_size.saturating_add(result))
     }
 
-    /// Returns the size of the object that results from a delta.
+    /// Returns the size of the object to which a delta resolves.
     fn delta_result_size(&self, entry: &Entry) -> Result<u64, GitError> {
         let start = entry.pack_offset + u64::from(entry.header_size);
         let compressed = self.pack.entry_slice(start..start + entry.compressed_size).unwrap_or_default();
@@ -176,8 +175,8 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
-/// Converts an error of the library about an object or a list of objects that exceeds the memory limit. Returns `None`
-/// for other errors.
+/// Converts the library's error about an object or an object list that exceeds the memory limit. Returns `None` for
+/// other errors.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
     let text = format!("{error:#}");
     let limit = limits.file_bytes;

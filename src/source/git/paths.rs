@@ -1,5 +1,5 @@
-//! Selects the files of a repository that are relevant for a Stack, and computes a digest of these files. The selection
-//! consists of patterns in the format of `.gitignore`. This module performs no I/O.
+//! Selects the files in a repository that are relevant for a Stack, and computes a digest of these files. A user
+//! specifies the selection as patterns that follow the `.gitignore` rules. This module performs no I/O.
 
 use gix_ignore::glob::Pattern;
 use gix_ignore::glob::pattern::Mode;
@@ -13,7 +13,7 @@ const MAX_PATTERNS: usize = 100;
 /// Maximum length of a pattern, in bytes.
 const MAX_PATTERN_LENGTH: usize = 1024;
 
-/// A path list: a non-empty list of patterns for file paths.
+/// A path list: a non-empty list of patterns that match file paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Paths(Vec<String>);
 
@@ -41,7 +41,7 @@ impl Paths {
         self.0.iter().map(|pattern| pattern.len() + 1).sum()
     }
 
-    /// Starts a selection. `steps` is the maximum number of matching steps for the whole selection.
+    /// Starts a selection. `steps` is the maximum number of matching steps for the selection.
     pub fn selection(&self, steps: u64) -> Selection {
         let mut rules = Rules::default();
         rules.add(self.0.join("\n").as_bytes(), b"");
@@ -54,7 +54,7 @@ impl Paths {
 #[derive(Debug)]
 pub struct Selection {
     rules: Rules,
-    /// For each directory from the root to the current directory, whether the patterns match the directory.
+    /// One element per directory from the root to the current directory: whether the patterns match the directory.
     matched: Vec<bool>,
     digest: Sha256,
     steps: Steps,
@@ -105,7 +105,7 @@ impl Selection {
     }
 }
 
-/// Rules in the format of `.gitignore`. Later rules take precedence, so the caller must add the rules of a subdirectory
+/// Rules in the `.gitignore` format. Later rules take precedence, so the caller must add the rules of a subdirectory
 /// after the rules of its parent.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Rule>);
@@ -119,7 +119,7 @@ struct Rule {
 }
 
 impl Rules {
-    /// Adds the rules of a file in `directory`, which is empty for the root. `file` is the content of the file.
+    /// Adds the rules from a file in `directory`, which is empty for the root. `file` is the content of the file.
     pub(super) fn add(&mut self, file: &[u8], directory: &[u8]) {
         let base = if directory.is_empty() { Vec::new() } else { [directory, b"/"].concat() };
         let rules = gix_ignore::parse(file, false).map(|(pattern, ..)| Rule {

@@ -1,4 +1,4 @@
-//! The task of a repository: polls the server and fetches the commits that followers need.
+//! The async task that follows a repository: polls the server and fetches the commits that followers need.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,17 +27,17 @@ use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. Each further failure doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_secs(10);
-/// Backoff after the first fetch that ended early because another namespace waited for a slot.
+/// Backoff after the first fetch that the controller aborted because another namespace was waiting for a slot.
 const ENDED_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
-/// Maximum total size of the patterns of all Stacks that use a repository, in bytes.
+/// Maximum total size of the patterns from all Stacks that use a repository, in bytes.
 const MAX_PATTERNS: usize = 1 << 20;
-/// Maximum jitter, as a fraction of an interval or backoff. The jitter prevents simultaneous polls of different
-/// repositories.
+/// Maximum jitter, as a fraction of an interval or backoff. The jitter prevents polls of different repositories at the
+/// same time.
 const JITTER: f64 = 0.1;
 
-/// Settings for the polls of Git repositories.
+/// Settings for polling Git repositories.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Working directory for fetched files that are not yet packed. The directory must not contain other files.
@@ -45,7 +45,7 @@ pub struct Settings {
     /// Directory with the optional files `known_hosts` and `ca.crt` for all Stacks.
     pub trust: PathBuf,
     pub limits: Limits,
-    /// Limits for the artifact of a repository.
+    /// Limits for the artifacts that the controller builds from commits.
     pub artifact_limits: artifact::Limits,
     /// Slots for queries and fetches. All repositories share these slots.
     pub slots: Slots,
@@ -61,11 +61,11 @@ pub(super) struct Shared {
     pub(super) requeue: mpsc::Sender<Follower>,
     pub(super) tasks: TaskTracker,
     pub(super) end: CancellationToken,
-    /// The mutex is locked only for short critical sections and never across an `.await`.
+    /// Hold the mutex only for short critical sections, and never across an `.await`.
     pub(super) cache: Mutex<Cache>,
 }
 
-/// The schedule of the polls of a repository.
+/// A repository's poll schedule.
 #[derive(Debug, Default)]
 struct Schedule {
     due: Option<Instant>,
@@ -73,7 +73,7 @@ struct Schedule {
     failed_queries: u32,
     /// Number of consecutive failed fetches.
     failed_fetches: u32,
-    /// Number of consecutive fetches that ended early because other namespaces were waiting for a slot.
+    /// Number of consecutive fetches that the controller aborted because other namespaces were waiting for a slot.
     ended_fetches: u32,
 }
 
@@ -178,7 +178,7 @@ impl Shared {
         }
     }
 
-    /// Queries the server for the commit of the reference.
+    /// Queries the server for the commit to which the reference resolves.
     async fn query_tip(&self, key: &Key) -> Result<Tip, GitError> {
         if let Reference::Commit(_) = key.reference {
             return key.reference.select([]).ok_or(GitError::Empty);
@@ -249,7 +249,7 @@ impl Shared {
         })
     }
 
-    /// Waits for a slot of any namespace that contains a follower of the repository.
+    /// Waits for a slot in any namespace that contains a follower of the repository.
     async fn acquire_slot(&self, slots: &TaskSlots, key: &Key, ended: u32) -> Result<Slot, GitError> {
         let namespaces = self.lock().namespaces(key);
         slots::of_any(slots, &namespaces, ended).await
@@ -258,7 +258,7 @@ impl Shared {
     async fn requeue(&self, followers: Vec<Follower>) {
         let mut requeue = self.requeue.clone();
         for follower in followers {
-            // Sending fails only during the shutdown of the controller, after the receiver was dropped.
+            // Sending fails only while the controller shuts down, after the receiver was dropped.
             if requeue.send(follower).await.is_err() {
                 return;
             }
@@ -266,8 +266,8 @@ impl Shared {
     }
 }
 
-/// Splits the path lists. The lists in the first result do not exceed the limit for the total size of the patterns. The
-/// second result contains the remaining lists. Shorter lists take precedence.
+/// Splits the path lists. The lists in the first result are within the limit for the total pattern size. The second
+/// result contains the remaining lists. Shorter lists take precedence.
 fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     choices.sort_by_key(Paths::size);
     let mut left = MAX_PATTERNS;
@@ -284,7 +284,8 @@ fn unavailable(key: &Key, error: &GitError) -> Unavailable {
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
 }
 
-/// Updates the number of consecutive fetches that ended early because other namespaces were waiting for a slot.
+/// Updates the number of consecutive fetches that the controller aborted because other namespaces were waiting for a
+/// slot.
 fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
     match done {
         Ok(_) => *count = 0,
@@ -294,8 +295,8 @@ fn count_ended(count: &mut u32, done: &Result<Fetched, GitError>) {
 }
 
 impl Schedule {
-    /// Schedules the next poll after a successful query. If the last fetch failed, the cache retries the fetch after
-    /// the same query.
+    /// Schedules the next poll after a successful query. If the last fetch failed, the cache requests another fetch
+    /// after the same query.
     fn query_succeeded(&mut self, interval: Duration, key: &Key) {
         self.failed_queries = 0;
         self.due = match key.reference {

@@ -8,14 +8,14 @@ use crate::source::git::budget::one_line;
 use crate::source::git::error::GitError;
 use crate::source::git::semver_range::SemverRange;
 
-/// Maximum number of names in a message.
+/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 10;
-/// Maximum length of the name of a branch or tag, in bytes.
+/// Maximum length of a branch or tag name, in bytes.
 const MAX_NAME: usize = 1024;
-/// Prefix of the full name of a tag.
+/// Prefix of full tag names.
 const TAGS: &str = "refs/tags/";
 
-/// A Git reference in the spec of a follower.
+/// A Git reference from a follower's spec.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reference {
     /// The short or full name of a branch or tag.
@@ -26,11 +26,11 @@ pub enum Reference {
     Semver(SemverRange),
 }
 
-/// A reference in the response of the server.
+/// A reference in the server's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
-    /// Hash of the commit. For an annotated tag, this is the hash of the commit to which the tag points.
+    /// Hash of the commit. For an annotated tag, the hash of the commit to which the tag points.
     pub commit: String,
 }
 
@@ -45,8 +45,8 @@ pub struct Tip {
 }
 
 impl Tip {
-    /// Returns whether the commit has the format of a hash and the name contains only characters that are safe to
-    /// display.
+    /// Returns whether the commit has the format of a hash and whether the name contains only characters that are safe
+    /// to display.
     pub fn is_well_formed(&self) -> bool {
         let is_hash = matches!(self.commit.len(), 40 | 64) && self.commit.bytes().all(|b| b.is_ascii_hexdigit());
         let is_name = |name: &String| name.len() <= MAX_NAME && !name.contains(char::is_control);
@@ -64,14 +64,14 @@ impl Tip {
 }
 
 impl Reference {
-    /// Returns [`Reference::Commit`] if the text is a complete hash, and [`Reference::Name`] otherwise.
+    /// Returns [`Reference::Commit`] if the string is a complete hash, and [`Reference::Name`] otherwise.
     pub fn commit_or_name(text: &str) -> Self {
         let text = text.trim();
         let is_hash = matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit());
         if is_hash { Reference::Commit(text.to_ascii_lowercase()) } else { Reference::Name(text.to_owned()) }
     }
 
-    /// Returns the prefixes of the references to request from the server. The response may also contain other
+    /// Returns the name prefixes of the references to request from the server. The response may also contain other
     /// references.
     pub fn prefixes(&self) -> Vec<String> {
         match self {
@@ -106,7 +106,7 @@ impl Reference {
         }
     }
 
-    /// Returns the error for a missing reference. The message lists existing references.
+    /// Returns the error for a reference that the server does not list. The message lists existing references.
     pub fn missing(&self, all: impl IntoIterator<Item = Listed>) -> GitError {
         let (what, prefix) = match self {
             Reference::Semver(_) => ("tags", TAGS),

@@ -29,7 +29,7 @@ use crate::source::git::request::{Access, Limits};
 use crate::source::git::url::{Location, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
-/// Maximum size of the list of references, in bytes. This size suffices for about 300,000 references.
+/// Maximum size of the reference list, in bytes. This size suffices for about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
 
 /// An open connection to a Git server.
@@ -47,7 +47,7 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects to the server. `what` describes the operation in the message of a timeout error.
+    /// Connects to the server. `what` describes the operation in timeout errors.
     pub fn open(url: &RepositoryUrl, access: &Access, what: &'static str, terms: Terms) -> Result<Self, GitError> {
         let budget = Arc::new(Budget::new(what, terms)?);
         budget.allow("list of references", MAX_LIST);
@@ -96,8 +96,8 @@ impl Remote {
         }
     }
 
-    /// Fetches a commit and its files as a pack into a directory. If `full_history` is true, the pack contains the
-    /// complete history of the commit.
+    /// Fetches a commit and its files, and writes them to a directory as a pack. If `full_history` is true, the pack
+    /// contains the commit's complete history.
     pub fn fetch(
         &mut self,
         commit: &str,
@@ -160,7 +160,7 @@ impl Remote {
     }
 }
 
-/// Returns the messages of a library error and of its causes as one line.
+/// Returns the message of a library error and the messages of its causes as one line.
 fn chain(error: &gix_error::Error) -> String {
     let mut text = String::new();
     for cause in error.iter_errors() {
@@ -176,7 +176,7 @@ fn chain(error: &gix_error::Error) -> String {
     text
 }
 
-/// Converts an error that contains one of the messages with which servers report a missing or unavailable commit.
+/// Recognizes the messages with which servers report a missing or unavailable commit, and converts such an error.
 /// Returns other errors unchanged.
 fn explain_missing_commit(error: GitError, commit: &str) -> GitError {
     match &error {
@@ -239,8 +239,8 @@ fn agent() -> gix_protocol::command::Feature {
     ("agent", Some(concat!("git/pulumi-controller-", env!("CARGO_PKG_VERSION")).to_owned()))
 }
 
-/// An iterator over the list of references in a response. Reads one line at a time, because the complete list can
-/// require much memory.
+/// An iterator over the references in a response. Reads one line at a time, because the complete list can require much
+/// memory.
 struct Lines<'a> {
     response: Box<dyn ExtendedBufRead<'a> + Unpin + 'a>,
     /// The error that ended the iteration.
@@ -290,7 +290,7 @@ fn parse_line(line: &[u8]) -> Option<Option<Listed>> {
     is_hash.then(|| Some(Listed { name: name.to_owned(), commit: commit.to_owned() }))
 }
 
-/// Converts a reference from the type of the library. Resolves an annotated tag to its commit.
+/// Converts a reference from the library's type. Resolves an annotated tag to its commit.
 fn listed(reference: &Ref) -> Option<Listed> {
     let (name, object) = match reference {
         Ref::Peeled { full_ref_name, object, .. }

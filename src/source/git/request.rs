@@ -22,7 +22,7 @@ pub enum Request {
     List(List),
     /// Fetches a commit into a directory. The response is empty.
     Download(Download),
-    /// Packs the files of a commit in the directory of an earlier fetch. The response is [`Packed`].
+    /// Packs the files of a commit that an earlier fetch wrote to a directory. The response is [`Packed`].
     Pack(Pack),
 }
 
@@ -60,19 +60,19 @@ pub struct Pack {
 pub struct Packed {
     /// Warnings about content that is not in the archive.
     pub warnings: Vec<String>,
-    /// For each path list, the digest of the matching files or the reason why the digest is missing. The entries have
-    /// the order of the path lists in the request.
+    /// For each path list, the digest of the matching files, or the reason why the digest is missing. The entries have
+    /// the same order as the path lists in the request.
     pub selections: Vec<Result<String, String>>,
-    /// The author, the committer and the message of the commit.
+    /// The commit's author, committer and message.
     pub metadata: SourceMetadata,
 }
 
 /// The data that a connection to a server requires.
 #[derive(Serialize, Deserialize)]
 pub enum Access {
-    /// Credentials, CA certificates that are trusted in addition to the system certificates, and proxies.
+    /// Credentials, CA certificates to trust in addition to the system certificates, and proxies.
     Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
-    /// A private key, and lists of host keys in order of precedence.
+    /// A private key, and lists of trusted host keys in order of precedence.
     Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
 }
 
@@ -95,15 +95,15 @@ pub struct Limits {
     pub tree_entries: u64,
     /// Timeout for listing the references.
     pub list_time: Duration,
-    /// Minimum data rate of a server that sends references.
+    /// Minimum data rate while the server sends references.
     pub list_min_rate: MinRate,
-    /// Timeout for a fetch, including the list of references.
+    /// Timeout for a fetch, including the request for the reference list.
     pub fetch_time: Duration,
-    /// Minimum data rate of a server that sends a pack. The rate does not apply while the server assembles the pack,
+    /// Minimum data rate while the server sends a pack. The rate does not apply while the server assembles the pack,
     /// which can take a minute.
     pub fetch_min_rate: MinRate,
     /// Whether a server may have a loopback or link-local address. Only tests may set this field, because a server with
-    /// such an address runs in the pod or on the node of the controller.
+    /// such an address runs in the controller's pod or on its node.
     pub local_addresses: bool,
 }
 
@@ -116,14 +116,14 @@ impl Limits {
         Terms { time: self.fetch_time, min_rate: self.fetch_min_rate, local_addresses: self.local_addresses }
     }
 
-    /// Returns the maximum size of the index of a pack, in bytes. The index contains a table, two hashes, and an ID, a
+    /// Returns the maximum size of a pack index, in bytes. The index contains a table, two hashes, and an ID, a
     /// checksum and an offset for each object.
     pub(super) fn index_bytes(&self) -> u64 {
         u64::from(self.objects) * (32 + 4 + 4) + 4096
     }
 
     /// Returns the maximum number of bytes that concurrent fetches use on the volume for packs, indexes and archives
-    /// that are not yet in the store. `archive` is the maximum size of an archive in bytes.
+    /// that are not yet in the store. `archive` is the maximum size of an archive, in bytes.
     pub fn volume_bytes(&self, archive: u64) -> u64 {
         Slots::volume_bytes(self.pack_bytes + self.index_bytes() + archive)
     }

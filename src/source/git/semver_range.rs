@@ -1,5 +1,5 @@
-//! Semantic version ranges in the syntax of Flux, for example `>=1.2.0 <2.0.0`, `1.x`, `~1.2` or `^1 || 3.0.1`. This
-//! module performs no I/O.
+//! Semantic version ranges in the syntax that Flux uses, for example `>=1.2.0 <2.0.0`, `1.x`, `~1.2` or `^1 || 3.0.1`.
+//! This module performs no I/O.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ const MAX_LENGTH: usize = 256;
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// The alternatives that `||` separates in the text of the range. A version is in the range if at least one
-    /// alternative matches.
+    /// The alternatives, which `||` separates in the range. A version is in the range if at least one alternative
+    /// matches.
     alternatives: Vec<VersionReq>,
 }
 
@@ -80,7 +80,7 @@ impl SemverRange {
     }
 }
 
-/// Parses the version of a tag, with or without the prefix `v`. Missing minor and patch numbers are 0.
+/// Parses a tag name as a version, with or without the prefix `v`. Missing minor and patch numbers are 0.
 fn version(tag: &str) -> Option<Version> {
     let text = tag.strip_prefix('v').unwrap_or(tag);
     if let Ok(version) = Version::parse(text) {
@@ -92,8 +92,8 @@ fn version(tag: &str) -> Option<Version> {
     Version::parse(&format!("{numbers}{}{rest}", ".0".repeat(missing))).ok()
 }
 
-/// Converts a range to the syntax of the `semver` crate: separates comparators by commas and adds the operator `=` to a
-/// version without an operator.
+/// Converts a range to the syntax that the `semver` crate uses: separates comparators with commas, and adds the
+/// operator `=` to a version without an operator.
 fn normalize(part: &str) -> String {
     let words = part.replace(',', " ");
     let mut comparators: Vec<String> = Vec::new();
@@ -127,7 +127,7 @@ fn has_wildcard(value: &str) -> bool {
 }
 
 /// Returns whether `version` is in `range`. As in Flux, a range includes pre-releases only if at least one bound of the
-/// range is a pre-release. Such a range includes all pre-releases within the bounds.
+/// range is a pre-release. If so, the range includes all pre-releases within its bounds.
 fn range_contains(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);

@@ -1,18 +1,20 @@
 //! Limits the number of concurrent tasks of all repositories. Each task requires a slot. The slot belongs to a
-//! namespace whose Stacks or Workspaces use the repository of the task.
+//! namespace whose Stacks or Workspaces use the task's repository.
 //!
-//! The slot time of a namespace is the total duration of the slots that its tasks have held. The slot time of released
-//! slots decays by half in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than [`Limits::light`].
+//! A namespace's slot time is the total time for which its tasks have held slots. Once a slot is released, its slot
+//! time decays by half in each [`HALF_LIFE`]. A namespace is light if its slot time is shorter than [`Limits::light`].
 //!
-//! A task waits until its namespace is below the limit per namespace, and then waits for a common slot. A free slot
-//! goes to the waiting namespace that holds the fewest slots. Among namespaces with the same number of slots, light
-//! namespaces come first, in the order of their arrival. The other namespaces follow in ascending order of slot time.
+//! A task waits until its namespace is below the limit per namespace, and then waits for a common slot. The waiting
+//! namespace that holds the fewest slots receives the next free slot. Among namespaces with the same number of slots,
+//! light namespaces come first, in the order of their arrival. The other namespaces follow in ascending order of slot
+//! time.
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
-//! ends a task early. The namespace of this task was light at the start of the task, and now has a slot time that
-//! exceeds the slot time of the waiting namespace by at least [`PREEMPTION`]. Of several such tasks, the task that
-//! started last ends. Therefore, namespaces with slow servers or large repositories cannot delay a light namespace for
-//! long. If a namespace that is not light waits and holds no slot, [`Slot::run`] ends a slow task.
+//! aborts a task. The namespace of the aborted task was light when the task started. Its slot time now exceeds the
+//! waiting namespace's slot time by at least [`PREEMPTION`]. If several tasks meet these conditions, [`Slot::run`]
+//! aborts the task that started last. Therefore, namespaces with slow servers or large repositories cannot delay a
+//! light namespace for long. If a namespace that is not light waits and holds no slot, [`Slot::run`] aborts a slow
+//! task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,7 +29,7 @@ use tokio::time::Instant;
 use crate::runtime::fair_slots::{self, Busy, FairSlots};
 use crate::source::git::error::GitError;
 
-/// The limits for one kind of task.
+/// Limits for one kind of task.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Number of common slots, including the slot that is reserved for light namespaces.
@@ -38,13 +40,13 @@ struct Limits {
     slow_limits: SlowLimits,
 }
 
-/// The maximum lag of a task behind the data rate [`MIN_RATE`]. The limits apply only while another namespace waits, is
-/// not light, and holds no slot.
+/// The maximum time by which a task may lag behind the data rate [`MIN_RATE`]. The limits apply only while another
+/// namespace waits, is not light, and holds no slot.
 #[derive(Clone, Copy, Debug)]
 struct SlowLimits {
-    /// Limit for a task of a namespace that holds several slots.
+    /// Limit for a task whose namespace holds several slots.
     several: Duration,
-    /// Limit for the only running task of a namespace.
+    /// Limit for a task whose namespace holds only one slot.
     only: Duration,
 }
 
@@ -55,33 +57,33 @@ const QUERIES: Limits = Limits {
     light: Duration::from_secs(1),
     slow_limits: SlowLimits { several: Duration::from_secs(1), only: Duration::from_secs(10) },
 };
-/// Limits for the fetching and packing of commits. Each commit requires a directory on the volume, and packing runs a
-/// child process with a high memory limit. The slow limits include the handshake and the time in which the server
-/// assembles the pack. A packing task receives no data, so the task is slow from the start.
+/// Limits for fetching and packing commits. Each commit requires a directory on the volume. Packing runs a child
+/// process with a high memory limit. The slow limits include the time for the handshake, and the time that the server
+/// needs to assemble the pack. A packing task receives no data, so it lags from the start.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
     light: Duration::from_secs(3),
     slow_limits: SlowLimits { several: Duration::from_secs(3), only: Duration::from_secs(10) },
 };
-/// Half-life of the slot time of released slots.
+/// Half-life of the slot time that released slots contribute.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Minimum difference in slot time for a preemption. A task ends early for a waiting light namespace only if the slot
-/// time of its own namespace exceeds the slot time of the waiting namespace by at least this difference.
+/// Minimum difference in slot time for a preemption. The controller aborts a task in favor of a waiting light namespace
+/// only if the slot times of the two namespaces differ by at least this value.
 const PREEMPTION: Duration = Duration::from_secs(1);
-/// Maximum number of attempts that ended early for work that may use the reserved slot.
+/// Maximum number of consecutive aborted attempts after which a task may still use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
-/// Minimum slot time of a recorded namespace, in seconds. The release of a slot deletes the records of namespaces with
-/// a shorter slot time.
+/// Minimum slot time for which a namespace's record is kept, in seconds. When a task releases a slot, the controller
+/// deletes the records of namespaces with a shorter slot time.
 const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of waiting tasks per namespace.
 const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
 
-/// Minimum data rate of a task, in bytes per second. A task with a lower data rate is slow.
+/// Minimum data rate of a task, in bytes per second. A task is slow if its lag behind this rate exceeds its slow limit.
 const MIN_RATE: u64 = 128 << 10;
-/// Maximum number of doublings of the slow limits of a task.
+/// Maximum number of times that the controller doubles a task's slow limits.
 const MAX_DOUBLINGS: u32 = 3;
-/// Interval between two checks whether a task must end early.
+/// Interval between two checks whether the controller must abort a task.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The slots for all kinds of tasks. Clones are cheap and share the slots.
@@ -105,8 +107,9 @@ impl Slots {
         each.saturating_mul(u64::try_from(FETCHES.total).unwrap_or(u64::MAX))
     }
 
-    /// Returns the maximum total memory of all concurrent child processes, in bytes. `query` and `fetch` are the memory
-    /// limits of one child process for a query, and for a fetch or the packing of a commit.
+    /// Returns the maximum total memory that concurrent child processes use, in bytes. `query` is the memory limit for
+    /// a child process that queries a server. `fetch` is the memory limit for a child process that fetches or packs a
+    /// commit.
     pub(super) fn memory_bytes(query: u64, fetch: u64) -> u64 {
         let all = [(QUERIES.total, query), (FETCHES.total, fetch)];
         all.iter().map(|(count, each)| u64::try_from(*count).unwrap_or(u64::MAX).saturating_mul(*each)).sum()
@@ -120,9 +123,9 @@ pub(super) struct TaskSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// Enforces the limit of each namespace.
+    /// Enforces the limit per namespace.
     shares: FairSlots,
-    /// The common slots. The mutex is locked only for short critical sections and never across an `.await`.
+    /// The common slots. Hold the mutex only for short critical sections, and never across an `.await`.
     common: Mutex<Common>,
 }
 
@@ -132,14 +135,14 @@ struct Common {
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     held: BTreeMap<u64, Held>,
-    /// For each namespace, the slot time of released slots.
+    /// The slot time that released slots contribute, per namespace.
     used: BTreeMap<String, Used>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     namespace: String,
-    /// Number of consecutive attempts that ended early for the same work.
+    /// Number of consecutive aborted attempts at the same work.
     ended: u32,
     granted: Arc<Notify>,
 }
@@ -147,17 +150,17 @@ struct Waiting {
 #[derive(Debug)]
 struct Held {
     namespace: String,
-    /// Whether the namespace was light when it received the slot. Only the slot of such a namespace can be the reserved
-    /// slot.
+    /// Whether the namespace was light when it received the slot. If not, the slot cannot be the reserved slot.
     may_be_reserved: bool,
     started: Instant,
-    /// The time until which the received bytes satisfy [`MIN_RATE`]. `None` while the task must not end early.
+    /// The time until which the received bytes satisfy [`MIN_RATE`]. `None` while the controller must not abort the
+    /// task.
     covered_until: Option<Instant>,
     /// Multiplier for the slow limits.
     factor: u32,
 }
 
-/// Slot time of released slots, which decays by half in each [`HALF_LIFE`].
+/// The slot time that a namespace's released slots contribute. The slot time decays by half in each [`HALF_LIFE`].
 #[derive(Clone, Copy, Debug)]
 struct Used {
     seconds: f64,
@@ -189,9 +192,9 @@ impl Drop for Slot {
     }
 }
 
-/// Waits for a slot in the queues of all `namespaces` simultaneously, and returns the first granted slot. A namespace
-/// without free slots therefore does not delay the other namespaces that use the same repository. `ended` is the number
-/// of consecutive attempts that ended early for the same work.
+/// Waits for a slot in the queues of all `namespaces` simultaneously, and returns the first granted slot. Therefore, a
+/// namespace without free slots does not delay the other namespaces that use the same repository. `ended` is the number
+/// of consecutive aborted attempts at the same work.
 pub(super) async fn of_any(slots: &TaskSlots, namespaces: &[String], ended: u32) -> Result<Slot, GitError> {
     let waits = namespaces.iter().map(|namespace| slots.acquire(namespace, ended).boxed());
     let acquired = match namespaces {
@@ -227,9 +230,9 @@ impl TaskSlots {
 }
 
 impl Slot {
-    /// Runs the work. If the work must end early because another namespace waits, drops the future `work` and thereby
+    /// Runs the work. If another namespace waits and the controller must abort the work, drops the future `work`, which
     /// kills its child process. `received` returns the number of received bytes, if known. `ended` is the number of
-    /// consecutive attempts that ended early for the same work. Each of these attempts doubles the slow limits, up to
+    /// consecutive aborted attempts at the same work. Each aborted attempt doubles the slow limits, up to
     /// [`MAX_DOUBLINGS`] times, so that work with a slow server completes eventually.
     pub(super) async fn run<T>(
         &self,
@@ -277,7 +280,7 @@ impl Slot {
     }
 }
 
-/// Returns the time that a server with the data rate [`MIN_RATE`] needs for this number of bytes.
+/// Returns the time that a server with the data rate [`MIN_RATE`] needs to send this number of bytes.
 fn time_at_rate(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / MIN_RATE)
 }
@@ -289,7 +292,7 @@ impl Shared {
 }
 
 impl Common {
-    /// Adds a waiter. Returns its ID and the `Notify` that reports the grant of the slot.
+    /// Adds a waiter. Returns the waiter's ID, and the `Notify` that reports that the waiter has received a slot.
     fn enqueue(&mut self, namespace: &str, ended: u32) -> (u64, Arc<Notify>) {
         let (id, granted) = (self.next, Arc::new(Notify::new()));
         self.next += 1;
@@ -333,7 +336,7 @@ impl Common {
         self.held.values().filter(|held| held.namespace == namespace).count()
     }
 
-    /// Returns the slot time of a namespace in seconds, including the time of the slots that the namespace holds.
+    /// Returns a namespace's slot time in seconds, including the slots that the namespace currently holds.
     fn slot_time(&self, namespace: &str, now: Instant) -> f64 {
         let released = self.used.get(namespace).map_or(0.0, |used| used.seconds_at(now));
         let held = self.held.values().filter(|held| held.namespace == namespace);
@@ -355,21 +358,21 @@ impl Common {
         self.held.len() - self.held.values().filter(is_light).count()
     }
 
-    /// Returns the task that must end early because a namespace without a slot waits, if any.
+    /// If the controller must abort a task because a namespace without a slot waits, returns the task.
     fn task_to_end(&self, limits: &Limits, now: Instant) -> Option<u64> {
         let without_slot = self.waiting.values().filter(|waiting| self.holds(&waiting.namespace) == 0);
         let (light, others): (Vec<_>, Vec<_>) =
             without_slot.partition(|waiting| self.may_have_reserved(waiting, limits, now));
         // Requires a larger difference if many namespaces start tasks simultaneously, for example after a restart. With
-        // the usual difference, tasks would end early and their work would be lost.
+        // the usual difference, the controller would abort many tasks, and their work would be lost.
         let excess = if light.len() > limits.total { limits.light } else { PREEMPTION };
         let preempted = light.iter().find_map(|waiting| self.task_to_preempt(&waiting.namespace, limits, excess, now));
         preempted.or_else(|| if others.is_empty() { None } else { self.slow_task_to_end(limits.slow_limits, now) })
     }
 
-    /// Returns the task that must end early for a waiting light namespace, if all slots are in use. The slot time of
-    /// the task's namespace exceeds the slot time of the waiting namespace by at least `excess`. Of several such tasks,
-    /// returns the task that started last.
+    /// If all slots are in use, returns the task that the controller must abort in favor of a waiting light namespace.
+    /// The slot time of the task's namespace must exceed the waiting namespace's slot time by at least `excess`. If
+    /// several tasks meet these conditions, returns the task that started last.
     fn task_to_preempt(&self, waiting: &str, limits: &Limits, excess: Duration, now: Instant) -> Option<u64> {
         let limit = self.slot_time(waiting, now) + excess.as_secs_f64();
         let exceeds = |(_, held): &(&u64, &Held)| {
@@ -379,8 +382,8 @@ impl Common {
         last.filter(|_| self.held.len() >= limits.total)
     }
 
-    /// Returns the slow task that must end early: the longest running slow task of the namespace that holds the most
-    /// slots.
+    /// Returns the slow task that the controller must abort. This is the longest running slow task of the namespace
+    /// that holds the most slots.
     fn slow_task_to_end(&self, limits: SlowLimits, now: Instant) -> Option<u64> {
         let slow = self.held.iter().filter_map(|(id, held)| {
             let holds = self.holds(&held.namespace);

@@ -15,19 +15,19 @@ use crate::source::git::url::{Location, RepositoryUrl};
 /// Minimum poll interval of a repository.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The repository of a follower, and the settings of the follower for this repository.
+/// A follower's repository, and the follower's settings for this repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepositorySpec {
     pub key: Key,
     /// Directory of the Pulumi project in the repository.
     pub directory: Directory,
-    /// Patterns for the files whose changes trigger a run. `None` if every new commit triggers a run.
+    /// Patterns that match the files whose changes trigger a run. `None` if every new commit triggers a run.
     pub paths: Option<Paths>,
     /// Poll interval of the repository.
     pub interval: Duration,
 }
 
-/// The key of a repository in the cache. Followers with equal keys share the polls and the results.
+/// The cache key for a repository. Followers with equal keys share polls and results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub repository: RepositoryUrl,
@@ -45,17 +45,17 @@ pub struct Origin {
     pub key: Arc<Key>,
     /// Hash of the commit.
     pub commit: String,
-    /// Digest of the files that match `spec.paths` of the Stack. `None` if `spec.paths` is not set.
+    /// Digest of the files that match the Stack's `spec.paths`. `None` if `spec.paths` is not set.
     pub selection: Option<String>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Credentials for a repository, as values or Secret references.
+/// Credentials for a repository, as literal values or Secret references.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Auth {
     Nothing,
-    /// The name of a Secret. The keys of the Secret determine the type of the credentials.
+    /// The name of a Secret. The Secret's keys determine the type of the credentials.
     Secret(String),
     Token(Value),
     Basic {
@@ -81,7 +81,7 @@ pub enum Value {
     Key {
         secret: String,
         key: String,
-        /// Whether the Secret or the key may be missing. Without the Secret or the key, the value is not set.
+        /// Whether the Secret or the key may be missing. If the Secret or the key is missing, the value is not set.
         optional: bool,
     },
 }
@@ -97,7 +97,7 @@ impl fmt::Debug for Value {
 }
 
 impl RepositorySpec {
-    /// Converts the repository fields of a Stack. Returns `None` if none of these fields is set.
+    /// Converts a Stack's repository fields. Returns `None` if no repository field is set.
     ///
     /// # Errors
     /// Returns the reason why the fields are invalid.
@@ -106,12 +106,12 @@ impl RepositorySpec {
     }
 }
 
-/// Returns whether any field of a Stack selects a Git repository as the source.
+/// Returns whether any of a Stack's fields selects a Git repository as the source.
 pub fn has_git_fields(spec: &StackSpec) -> bool {
     field(spec).is_some()
 }
 
-/// Returns the first field of a Stack that selects a Git repository as the source.
+/// Returns the first of a Stack's fields that selects a Git repository as the source.
 pub fn field(spec: &StackSpec) -> Option<&'static str> {
     let fields = [
         ("projectRepo", spec.project_repo.is_some()),
@@ -148,7 +148,7 @@ fn repository_spec(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, 
     Ok(RepositorySpec { key, directory, paths, interval: interval(spec) })
 }
 
-/// Returns the poll interval of a Stack: the interval in the spec, but at least [`MIN_INTERVAL`].
+/// Returns a Stack's poll interval: the interval from the spec, but at least [`MIN_INTERVAL`].
 pub fn interval(spec: &StackSpec) -> Duration {
     let seconds = spec.resync_frequency_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
     Duration::from_secs(seconds).max(MIN_INTERVAL)
@@ -295,8 +295,8 @@ fn workspace_value(selector: &SecretKeySelector) -> Value {
     Value::Key { secret, key, optional: selector.optional.unwrap_or_default() }
 }
 
-/// Returns an error if the type of the credentials does not match the protocol of the URL. `ssh_fields` contains the
-/// names of the SSH key fields for the error message.
+/// Returns an error if the type of the credentials does not match the URL's protocol. The error message lists
+/// `ssh_fields`, the names of the fields for an SSH key.
 pub fn check_fit(repository: &RepositoryUrl, auth: &Auth, ssh_fields: &str) -> Result<(), String> {
     match (repository.location(), auth) {
         (Location::Http(_), Auth::Ssh { .. }) => Err(format!("{ssh_fields} requires an SSH URL, not {repository}")),

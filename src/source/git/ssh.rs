@@ -19,7 +19,7 @@ use crate::text::chain;
 
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of the stored error output of the server, in bytes.
+/// Maximum number of bytes to store from the server's error output.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 
 /// An SSH private key and its passphrase.
@@ -56,7 +56,7 @@ pub fn open(
     Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
 }
 
-/// Returns the error for an invalid private key. The message contains no part of the key.
+/// Returns the error for an invalid private key. The error message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
         (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase: set `password`".to_owned(),
@@ -79,7 +79,8 @@ async fn connect(
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(location);
     let mut preferred = Preferred::default();
-    // Requests only the types of trusted keys. A server with several host keys presents a key of a requested type.
+    // Requests only the types of the host's trusted keys. A server with several host keys presents a key of a requested
+    // type.
     if !algorithms.is_empty() {
         preferred.key = Cow::Owned(algorithms);
     }
@@ -115,7 +116,7 @@ fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', r"'\''"))
 }
 
-/// Verifies the host key of the server.
+/// Verifies the server's host key.
 struct HostKeyVerifier {
     location: SshLocation,
     known: KnownHosts,
@@ -144,7 +145,7 @@ pub struct Receiver {
     read: ChannelReadHalf,
     budget: Arc<Budget>,
     chunk: io::Cursor<Vec<u8>>,
-    /// Whether the server has sent data of the Git protocol.
+    /// Whether the server has sent Git protocol data.
     has_data: bool,
     error_output: Vec<u8>,
 }
@@ -184,7 +185,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the error for a server that closes the connection before it sends data of the Git protocol.
+    /// Returns the error for a server that closes the connection before it sends Git protocol data.
     fn refused(&self) -> io::Error {
         let output = one_line(&String::from_utf8_lossy(&self.error_output));
         let message = if output.is_empty() { "connection closed without an error message".to_owned() } else { output };

@@ -47,7 +47,7 @@ impl From<RepositoryUrl> for String {
 }
 
 impl RepositoryUrl {
-    /// Parses a URL. The error does not contain `text`, because the text can contain a password.
+    /// Parses a URL. The error does not contain `text`, because `text` can contain a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if !text.contains("://") {

@@ -1,8 +1,8 @@
 //! Matches the wildcards in `.gitignore` and `known_hosts` patterns. The matching time is at most proportional to the
-//! product of the lengths of the pattern and the text. Simple backtracking would take exponential time for some
-//! patterns, and users control the patterns. This module performs no I/O.
+//! pattern length multiplied by the text length. Users control the patterns, and simple backtracking would take
+//! exponential time for some patterns. This module performs no I/O.
 
-/// The number of remaining matching steps for a set of patterns.
+/// The number of remaining matching steps for a pattern set.
 #[derive(Debug)]
 pub struct Steps(u64);
 
@@ -44,7 +44,7 @@ struct Class {
     ranges: Vec<(u8, u8)>,
 }
 
-/// A pattern for paths with the semantics of Git.
+/// A path pattern that follows the `.gitignore` rules.
 #[derive(Clone, Debug)]
 pub struct PathPattern {
     /// `None` if the pattern cannot match any path, for example because a bracket is not closed.
@@ -60,8 +60,8 @@ impl PathPattern {
     pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
         let Some(parts) = &self.parts else { return Ok(false) };
         steps.take(1)?;
-        // Compares the last bytes first, because most paths differ from the pattern in the last bytes and this
-        // comparison is fast.
+        // Compares the last bytes first. This comparison is fast, and most paths differ from the pattern in their last
+        // bytes.
         let mut ends = parts.iter().rev().zip(path.iter().rev());
         if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
             return Ok(false);
@@ -120,8 +120,7 @@ impl Part {
         }
     }
 
-    /// Returns whether the state of this part remains active after a byte, and whether the byte leads to the next
-    /// state.
+    /// Returns whether this part's state remains active after a byte, and whether the byte leads to the next state.
     fn transition(&self, byte: u8) -> (bool, bool) {
         let is_slash = byte == b'/';
         match self {
@@ -189,7 +188,7 @@ fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
     let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
     let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
     let mut ranges = Vec::new();
-    // The previous byte, if a range can start with it.
+    // The previous byte, if this byte can start a range.
     let mut begin = None;
     let mut is_first = true;
     loop {
@@ -265,11 +264,11 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
     Some((Some(ranges), rest.get(end + 1..).unwrap_or_default()))
 }
 
-/// Returns whether a text matches a pattern with the wildcards `*` and `?`, as in the `known_hosts` file of OpenSSH.
+/// Returns whether a string matches a pattern with the wildcards `*` and `?`, as in OpenSSH `known_hosts` files.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // The position after the last star in the pattern, and the position in the text at which the match of this star
-    // ends.
+    // The position after the last star in the pattern, and the position in the string at which the text that the star
+    // matches ends.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {

@@ -1,10 +1,11 @@
-//! Tests for the lookup of kinds in a discovery response.
+//! Tests for looking up kinds in a discovery response.
 
 use serde_json::json;
 
 use super::*;
 
-/// Returns the cache for an API server that serves the Flux sources, another group, and kinds that cannot be sources.
+/// Returns the cache for an API server that serves the Flux sources, a kind in another group, and kinds that cannot be
+/// sources.
 fn table() -> Table {
     let resource = |plural: &str, kind: &str, scope: &str, verbs: &[&str]| json!({"resource": plural, "responseKind": {"kind": kind}, "scope": scope, "verbs": verbs});
     let all = ["get", "list", "watch", "create"];

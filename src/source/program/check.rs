@@ -1,7 +1,7 @@
 //! Validates a Program without loading providers. This module performs no I/O.
 //!
-//! A problem is an error that makes the Program invalid for every stack. A need is a requirement for the stack config,
-//! which can define names and values that the Program does not declare.
+//! A problem is an error that makes the Program invalid for every stack. A need is a requirement that the stack config
+//! must meet. The stack config can define names and values that the Program does not declare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceT
 pub struct Findings {
     /// Errors that make the Program invalid for every stack.
     pub problems: Vec<String>,
-    /// Requirements for the config of every stack that runs the Program.
+    /// Requirements that the config of every stack with this Program must meet.
     pub needs: Vec<String>,
 }
 
@@ -243,7 +243,7 @@ impl Checker {
         BTreeSet::new()
     }
 
-    /// Reports a problem if the text contains a reference.
+    /// Reports a problem if the string contains a reference.
     fn check_literal(&mut self, path: &str, text: Option<&str>) {
         match text.map(parse_references) {
             None => {}

@@ -8,7 +8,7 @@ const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "obje
 /// The fields of an entry in `config`.
 const PROJECT_FIELDS: [&str; 6] = ["type", "items", "default", "value", "description", "secret"];
 
-/// Returns the problems in an entry of `config`. Each problem starts with the path of the field.
+/// Returns the problems of a `config` entry. Each problem starts with the path of the field.
 pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> {
     let path = below("program.config", key);
     let Value::Object(fields) = entry else {
@@ -50,7 +50,7 @@ pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> 
     problems
 }
 
-/// Returns whether a key is in the namespace of the project.
+/// Returns whether a key is in the project's namespace.
 fn is_own(project: &str, key: &str) -> bool {
     key.split_once(':').is_none_or(|(namespace, _)| namespace == project)
 }
@@ -87,7 +87,7 @@ fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     }
 }
 
-/// The type of an entry in `configuration`.
+/// The type of a `configuration` entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     String,
@@ -99,7 +99,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Parses a type. The names of types are case-insensitive.
+    /// Parses a type. Type names are case-insensitive.
     fn read(text: &str) -> Option<Kind> {
         let text = text.to_lowercase();
         if let Some(of) = text.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) {
@@ -130,8 +130,8 @@ impl Kind {
     }
 }
 
-/// Returns the requirements of an entry in `configuration` for the stack config. Each requirement starts with the path
-/// of the field.
+/// Returns the requirements that a `configuration` entry imposes on the stack config. Each requirement starts with the
+/// path of the field.
 pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) -> Vec<String> {
     let path = below("program.configuration", key);
     let needs = "or set the key in the config of the stack";
@@ -163,7 +163,7 @@ fn is_whole(value: &Value) -> bool {
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
-/// Returns the name of the type of a value, for messages.
+/// Returns the name of a value's type, for messages.
 pub fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,11 +1,11 @@
-//! Names in a Program: the declared names, their dependency cycles, and the references to names. A reference has a form
-//! such as `${name}`, `${name.property}` or `${name["key"][0]}`. `$$` is an escaped dollar sign.
+//! Names in a Program: declared names, references to names, and dependency cycles. A reference has a form such as
+//! `${name}`, `${name.property}` or `${name["key"][0]}`. `$$` is an escaped dollar sign.
 
 use crate::api::pulumi::Program;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet, btree_set};
 
-/// The reserved name of the Pulumi YAML language.
+/// Name that the Pulumi YAML language reserves.
 pub const RESERVED: &str = "pulumi";
 
 /// The section that declares a name.
@@ -45,8 +45,8 @@ impl Declarations {
     }
 }
 
-/// Returns a cycle in the dependencies between variables and resources, if any. The first and the last name in the
-/// result are equal.
+/// Returns a dependency cycle between variables and resources, if any. The first and the last name in the result are
+/// equal.
 pub fn cycle(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
     let mut walk = Walk { dependencies, path: Vec::new(), on_path: BTreeSet::new(), done: BTreeSet::new() };
     dependencies.keys().find_map(|name| walk.from(name))
@@ -102,7 +102,7 @@ pub struct ReferenceText {
 }
 
 impl ReferenceText {
-    /// Returns the first name in the reference if the string consists of exactly one reference.
+    /// If the string consists of exactly one reference, returns the reference's first name.
     pub fn only_root(&self) -> Option<&str> {
         match self.roots.as_slice() {
             [root] if !self.has_more => Some(root),
@@ -134,7 +134,7 @@ pub fn parse_references(text: &str) -> Result<ReferenceText, String> {
     Ok(found)
 }
 
-/// Maximum number of characters of a reference in a message.
+/// Maximum number of characters that a message quotes from a reference.
 const SHOWN: usize = 60;
 
 fn quoted(reference: &str) -> String {

@@ -1,4 +1,4 @@
-//! Tests for the rendering and the validation of Programs.
+//! Tests for rendering and validating Programs.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn every_field_is_rendered_into_the_project_file() {
     assert_eq!(found, check::Findings::default());
 }
 
-/// Adds each field of the schema that is missing from the samples to `into`.
+/// Adds to `into` each schema field that the samples do not contain.
 fn missing(schema: &Value, sample: &[&Value], path: &str, into: &mut Vec<String>) {
     for (name, below) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -95,8 +95,8 @@ fn a_program_of_pko_is_accepted_unchanged() {
     assert_eq!((&written["apiVersion"], &written["kind"]), (&json!("pulumi.com/v1"), &json!("Program")));
 }
 
-/// A new version of the controller must not change the bytes of the artifact, because such a change triggers a run of
-/// every Stack with a Program.
+/// A new controller version must not change the bytes of an artifact, because such a change triggers a run of every
+/// Stack that uses a Program.
 #[test]
 fn the_artifact_bytes_depend_only_on_the_program_content() {
     let made = make(&program(json!({"outputs": {"b": 1, "a": {"y": 2, "x": 1}}}))).expect("valid Program");
@@ -124,7 +124,7 @@ fn bucket(more: Value) -> Value {
     json!({"config": {"key": "x"}, "variables": {"list": []}, "resources": {"bucket": resource, "other": {"type": "a:b"}}})
 }
 
-/// Asserts that each program has a problem whose message starts with the given text.
+/// Asserts that each program has a problem whose message starts with the given string.
 fn assert_problems(rows: &[(Value, &str)]) {
     for (content, expected) in rows {
         let Err(error) = make(&program(content.clone())) else { panic!("expected {content} to be rejected") };

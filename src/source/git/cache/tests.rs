@@ -1,4 +1,4 @@
-//! Tests for the cache: when the server must be queried, which followers wait, and which followers are reconciled.
+//! Tests when the cache requires a query to the server, which followers wait, and which followers must be reconciled.
 
 use serde_json::{Value, json};
 

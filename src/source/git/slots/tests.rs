@@ -1,4 +1,4 @@
-//! Tests for slots under load, with simulated time. The parent module defines light namespaces.
+//! Tests slots under load, with simulated time. The parent module defines which namespaces are light.
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -12,7 +12,7 @@ fn names(names: &[&str]) -> Vec<String> {
 }
 
 /// Starts `each` tasks per namespace. Each task receives `rate` bytes per second for up to `duration`. Returns a set
-/// that yields the results of the tasks.
+/// that yields the task results.
 fn tasks(
     slots: &TaskSlots,
     namespaces: &[&str],
@@ -38,7 +38,7 @@ fn tasks(
 }
 
 /// Repeats a task until an attempt completes. The task runs for `duration` and receives no data. Waits for `backoff`
-/// after each attempt that ended early, in the same way as the task of a repository.
+/// after each aborted attempt, like the async task that follows a repository.
 async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff: Duration) {
     for ended in 0.. {
         let slot = of_any(&slots, &names(&[namespace]), ended).await.unwrap();
@@ -54,12 +54,12 @@ async fn complete(slots: TaskSlots, namespace: &str, duration: Duration, backoff
     }
 }
 
-/// Returns the wait time of a namespace until it receives a slot.
+/// Returns the time for which a namespace waits until it receives a slot.
 async fn wait(slots: &TaskSlots, namespace: &str) -> Duration {
     wait_after(slots, namespace, 0).await
 }
 
-/// Like [`wait`], for a task with `ended` attempts that ended early. A task with more than [`MAX_ENDED_RESERVED`] such
+/// Like [`wait`], for a task after `ended` aborted attempts. A task with more than [`MAX_ENDED_RESERVED`] aborted
 /// attempts cannot use the reserved slot.
 async fn wait_after(slots: &TaskSlots, namespace: &str, ended: u32) -> Duration {
     let started = Instant::now();
@@ -123,7 +123,7 @@ async fn repeated_long_tasks_of_many_namespaces_rarely_delay_a_light_namespace()
     let mut hostile = JoinSet::new();
     for namespace in ["a", "b", "c", "d"] {
         let slots = slots.clone();
-        // Simulates new commits: each new commit resets the number of attempts that ended early.
+        // Simulates new commits. Each new commit resets the number of aborted attempts.
         hostile.spawn(async move {
             loop {
                 let slot = of_any(&slots, &names(&[namespace]), 0).await.unwrap();
@@ -278,9 +278,9 @@ async fn previously_ended_tasks_get_more_time() {
     }
 }
 
-/// Returns the task that must end early 20 s after the start of the test, while the namespace `waits` waits. Each row
-/// of `held` contains a namespace, the start of its task, and the time until which the received bytes satisfy the data
-/// rate.
+/// Returns the task that the controller must abort 20 s after the start of the test, while the namespace `waits` waits
+/// for a slot. Each row of `held` contains a namespace, the start time of its task, and the time until which the
+/// received bytes satisfy the data rate.
 fn task_to_end(held: &[(&str, u64, Option<u64>)], waits: &str, ended: u32) -> Option<u64> {
     let began = Instant::now();
     let at = |seconds: u64| began + Duration::from_secs(seconds);
