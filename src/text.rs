@@ -35,8 +35,8 @@ pub fn is_unprintable(character: char) -> bool {
     (character.is_control() && character != '\n' && character != '\t') || is_format(character)
 }
 
-/// Like [`printable`], but also replaces line breaks and tabs, so that a value from the cluster cannot imitate an
-/// additional line.
+/// Like [`printable`], but also replaces line breaks and tabs, so that a value from the cluster cannot imitate another
+/// line.
 pub fn printable_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], "\u{fffd}")
 }

@@ -24,7 +24,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the name of the algorithm as it appears in a digest.
+    /// Returns the algorithm name that digests contain.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -236,7 +236,7 @@ fn digest(algorithm: Algorithm, hash: &[u8]) -> Digest {
 /// and the agent identify every source by a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPod {
-    /// A directory of the container image. The path of the directory is relative to the root of the image.
+    /// A directory of the container image. The path of the directory is relative to the image root.
     Image,
     /// The project directory, into which user-defined init containers write the project.
     InitContainers,
@@ -245,7 +245,7 @@ pub enum InPod {
 impl InPod {
     const ALL: [InPod; 2] = [InPod::Image, InPod::InitContainers];
 
-    /// Returns the in-pod source that has this digest, or `None` for the digest of an archive.
+    /// Returns the in-pod source that this digest identifies, or `None` if the digest identifies an archive.
     pub fn of(digest: &Digest) -> Option<Self> {
         Self::ALL.into_iter().find(|source| source.digest() == *digest)
     }

@@ -1,4 +1,4 @@
-//! A directory inside an artifact, for example the directory of a Pulumi program.
+//! A directory inside an artifact, for example the directory that contains a Pulumi program.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Fetches, verifies, stores, packs and unpacks artifacts. No other module opens archives.
 //!
-//! [`Fetcher`] downloads the artifact of a source, [`Store`] keeps verified artifacts, and [`unpack`] extracts an
-//! artifact into a workspace. [`pack`] and [`Archive`] build artifacts from sources that do not provide them.
+//! [`Fetcher`] downloads a source's artifact, [`Store`] keeps verified artifacts, and [`unpack`] extracts an artifact
+//! into a workspace. [`pack`] and [`Archive`] build artifacts for sources that do not provide artifacts themselves.
 //! [`pack_dependencies`] and [`unpack_dependencies`] pack and unpack the archives in the agent's dependency cache.
 //!
 //! On systems other than Linux, this module contains only the digests, which the API objects of the kubectl plugin

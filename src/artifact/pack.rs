@@ -49,8 +49,8 @@ pub enum PackError {
     Write { path: PathBuf, cause: io::Error },
 }
 
-/// Packs the content of a directory as a gzip-compressed tar archive. Names and links must satisfy the default
-/// [`Limits`] for unpacking.
+/// Packs the content of a directory as a gzip-compressed tar archive. Names and links must be within the default
+/// [`Limits`], which apply when the archive is unpacked.
 ///
 /// # Errors
 /// Fails if a file cannot be read, if a file or its name is not allowed in an archive, or if writing fails.

@@ -1,9 +1,9 @@
 //! Quotes untrusted text in messages.
 
-/// Maximum number of characters of untrusted text in a message.
+/// Maximum number of characters that a message quotes from an untrusted string.
 const MAX_QUOTED: usize = 200;
 
-/// Quotes untrusted text for a message. Escapes control characters and truncates long text.
+/// Quotes untrusted text for a message. Escapes control characters and truncates long strings.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTED) {
         Some((end, _)) => format!("{:?}...", text.get(..end).unwrap_or_default()),
@@ -14,7 +14,7 @@ pub(super) fn quoted(text: &str) -> String {
 /// Quotes an untrusted name, which may be invalid UTF-8, for a message.
 #[cfg(target_os = "linux")]
 pub(super) fn quoted_bytes(name: &[u8]) -> String {
-    // A character is at most four bytes long, so [`quoted`] drops all bytes after this prefix.
+    // A character has at most four bytes, so [`quoted`] never uses the bytes after this prefix.
     let beginning = name.get(..MAX_QUOTED * 4 + 4).unwrap_or(name);
     quoted(&String::from_utf8_lossy(beginning))
 }

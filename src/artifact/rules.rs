@@ -13,8 +13,8 @@ const MEBIBYTE: u64 = 1 << 20;
 pub struct Limits {
     /// Maximum size of a downloaded, compressed archive, in bytes. Default: 256 MiB.
     pub download_bytes: u64,
-    /// Maximum size of the decompressed archive including headers, in bytes. Unpacking enforces the limit during the
-    /// decompression. Default: 1 GiB.
+    /// Maximum size of the decompressed archive including headers, in bytes. Unpacking enforces this limit while it
+    /// decompresses the archive. Default: 1 GiB.
     pub unpacked_bytes: u64,
     /// Maximum number of files, directories and links, including parent directories without an entry in the archive.
     /// Default: 200,000.
@@ -23,7 +23,7 @@ pub struct Limits {
     pub depth: usize,
     /// Maximum length of an entry path or a link target, in bytes. Default: 1,024.
     pub name_bytes: usize,
-    /// Maximum length of one path component, in bytes. Default: 255, which is the limit of Linux file systems.
+    /// Maximum length of one path component, in bytes. Default: 255, which is the limit in Linux file systems.
     pub component_bytes: usize,
     /// Maximum compression ratio: decompressed bytes divided by compressed bytes. Default: 200. Text usually has a
     /// ratio of about 10. DEFLATE can reach a ratio of 1,032.
@@ -48,7 +48,7 @@ impl Default for Limits {
     }
 }
 
-/// The kind of content in an archive. Some rules differ between the kinds.
+/// The kind of an archive's content. Some rules differ between the kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Source of a program. Symbolic links must lead to files in the archive. Unpacking ignores modification times.
@@ -152,7 +152,7 @@ impl EntryName {
     /// `target`.
     ///
     /// An archive of dependencies may contain links with any target. Such links add no risk, because unpacking never
-    /// writes a file through a link. Besides, the program in the pod can create the same links.
+    /// writes a file through a link. The program in the pod can create the same links anyway.
     pub(super) fn check_link_in(&self, content: Content, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         match content {
             Content::Source => self.check_link(target, limits),
@@ -164,7 +164,7 @@ impl EntryName {
     ///
     /// All `..` components must be at the beginning of the target. The link must have at least as many parent
     /// directories as the target has `..` components. The parent directories of a link are never links themselves, so
-    /// these components lead to a directory inside the tree. The remaining components lead through directories or
+    /// the `..` components lead to a directory inside the tree. The remaining components lead through directories or
     /// through links that satisfy the same rule. Therefore, no chain of links leaves the tree.
     pub(super) fn check_link(&self, target: &[u8], limits: &Limits) -> Result<(), LinkError> {
         check_target(target, limits)?;

@@ -9,7 +9,7 @@ use super::error::HistoryError;
 use super::retention;
 use super::store::HistoryStore;
 
-/// Delay before the leader's first cleanup. The delay avoids the time after the start, when the controller is busiest.
+/// Delay before the leader's first cleanup. The controller is busiest immediately after its start.
 const FIRST: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(3600);
 /// Maximum number of objects per batch of deletions.

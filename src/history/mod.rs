@@ -1,4 +1,4 @@
-//! The run history: stores the data of completed runs in object storage or on a volume, and deletes old runs.
+//! The run history: stores data about completed runs in object storage or on a volume, and deletes old runs.
 //!
 //! `names` defines the object names. `open` opens the storage, and `requests` limits the storage requests. `store`
 //! writes, reads and deletes objects. `retention` and `volume_size` select the runs to delete, and `cleanup` deletes

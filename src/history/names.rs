@@ -1,6 +1,6 @@
 //! Names of the objects in the history storage. All functions are pure.
 //!
-//! The name of an object is `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. An object's name depends only on immutable
+//! An object name has the form `NAMESPACE/STACK/UID/TIME-TYPE-UID/FILE`. An object's name depends only on immutable
 //! metadata, so a repeated write replaces the same object. The names of a Stack's runs sort lexically in chronological
 //! order.
 
@@ -11,11 +11,11 @@ use jiff::tz::TimeZone;
 const MAX_PART: usize = 253;
 /// Run types that can occur in object names.
 const KINDS: [&str; 5] = ["up", "preview", "destroy", "refresh", UNKNOWN];
-/// Number of digits of the date in a name.
+/// Number of date digits in a name.
 const DATE_DIGITS: usize = 8;
-/// Number of digits of the time in a name.
+/// Number of time digits in a name.
 const TIME_DIGITS: usize = 6;
-/// Placeholder in a name for an unknown value.
+/// Placeholder for an unknown value in a name.
 const UNKNOWN: &str = "unknown";
 
 /// A file of a run.
@@ -66,7 +66,7 @@ impl RunName {
         [&self.namespace, &self.stack].map(|part| safe(part)).join("/")
     }
 
-    /// Returns the directory of the run.
+    /// Returns the run's directory.
     pub fn directory(&self) -> String {
         let (stack, uid, update) = (self.stack_directory(), safe(&self.stack_uid), safe(&self.update_uid));
         format!("{stack}/{uid}/{}-{}-{update}", time(self.created), self.kind)
@@ -109,7 +109,7 @@ pub fn is_since(name: &str, since: Timestamp) -> bool {
     created.is_some_and(|created| created >= since.as_str())
 }
 
-/// Formats a time as in object names. The lexical order of the results is their chronological order.
+/// Returns a time in the format that object names use. The results sort lexically in chronological order.
 fn time(time: Timestamp) -> String {
     time.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
 }

@@ -30,7 +30,7 @@ const S3_PARAMETERS: [&str; 4] = ["region", "endpoint", "allow_http", "virtual_h
 /// Parameters that an Azure URL may contain. Credentials are not permitted.
 const AZURE_PARAMETERS: [&str; 3] = ["account_name", "endpoint", "allow_http"];
 
-/// The reason why a history URL is invalid. The message completes the sentence "the URL must be …".
+/// The reason why a history URL is invalid. Each message completes the sentence "the URL must be …".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryUrlError {
     #[error("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY")]
@@ -113,7 +113,7 @@ impl HistoryUrl {
     }
 
     /// Returns the prefix that all object names share. For a volume, the prefix is empty, because the directory in the
-    /// URL is the root of the storage.
+    /// URL is the storage root.
     fn prefix(&self) -> String {
         match self.kind {
             Kind::File => String::new(),
@@ -126,8 +126,8 @@ impl HistoryUrl {
     }
 }
 
-/// Opens the storage without sending a request to the object storage. Reads the credentials from the environment, like
-/// the SDKs of the cloud providers.
+/// Opens the storage, but sends no request to the object storage. Reads the credentials from the environment, like the
+/// SDKs of the cloud providers.
 pub fn open(url: &HistoryUrl, retention: Retention, metrics: Metrics) -> Result<HistoryStore, OpenError> {
     let failed = |source| OpenError::Storage { url: url.base(), source };
     let storage = match url.kind {

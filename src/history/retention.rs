@@ -1,4 +1,4 @@
-//! Selects the runs that exceed the limits of the history. All functions are pure.
+//! Selects the runs that exceed the history limits. All functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Retention {
 /// An object in the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredObject {
-    /// Name of the object, relative to the prefix of the history.
+    /// Name of the object, relative to the history prefix.
     pub(super) name: String,
     pub(super) size: u64,
     pub(super) modified: Timestamp,
@@ -55,7 +55,7 @@ mod tests {
 
     const RETENTION: Retention = Retention { max_runs: 2, max_age: Duration::from_secs(3600), max_size: None };
 
-    /// Returns the directory of a run. For example, `7-up-a` is a run at second 7 of a day.
+    /// Returns the directory of a run. For example, `7-up-a` is a run that was created at second 7.
     fn directory(run: &str) -> String {
         let (second, rest) = run.split_once('-').unwrap();
         format!("20261126T{second:0>6}Z-{rest}")

@@ -18,8 +18,8 @@ use super::retention::{self, Retention, StoredObject};
 use super::volume_size::{self, OldestRuns, Usage};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of objects that [`HistoryStore::names`] and [`HistoryStore::enforce_limits`] read. If the history is
-/// larger, each cleanup deletes only a part of the excess runs.
+/// Maximum number of objects that [`HistoryStore::names`] and [`HistoryStore::enforce_limits`] read. If the history
+/// contains more objects, each cleanup deletes only a part of the excess runs.
 const MAX_LISTED: usize = 4096;
 
 /// The store of the history. Clones are cheap and share one storage client.
@@ -33,8 +33,8 @@ struct Shared {
     base: String,
     retention: Retention,
     metrics: Metrics,
-    /// Total size of all objects in bytes, if the size is limited. If an object was written repeatedly, the value is
-    /// too large until the next cleanup.
+    /// Total size of all objects in bytes, if the history has a maximum size. If an object was written repeatedly, the
+    /// value is too large until the next cleanup.
     size: AtomicU64,
 }
 
@@ -48,8 +48,7 @@ impl Debug for HistoryStore {
 #[derive(Debug)]
 pub struct Place {
     pub storage: Box<dyn ObjectStore>,
-    /// Prefix that all object names share. Empty on a volume, because the directory in the URL is the root of the
-    /// storage.
+    /// Prefix that all object names share. Empty on a volume, because the directory in the URL is the storage root.
     pub prefix: String,
     /// URL of the history, without parameters.
     pub base: String,

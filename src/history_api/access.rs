@@ -1,6 +1,6 @@
-//! Authenticates the user who sends a request, and checks whether this user may read the history of a Stack. The API
-//! server makes both decisions. A user may read only the runs of the current namespace, not the runs of a deleted
-//! namespace with the same name.
+//! Authenticates the user who sends a request, and checks whether this user may read a Stack's history. The API server
+//! decides both questions. A user may read only the runs of the current namespace, not the runs of a deleted namespace
+//! with the same name.
 
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ impl Access {
         Access { client, reader, slots: Semaphore::new(MAX_CONCURRENT) }
     }
 
-    /// Authenticates the user with the token in `headers`. Returns the creation time of the namespace if the user may
-    /// read the history of the Stack. A missing namespace results in the same error as a missing permission.
+    /// Authenticates the user with the token in `headers`. Returns the namespace's creation time if the user may read
+    /// the Stack's history. A missing namespace results in the same error as a missing permission.
     pub(super) async fn check(
         &self,
         headers: &HeaderMap,
@@ -92,7 +92,7 @@ impl Access {
         tokio::time::timeout(TIMEOUT, review).await.unwrap_or(Err(AccessError::Timeout))
     }
 
-    /// Returns the creation time of a namespace, or `None` if the namespace does not exist.
+    /// Returns a namespace's creation time, or `None` if the namespace does not exist.
     async fn created(&self, namespace: &str) -> Result<Option<Timestamp>, AccessError> {
         let found = self.reader.get_cluster_metadata_opt::<Namespace>(namespace).await?;
         Ok(found.and_then(|found| found.metadata.creation_timestamp).map(|created| created.0))

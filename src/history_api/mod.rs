@@ -1,7 +1,7 @@
 //! HTTP endpoint that serves the run history. Clients authenticate with a token for the Kubernetes API. The token's
 //! user needs the permission to `get` the Stack's subresource `history`.
 //!
-//! - `GET /history/NAMESPACE/STACK` returns the names of all files of the Stack's runs as a JSON list.
+//! - `GET /history/NAMESPACE/STACK` returns a JSON list with the names of all files that belong to the Stack's runs.
 //! - `GET /history/NAMESPACE/STACK/UID/RUN/FILE` returns a file.
 //!
 //! Both paths omit runs that are older than the namespace.
@@ -30,7 +30,7 @@ const MAX_FILES: usize = 4;
 /// Timeout for a request that waits until the endpoint has sent files to other clients.
 const FILE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The dependencies and limits of the endpoint.
+/// The endpoint's dependencies and limits.
 struct Api {
     access: Access,
     store: HistoryStore,
@@ -76,7 +76,7 @@ impl ApiError {
     }
 }
 
-/// Returns the router of the endpoint.
+/// Returns the endpoint's router.
 pub fn router(client: Client, store: HistoryStore) -> Router {
     let api = Arc::new(Api { access: Access::new(client), store, files: Arc::new(Semaphore::new(MAX_FILES)) });
     Router::new().route("/history/{*path}", get(serve)).with_state(api)

@@ -13,12 +13,12 @@ pub(super) struct RequestedPath<'a> {
     pub(super) path: &'a str,
     pub(super) namespace: &'a str,
     pub(super) stack: &'a str,
-    /// Requested file. `None` for the list of all files of the Stack.
+    /// Requested file. `None` if the path requests the list of the Stack's files.
     pub(super) file: Option<File>,
 }
 
 impl<'a> RequestedPath<'a> {
-    /// Parses a path. Returns `None` if the path is not valid. A valid path cannot leave the directory of its Stack.
+    /// Parses a path. Returns `None` if the path is not valid. A valid path cannot lead outside the Stack's directory.
     pub(super) fn parse(path: &'a str) -> Option<Self> {
         let path = path.trim_end_matches('/');
         let parts: Vec<&str> = path.split('/').collect();

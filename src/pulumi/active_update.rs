@@ -14,9 +14,9 @@ const MAX_TEXT: usize = 256;
 const MAX_CLOCK_DIFFERENCE: i64 = 60_000;
 /// Result that the stack history contains for an update in progress.
 const IN_PROGRESS: &str = "in-progress";
-/// Label before the login name in the output of `pulumi stack`.
+/// Label that precedes the login name in the output of `pulumi stack`.
 const AUTHOR_LABEL: &str = "Requested By: ";
-/// Label before the URL in the output of `pulumi stack`.
+/// Label that precedes the URL in the output of `pulumi stack`.
 const URL_LABEL: &str = "More information at: ";
 
 /// An update in progress in Pulumi Cloud.

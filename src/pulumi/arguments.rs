@@ -19,7 +19,7 @@ pub enum OperationKind {
     PreviewDestroy,
     /// Reports the changes that `refresh` would make to the state. Changes neither the resources nor the state.
     PreviewRefresh,
-    /// Updates the state to match the actual resources, which the providers report.
+    /// Updates the state to match the actual resources that the providers report.
     Refresh,
     /// Fails if a refresh would find changes. Changes neither the resources nor the state.
     DriftCheck,
@@ -53,7 +53,7 @@ pub struct Operation<'a> {
     pub event_log: &'a Path,
     /// Whether the run refreshes the state before the operation.
     pub refresh: bool,
-    /// Message that the update history of the stack shows.
+    /// Message that appears in the stack's update history.
     pub message: Option<&'a str>,
     /// Plan file that a preview wrote. An `up` that deviates from the plan fails. Other operations ignore the plan.
     pub plan: Option<&'a Path>,
@@ -88,7 +88,7 @@ pub struct Options<'a> {
 }
 
 /// A policy pack, as the CLI flags specify it. The paths must not contain commas or quotation marks, because the CLI
-/// parses the values of the flags as comma-separated lists.
+/// parses the flag values as comma-separated lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyPack {
     /// Directory that contains `PulumiPolicy.yaml`.
@@ -151,7 +151,7 @@ impl Options<'_> {
     }
 }
 
-/// Returns the CLI arguments of a run, without the program name.
+/// Returns the CLI arguments for a run, without the program name.
 ///
 /// The output is human-readable and contains diagnostics and stack outputs, because the agent copies the output to the
 /// pod log. The CLI accepts `--event-log` only if `PULUMI_DEBUG_COMMANDS` is set (see
@@ -210,8 +210,8 @@ fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -
 }
 
 /// Returns the arguments that encrypt a value and write the value to the settings file. The CLI reads the value from
-/// stdin and strips one trailing line feed. The value is not an argument, because every user of the node can read the
-/// arguments of a process.
+/// stdin and strips one trailing line feed. The arguments do not contain the value, because every user on the node can
+/// read the arguments of a process.
 pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     let mut arguments = on_stack(&["config", "set", "--secret"], stack);
     arguments.extend(is_path.then(|| OsString::from("--path")));
@@ -254,8 +254,8 @@ pub fn cancel(stack: &str) -> Vec<OsString> {
 #[derive(Clone, Copy, Debug)]
 pub struct OidcLogin<'a> {
     pub url: &'a str,
-    /// File that contains the OIDC token. The token is not an argument, because every user of the node can read the
-    /// arguments of a process.
+    /// File that contains the OIDC token. The arguments do not contain the token, because every user on the node can
+    /// read the arguments of a process.
     pub token_file: &'a str,
     pub organization: &'a str,
     /// Team of the access token. If neither the team nor the user is set, Pulumi Cloud issues the access token for the
@@ -286,7 +286,7 @@ pub fn version() -> Vec<OsString> {
     command_line(&["version"])
 }
 
-/// Returns the arguments that install the dependencies of the project in the working directory.
+/// Returns the arguments that install the dependencies for the project in the working directory.
 pub fn install() -> Vec<OsString> {
     command_line(&["install"])
 }

@@ -34,8 +34,7 @@ pub fn is_pulumi_cloud(url: &str) -> bool {
     scheme.is_some_and(|scheme| matches!(scheme.as_str(), "http" | "https"))
 }
 
-/// Returns whether a URL is the URL of a state backend other than Pulumi Cloud. Returns `false` if the string is not a
-/// URL.
+/// Returns whether a URL refers to a state backend other than Pulumi Cloud. Returns `false` if the string is not a URL.
 pub fn is_self_managed(url: &str) -> bool {
     url.contains("://") && !is_pulumi_cloud(url)
 }
@@ -61,7 +60,7 @@ pub fn without_credentials(url: &str) -> Option<String> {
 }
 
 /// Returns a normalized URL, so that the URLs of equal locations are equal. Sorts the query parameters, and converts a
-/// URL of Pulumi Cloud to its shortest form.
+/// Pulumi Cloud URL to its shortest form.
 pub fn normalized(url: &str) -> String {
     if is_pulumi_cloud(url) {
         return without_default_port(url.trim());
@@ -85,7 +84,7 @@ fn without_default_port(url: &str) -> String {
     format!("{scheme}://{host}{slash}{path}")
 }
 
-/// Strips the user name and the password from the authority of a URL.
+/// Strips the user name and the password from a URL's authority.
 fn without_user(location: &str) -> &str {
     let authority = location.split('/').next().unwrap_or_default();
     let user = authority.rfind('@').map_or(0, |at| at + 1);

@@ -20,7 +20,7 @@ pub const HOME: &str = "HOME";
 /// user ID has no name in the image, the CLI cannot lock a stack.
 pub const USER: &str = "USER";
 
-/// Prefix of the environment variables that set flags of the CLI.
+/// Prefix of the environment variables that set CLI flags.
 const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
 /// Environment variable with which users select policy packs in their source. The value is a comma-separated list of
 /// directories.
@@ -84,8 +84,8 @@ pub fn command_in_words<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Opt
     if arguments.peek().is_some_and(|first| INFORMATIONAL_COMMANDS.contains(first)) {
         return None;
     }
-    // If the value of an option equals a command name, the result contains this value. The result still contains no
-    // secret, because a command name is not secret.
+    // If an option's value equals a command name, the result contains this value. The result still contains no secret,
+    // because a command name is not secret.
     let Some(first) = arguments.find(|word| group(word).is_some() || is_among(COMMANDS, word)) else {
         return Some(CLI.to_owned());
     };
@@ -105,8 +105,8 @@ fn is_among(words: &str, word: &str) -> bool {
 /// `--suppress-progress`, and `--preview-only` of `refresh`.
 pub const OLDEST: (u64, u64) = (3, 105);
 
-/// Returns whether `version`, the output of `pulumi version`, is older than [`OLDEST`]. Returns `false` if the text is
-/// not a version.
+/// Returns whether `version`, the output of `pulumi version`, is older than [`OLDEST`]. Returns `false` if the string
+/// is not a version.
 pub fn is_too_old(version: &str) -> bool {
     let mut numbers = version.trim().trim_start_matches('v').split(['.', '-', '+']).map(str::parse);
     match (numbers.next(), numbers.next()) {

@@ -3,7 +3,7 @@
 use super::stack_name;
 use crate::text::is_format;
 
-/// Labels that the CLI prints before the URL of an update.
+/// Labels that the CLI prints before an update URL.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
 /// Maximum length of an update URL, in bytes.
 const MAX_ADDRESS: usize = 2048;
@@ -19,8 +19,8 @@ pub fn permalink(stdout: &str, stack: &str) -> Option<String> {
     })
 }
 
-/// Returns whether a line of the CLI output contains the path of a saved plan. Such a line does not help users, because
-/// the file exists only during the run.
+/// Returns whether a line of the CLI output contains the path of a saved plan. A line that contains this path does not
+/// help users, because the file exists only during the run.
 pub fn is_about_plan_file(line: &str) -> bool {
     ["Update plan written to '", "Run `pulumi up --plan='"].iter().any(|beginning| line.starts_with(beginning))
 }
@@ -50,7 +50,7 @@ pub fn for_display(text: &str) -> String {
     without_colors(text).chars().filter(|character| is_shown(*character)).collect()
 }
 
-/// Returns the length of the color tag at the start of a text, or 0.
+/// Returns the length of the color tag at the start of a string, or 0.
 fn color_length(text: &str) -> usize {
     if text.starts_with("<{%") {
         return text.find("%}>").map_or(0, |end| end + 3);

@@ -1,5 +1,5 @@
-//! YAML documents as trees. The trees preserve the text of plain scalars, so that a rewritten document has the same
-//! meaning for the CLI.
+//! YAML documents as trees. The parsed trees preserve the text of plain scalars, so that a rewritten document has the
+//! same meaning for the CLI.
 //!
 //! The CLI parses YAML with the Go YAML library. For example, `yes` is a string, `007` is 7, and `2020-01-01` is a
 //! time. Converting scalars to Rust types and back would change some values.
@@ -12,7 +12,7 @@ use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag
 
 /// Maximum length of a document, in bytes.
 const MAXIMUM_LENGTH: usize = 1024 * 1024;
-/// Maximum number of nodes in a document after the expansion of aliases.
+/// Maximum number of nodes in a document after alias expansion.
 const MAXIMUM_NODES: usize = 100_000;
 /// Maximum nesting depth of a document.
 const MAXIMUM_DEPTH: usize = 100;

@@ -71,7 +71,7 @@ pub enum EventKind {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResourceStep {
     pub urn: String,
-    /// Name of the operation in the engine, for example `create`, `update`, `delete` or `same`.
+    /// Name of the engine operation, for example `create`, `update`, `delete` or `same`.
     pub operation: String,
     /// Type token of the resource.
     pub resource_type: String,
@@ -104,7 +104,7 @@ pub struct PolicyViolation {
     pub version: String,
     /// Name of the policy.
     pub policy: String,
-    /// Whether the violation makes the run fail.
+    /// Whether this violation makes the run fail.
     pub is_mandatory: bool,
     /// URN of the resource. Empty if the violation does not concern a resource.
     pub urn: String,
@@ -136,7 +136,7 @@ pub struct PluginProgress {
 pub struct Summary {
     /// Duration of the run in seconds, rounded up.
     pub duration_seconds: u64,
-    /// Number of resources by operation name.
+    /// Number of resources per operation name.
     pub resource_changes: BTreeMap<String, u64>,
     /// `succeeded`, `failed` or `canceled`. CLI versions before 3.237 do not report this value. After a graceful
     /// cancellation, the value is `failed`.
@@ -412,8 +412,8 @@ impl LineSplitter {
         LineSplitter { limit, partial_line: Vec::new(), skipping: false }
     }
 
-    /// Adds bytes of the file. Returns the lines that these bytes complete, without newlines and without empty lines.
-    /// Returns an error for each line that exceeds the limit.
+    /// Adds bytes of the file. Returns the lines that the added bytes complete, without newlines and without empty
+    /// lines. Returns an error for each line that exceeds the limit.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<Result<Vec<u8>, EventError>> {
         let mut lines = Vec::new();
         let mut pieces = chunk.split(|byte| *byte == b'\n').peekable();

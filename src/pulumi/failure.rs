@@ -59,7 +59,7 @@ pub struct Failure {
 }
 
 /// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of what the CLI wrote to stdout and
-/// stderr. `run` is the summary of the event log, and is empty for a call without an event log.
+/// stderr. `run` is the event log summary, which is empty if the call has no event log.
 pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSummary) -> Failure {
     let stderr = error_text(stderr_tail);
     let kind = kind(exit, &stderr, run);

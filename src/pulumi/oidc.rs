@@ -12,7 +12,7 @@ const TOO_MANY_REQUESTS: u64 = 429;
 /// Lowest HTTP status code for a server error.
 const SERVER_ERRORS: u64 = 500;
 
-/// The claims of an OIDC token that Pulumi Cloud compares with its issuers and policies.
+/// The OIDC token claims that Pulumi Cloud compares with its configured issuers and policies.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(default)]

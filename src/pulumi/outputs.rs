@@ -57,7 +57,7 @@ pub fn need_values(outputs: &[Output]) -> bool {
     outputs.iter().any(is_hidden)
 }
 
-/// Replaces masked and elided values with the revealed values. Returns the outputs sorted by name.
+/// Replaces masked and elided values with the values from `revealed`. Returns the outputs sorted by name.
 pub fn combine(masked: &[Output], revealed: &BTreeMap<String, Value>) -> Result<Vec<Output>, OutputsError> {
     let mut outputs: Vec<Output> = masked
         .iter()

@@ -13,7 +13,7 @@ const MAX_SIZE: usize = 256 * 1024;
 const MAX_URN: usize = 4 * 1024;
 /// Maximum length of an operation name, in bytes. All engine operations have shorter names.
 const MAX_OPERATION: usize = 64;
-/// Assumed overhead of a field in addition to its text, in bytes.
+/// Assumed memory overhead per field, in bytes.
 const OVERHEAD: usize = 8;
 /// Maximum number of hashes in a [`HashedSet`].
 const MAX_HASHES: usize = 500_000;
@@ -49,7 +49,7 @@ pub struct PlannedStep {
     pub urn: String,
     /// Engine operation. The operations of a resource replacement form one step, `replace`.
     pub operation: String,
-    /// Paths of the properties that differ.
+    /// Paths of the changed properties.
     pub properties: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl HashedSet {
     }
 }
 
-/// Collects the resources that a run changes.
+/// Collects the changed resources from a run's events.
 #[derive(Clone, Debug, Default)]
 pub struct PlannedSteps {
     /// Whether the run is a refresh.
@@ -192,8 +192,8 @@ impl PlannedSteps {
         self.count
     }
 
-    /// Returns the changed resources: first deletions, then replacements, then other changes. Omits resources that
-    /// exceed the limits of the list.
+    /// Returns the changed resources: first deletions, then replacements, then other changes. Omits resources that do
+    /// not fit into the list.
     pub fn steps(&self) -> impl Iterator<Item = &PlannedStep> {
         self.groups.iter().flatten()
     }
@@ -213,8 +213,8 @@ impl Deletions {
     }
 }
 
-/// Returns whether the engine has created or deleted this provider because the program specifies no provider. The
-/// engine does not count default providers as resources.
+/// Returns whether the step creates or deletes a default provider. The engine does not count default providers as
+/// resources.
 fn is_default_provider(step: &ResourceStep) -> bool {
     let name = step.urn.splitn(4, "::").nth(3).unwrap_or_default();
     let version = name.strip_prefix(DEFAULT_PROVIDER).unwrap_or("no");

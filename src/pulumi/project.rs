@@ -17,8 +17,8 @@ const FILES: [(&str, Format); 3] =
     [("Pulumi.json", Format::Json), (PROJECT_FILE, Format::Yaml), ("Pulumi.yml", Format::Yml)];
 /// File names that a policy pack's project file can have.
 pub const POLICY_PACK_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
-/// Maximum size of a project file, in bytes. The maximum is large, because the project file of a YAML project contains
-/// the whole program.
+/// Maximum size of a project file, in bytes. The maximum is large, because a YAML project's file contains the whole
+/// program.
 const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
 /// The reason why reading a project failed.
@@ -56,7 +56,7 @@ impl ProjectError {
     }
 }
 
-/// Returns the location of an error in the same format as the locations in programs, such as `Pulumi.yaml line 2`.
+/// Returns the location of an error in the format that program errors use, such as `Pulumi.yaml line 2`.
 fn place(file: &Path, line: Option<u64>) -> String {
     let file = file.display();
     line.map_or_else(|| file.to_string(), |line| format!("{file} line {line}"))
@@ -98,7 +98,7 @@ pub struct Project {
     pub tags: Value,
 }
 
-/// The fields of a project file that the controller uses.
+/// The project file fields that the controller uses.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Document {
@@ -143,7 +143,7 @@ impl Project {
         Project::of(&file, String::new(), document)
     }
 
-    /// Parses the text of a project file. `file` is the path that error messages contain.
+    /// Parses the content of a project file. `file` is the path that error messages contain.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
         let document = Document::parse(file, text)?;
         let name = text_of(&document.name).ok_or_else(|| ProjectError::NoName { file: file.to_owned() })?;
@@ -176,7 +176,7 @@ impl Project {
     }
 
     /// Returns whether the directory contains a project file but no program and no dependencies, for example for a
-    /// stack whose program no longer exists. `pulumi install` has no effect in such a directory.
+    /// stack whose program no longer exists. If so, `pulumi install` has no effect.
     pub fn is_without_program(&self, directory: &Path) -> bool {
         let is_empty = self.main.is_none() && !self.has_packages() && !has_entries(&self.plugins);
         let entries = std::fs::read_dir(directory).map(|entries| entries.take(2).count());

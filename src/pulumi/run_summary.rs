@@ -16,7 +16,7 @@ const MAX_ERRORS: usize = 16 * 1024;
 const MAX_STDERR: usize = 8 * 1024;
 /// Maximum length of a message that the summary stores, in bytes.
 const MAX_KEPT: usize = 4 * 1024;
-/// Assumed memory usage of a message in addition to its text, in bytes.
+/// Assumed memory overhead per message, in bytes.
 const OVERHEAD: usize = 64;
 /// Maximum number of distinct operation names that the summary counts. The engine has about twenty operations.
 const MAXIMUM_OPERATIONS: usize = 64;
@@ -43,7 +43,7 @@ pub struct RunSummary {
     /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
     in_flight_exceeded: bool,
     outputs: Option<Vec<Output>>,
-    /// The resources that the run changes, or that a preview would change.
+    /// The resources that the run changes, or that the previewed operation would change.
     planned: PlannedSteps,
     /// URNs of all resources for which the engine has reported a step.
     seen: HashedSet,
@@ -141,7 +141,7 @@ impl RunSummary {
         }
     }
 
-    /// Returns the result of the run, if the engine has reported it.
+    /// Returns the engine's summary event, if the engine has reported one.
     pub fn summary(&self) -> Option<&Summary> {
         self.summary.as_ref()
     }
@@ -176,8 +176,8 @@ impl RunSummary {
         self.last_errors.omitted
     }
 
-    /// Returns the last messages that the program wrote to stderr. The maximum total size is 8 KiB. Some language
-    /// runtimes report errors only on stderr.
+    /// Returns the program's last messages on stderr. The maximum total size is 8 KiB. Some language runtimes report
+    /// errors only on stderr.
     pub fn program_stderr(&self) -> Vec<&str> {
         self.stderr.kept.iter().map(|diagnostic| diagnostic.message.as_str()).collect()
     }
@@ -204,7 +204,7 @@ impl RunSummary {
         self.seen.is_full() || self.seen.contains(urn)
     }
 
-    /// Returns whether the run has emitted an event. If a run fails without events, the engine has not started.
+    /// Returns whether the run has emitted an event. If a failed run has emitted no event, the engine has not started.
     pub fn began(&self) -> bool {
         self.began
     }

@@ -1,11 +1,10 @@
-//! Settings file of a stack, `Pulumi.<stack>.yaml`. [`rebuild`] builds the complete file from the desired
-//! configuration.
+//! A stack's settings file, `Pulumi.<stack>.yaml`. [`rebuild`] builds the complete file from the desired configuration.
 //!
-//! The engine treats every top-level config value as text, so `5` and `"5"` are equal. The YAML runtime converts both
-//! values to a number. The other runtimes convert a value to the type that the program requests. Values inside arrays
-//! and objects keep their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and booleans
-//! without quotes, and strings in quotes. Numbers that do not fit in 64 bits have the precision of a double, as in
-//! Kubernetes.
+//! The engine treats every top-level config value as a string, so `5` and `"5"` are equal. The YAML runtime converts
+//! both values to a number. The other runtimes convert a value to the type that the program requests. Values inside
+//! arrays and objects keep their JSON type. Like `pulumi config set-all --json`, [`rebuild`] writes numbers and
+//! booleans without quotes, and strings in quotes. Numbers that do not fit in 64 bits have the precision of a double,
+//! as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +58,7 @@ pub struct Desired<'a> {
     pub config: &'a [Entry],
     /// Pulumi ESC environments to import after the environments that the settings file in the source imports.
     pub environments: &'a [String],
-    /// Keys of secrets in `config` whose encrypted values in the current file are still valid.
+    /// Keys of the secrets in `config` whose encrypted values in the current file are still valid.
     pub kept_secrets: &'a [String],
     /// Names and values of stack tags. Tags from the configuration take precedence.
     pub tags: &'a [(String, String)],
@@ -142,8 +141,8 @@ struct Secrets<'a> {
 }
 
 impl Secrets<'_> {
-    /// Returns the encrypted value of `key` at `path` below `root`. Without a valid encrypted value, records the key as
-    /// missing.
+    /// Returns the encrypted value of `key` at `path` below `root`. If there is no valid encrypted value, records the
+    /// key as missing.
     fn find(&mut self, key: &String, root: &str, path: &[Segment]) -> Option<Node> {
         let found = config_path::get(&self.of, root, path).filter(|node| self.kept.contains(key) && is_encrypted(node));
         let found = found.cloned();
@@ -343,9 +342,9 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
     Err(SettingsError::Original { reason: "`config` is not a mapping".to_owned() })
 }
 
-/// Adds tags to the existing tags. These are the document's tags, or the project's tags if the document contains no
-/// tags. If the existing tags are not an object that contains only strings, for example if they are encrypted, keeps
-/// them unchanged. The CLI reports invalid tags.
+/// Adds tags to the existing tags. The existing tags are the document's tags, or the project's tags if the document
+/// contains no tags. Does not change existing tags that are not an object of strings, for example encrypted tags. The
+/// CLI reports invalid tags.
 fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
     if desired.tags.is_empty() {
         return Ok(());

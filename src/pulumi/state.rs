@@ -1,5 +1,5 @@
 //! Finds and removes the pending create operations that an interrupted run left in a stack's state, and lists the
-//! resources in the state. The state has the format in which `pulumi stack export` writes it.
+//! resources in the state. The state has the format that `pulumi stack export` writes.
 //!
 //! A state can be large. Therefore, this module parses the state as a stream and keeps only the pending operations in
 //! memory. To remove pending operations, this module replaces only the part of the text that contains them.

@@ -1,5 +1,5 @@
-//! Derives a repository's owner, name and kind from its URL. Pulumi Cloud uses these properties to link stacks to their
-//! repositories. The CLI cannot derive the properties, because a workspace contains no `.git` directory with the Git
+//! Derives a repository's owner, name and kind from its URL. Pulumi Cloud uses the owner, name and kind to link stacks
+//! to their repositories. The CLI cannot derive them, because a workspace contains no `.git` directory with the Git
 //! remote URL.
 
 /// Host of Azure DevOps.
@@ -24,7 +24,8 @@ pub struct Repository {
 }
 
 /// Returns the repository to which a Git remote URL refers, or `None` if the URL contains no owner or no name. Parses
-/// the URL in the same way as the CLI, but also supports `ssh://` URLs, because a GitRepository requires this form.
+/// the URL in the same way as the CLI, but also supports `ssh://` URLs, because a GitRepository requires this form for
+/// SSH.
 pub fn repository(url: &str) -> Option<Repository> {
     let (host, path) = host_and_path(url.trim())?;
     let path = path.trim_matches('/');

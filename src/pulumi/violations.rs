@@ -13,7 +13,7 @@ const MAX_WORD: usize = 256;
 /// Maximum length of a URN, in bytes.
 const MAX_URN: usize = 4 * 1024;
 
-/// Collects the violations of policies. Counts a violation once, although the engine can report the same violation
+/// Collects the violations of policies. Counts each violation once, even if the engine reports the violation
 /// repeatedly.
 #[derive(Clone, Debug, Default)]
 pub struct Violations {
@@ -21,7 +21,7 @@ pub struct Violations {
     advisory: Vec<PolicyViolation>,
     mandatory_count: usize,
     advisory_count: usize,
-    /// All violations that the engine has reported.
+    /// Hashes of all violations that the engine has reported.
     known: HashedSet,
 }
 

@@ -38,8 +38,8 @@ impl CallLimits {
         self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 
-    /// Returns whether the handler may publish an event now. Permits the next event [`EVENT_INTERVAL`] after the last
-    /// event.
+    /// Returns whether the handler may publish an event now. The handler may publish the next event [`EVENT_INTERVAL`]
+    /// after the last event.
     pub fn may_publish(&self, now: Instant) -> bool {
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = last.is_none_or(|last| now.saturating_duration_since(last) >= EVENT_INTERVAL);

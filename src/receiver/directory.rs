@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::api::pulumi::StackReceiver;
 use crate::receiver::call_limits::CallLimits;
 
-/// A receiver, with the limits for its calls.
+/// A receiver, with its call limits.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub receiver: Arc<StackReceiver>,

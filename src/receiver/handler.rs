@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
 //! The response to a rejected call does not contain the reason. The handler sends the same response with the same delay
-//! for an unknown path, a suspended receiver, a wrong signature and an exceeded rate limit.
+//! if the path is unknown, the receiver is suspended, the signature is wrong, or the call exceeds the rate limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,8 +116,8 @@ impl Handler {
             self.refuse(&entry, &fault.to_string());
             return WebhookResult::Refused;
         }
-        // Checks the rate limit after the authentication, because callers without the token must not exhaust the rate
-        // limit.
+        // Authenticates the call before checking the rate limit, because callers without the token must not exhaust the
+        // rate limit.
         if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
             return WebhookResult::Refused;
@@ -176,8 +176,7 @@ async fn token(reader: Reader, receiver: Arc<StackReceiver>) -> Result<ReceiverT
     receiver.token(secret.map_err(|error| NoToken::Unreadable(chain(&error)))?)
 }
 
-/// Reads a complete body and passes the pieces of the body to the proof. Returns `false` if the body is incomplete or
-/// too large.
+/// Reads the whole body, and passes each piece to the proof. Returns `false` if the body is incomplete or too large.
 async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
     let mut pieces = body.into_data_stream();
     let mut length = 0_usize;
@@ -202,7 +201,7 @@ fn plain(status: StatusCode) -> Response<Body> {
 
 /// Maximum number of Stacks that the handler annotates concurrently for one call.
 const MAX_CONCURRENT_ANNOTATIONS: usize = 8;
-/// Maximum number of errors that a message lists. The message also contains the number of omitted errors.
+/// Maximum number of errors that a message lists. The message also states how many errors are omitted.
 const MAX_LISTED_ERRORS: usize = 3;
 
 /// The reason why requesting a run failed.

@@ -35,8 +35,8 @@ use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of a request to the API server. The timeout is shorter than the callers' timeouts. For example, GitHub waits
-/// ten seconds.
+/// Timeout of a request to the API server. The timeout is shorter than the callers' timeouts. For example, GitHub's
+/// timeout is ten seconds.
 const API_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the response to a rejected call. The handler reads the Secret in the first half of the delay, and
 /// compares the signature in the second half.
@@ -62,7 +62,7 @@ pub struct Settings {
 /// listed the receiver.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
-    // Requesting a run does not require leadership, because the replica sets the annotation in the same way as a user.
+    // Requesting a run does not require leadership, because the replica sets the same annotation as a user.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
     let directory = Directory::default();

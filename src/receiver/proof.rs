@@ -75,8 +75,8 @@ impl Proof {
         }
     }
 
-    /// Verifies the signature after the last piece of the body. Compares signatures of the correct length in constant
-    /// time.
+    /// Verifies the signature. Call this function after the last piece of the body. Compares signatures of the correct
+    /// length in constant time.
     pub fn verify(self) -> Result<(), Fault> {
         let (header, is_right) = match self {
             Proof::Given => return Ok(()),

@@ -78,7 +78,7 @@ impl Server {
     /// Sends bytes and returns the response, which ends when the server closes the connection.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // The server can respond and close the connection before it receives all bytes.
+        // The server can respond and close the connection before receiving all bytes.
         let _ = stream.write_all(bytes).await;
         let mut response = Vec::new();
         let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
@@ -115,7 +115,7 @@ impl Server {
         names
     }
 
-    /// Waits until the server has published `number` events, and returns their reasons and messages.
+    /// Waits until the server has published `number` events, and returns the reason and message of each event.
     async fn wait_for_events(&self, number: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..200 {

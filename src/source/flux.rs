@@ -1,5 +1,5 @@
 //! Reads sources that are Kubernetes objects. A source is an object of any API group with `status.artifact`, or a
-//! Program. The controller builds the artifact of a Program itself.
+//! Program. The controller itself builds the artifact of a Program.
 
 mod metadata;
 
@@ -91,7 +91,7 @@ fn parse_group<'a>(field: &str, api_version: &'a str) -> Result<&'a str, Unavail
     }
 }
 
-/// Returns the group and the kind of a reference, or `None` if the reference is invalid.
+/// Returns the group and kind to which a reference refers, or `None` if the reference is invalid.
 pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     let group = match reference.api_version.as_deref() {
         Some(api_version) => api_version.split_once('/').map(|(group, _)| group),
@@ -100,7 +100,7 @@ pub fn kind_of(reference: &SourceReference) -> Option<GroupKind> {
     Some(GroupKind::new(group?, &reference.kind))
 }
 
-/// Returns the error for the case that the controller lacks a permission. `message` is the API server's error message.
+/// Returns the error that reports that the controller lacks a permission. `message` is the API server's error message.
 pub fn missing_permission(resource: &ApiResource, message: &str) -> Unavailable {
     Unavailable::Stalled(format!(
         "controller is not allowed to read {}: {message}: grant the controller get, list and watch on {}.{} in a \
@@ -137,7 +137,7 @@ impl Sources {
         Sources { client, kinds }
     }
 
-    /// Reads a source. Also succeeds if the object does not exist. In this case, [`Found::artifact`] returns an error.
+    /// Reads a source. Succeeds even if the object does not exist. [`Found::artifact`] then returns an error.
     pub async fn find(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();
@@ -206,7 +206,7 @@ impl Found {
     }
 
     /// Returns the current artifact of the source. Ignores the Ready condition, because the last artifact remains valid
-    /// while the upstream of the source is unreachable. Rejects an artifact of an older generation, because the source
+    /// while the source's upstream is unreachable. Rejects an artifact of an older generation, because the source
     /// controller will soon replace such an artifact.
     pub fn artifact(&self, directory: Directory) -> Result<Resolved, Unavailable> {
         let what = &self.what;

@@ -1,4 +1,4 @@
-//! Inline sources, which a Workspace or the `workspaceTemplate` of a Stack defines. This module performs no I/O.
+//! Inline sources, which a Workspace or a Stack's `workspaceTemplate` defines. This module performs no I/O.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub enum InlineSourceError {
     Template(#[from] serde_json::Error),
 }
 
-/// The fields of a Workspace that define a source.
+/// The Workspace fields that define a source.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct InlineSource {
@@ -103,7 +103,7 @@ pub fn from_init_containers() -> Resolved {
 }
 
 fn resolve_in_pod(source: InPod, directory: Directory) -> Resolved {
-    // An in-pod source has no revision. As in the Pulumi Kubernetes Operator, the field is empty in this case.
+    // An in-pod source has no revision. As in the Pulumi Kubernetes Operator, the field is empty.
     Resolved {
         origin: Origin::InPod,
         revision: String::new(),

@@ -111,8 +111,8 @@ impl Kinds {
         table.find(kind)
     }
 
-    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Callers call this function
-    /// when the API server no longer serves a cached kind.
+    /// Invalidates the cached kinds, so that the next lookup repeats the discovery request. Call this function when the
+    /// API server no longer serves a cached kind.
     pub async fn invalidate(&self) {
         self.table.lock().await.is_stale = true;
     }
@@ -138,8 +138,8 @@ impl Kinds {
 }
 
 impl Table {
-    /// Returns how the availability of a kind has changed since the last lookup, if at all. Does not report a missing
-    /// kind after a failed discovery request.
+    /// Returns how the availability of a kind has changed since the last lookup, or `None` if it has not changed. Does
+    /// not report a missing kind after a failed discovery request.
     fn change(&mut self, kind: &GroupKind) -> Option<KindChange> {
         if self.served.contains_key(kind) {
             return self.missing.remove(kind).then_some(KindChange::Served);

@@ -1,4 +1,4 @@
-//! Resolves the source of a Stack to an artifact, or returns the reason why no artifact is available.
+//! Resolves a Stack's source to an artifact, or returns the reason why no artifact is available.
 
 pub mod flux;
 pub mod git;
@@ -51,7 +51,7 @@ pub fn without_object(spec: &StackSpec) -> Result<Option<Resolved>, Unavailable>
     }
 }
 
-/// Returns a Stack's repository, if the Stack's spec or `workspaceTemplate` contains one.
+/// Returns a Stack's repository, if the spec or the `workspaceTemplate` contains one.
 pub fn repository(spec: &StackSpec, namespace: &str) -> Result<Option<git::RepositorySpec>, Unavailable> {
     if let Some(repository) = git::RepositorySpec::of_stack(spec, namespace).map_err(Unavailable::Invalid)? {
         return Ok(Some(repository));

@@ -17,8 +17,8 @@ use crate::follower::{Controller, origin};
 use crate::http_server::Server;
 use crate::repository::Repository;
 
-/// Maximum growth of the memory of this process during an attack, in bytes. The limit includes the memory that other
-/// tests in the same process use.
+/// Maximum growth of this process's memory during an attack, in bytes. The limit includes the memory that other tests
+/// in the same process use.
 const GROWTH: u64 = 256 << 20;
 
 /// Returns this process's resident memory, in bytes.
@@ -69,7 +69,7 @@ async fn directories_that_expand_to_billions_of_files_are_rejected() {
     assert!(error.contains("limit of 200000 entries exceeded"), "{error}");
 }
 
-/// Returns a pack of about one megabyte. Chains of ten deltas expand its objects to gigabytes.
+/// Returns a pack of about one megabyte. Chains of ten deltas expand the objects in the pack to gigabytes.
 fn nested_deltas(last_objects: usize) -> (ObjectId, Pack) {
     let mut pack = Pack::new();
     let (id, mut place) = pack.object(Kind::Blob, &noise(1 << 20));
@@ -231,7 +231,7 @@ async fn slow_fetches_of_other_namespaces_do_not_take_all_slots() {
 /// A Stack's namespace, name and source.
 type StackSource = (&'static str, String, Value);
 
-/// Starts a fetch from a server that sends one byte per second, and returns the Stack that triggered the fetch.
+/// Starts a fetch from a server that sends one byte per second. Returns the Stack that triggered the fetch.
 async fn slow_fetch(controller: &mut Controller, namespace: &'static str, index: usize) -> StackSource {
     let (commit, pack) = nested_deltas(0);
     let url = EvilServer { slow: &["pack"], ..EvilServer::with_main(commit, pack) }.start().await;
@@ -258,7 +258,7 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     }
 }
 
-/// Measures the time until a fetch in a namespace without a slot is complete. The server responds immediately.
+/// Measures how long a fetch takes in a namespace without a slot. The server responds immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;
@@ -323,7 +323,7 @@ async fn work_for_a_repository_stops_when_no_stack_uses_it() {
     let closed = tokio::time::timeout(Duration::from_millis(500), stream.read_to_end(&mut request)).await;
     assert!(closed.is_err(), "another Stack still refers to the repository");
     controller.git.forget(&("apps".to_owned(), "last".to_owned()));
-    // This timeout is shorter than the idle timeout of a server, which is 30 s.
+    // This timeout is shorter than the read timeout of 30 s.
     let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut request)).await;
     assert!(closed.is_ok(), "the child process is still connected to the server");
 }

@@ -1,5 +1,5 @@
-//! A malicious server that implements version 2 of the Git protocol over HTTP. The server sends packs that `git` would
-//! never create.
+//! A malicious server that implements version 2 of the Git protocol over HTTP. The server sends packs that the program
+//! `git` would never create.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ pub struct EvilServer {
     /// Response to `ls-refs`.
     pub references: Vec<u8>,
     pub pack: Vec<u8>,
-    /// Names of the responses that the server sends with one byte per second: `advertisement`, `references` or `pack`.
+    /// Names of the responses that the server sends at one byte per second: `advertisement`, `references` or `pack`.
     pub slow: &'static [&'static str],
 }
 

@@ -118,7 +118,7 @@ impl Controller {
         }
     }
 
-    /// Returns the files in the directories for unfinished fetches.
+    /// Returns the files that unfinished fetches have written.
     pub fn leftover_files(&self) -> Vec<PathBuf> {
         let directories = [self.directory.path().join("work"), self.directory.path().join("store/incoming")];
         directories

@@ -1,4 +1,4 @@
-//! A minimal GitHub API, which exchanges the signed JWT of a GitHub App for a token.
+//! A minimal GitHub API, which exchanges a GitHub App's signed JWT for a token.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -38,12 +38,12 @@ impl Server {
         Self::start(repository, None, false).await
     }
 
-    /// Starts a server with a repository that requires these credentials.
+    /// Starts a server whose repository requires these credentials.
     pub async fn private(repository: &Repository, user: &str, password: &str) -> Self {
         Self::start(repository, Some((user.to_owned(), password.to_owned())), false).await
     }
 
-    /// Starts a server with a repository that redirects `/moved/app` to `/app`.
+    /// Starts a server with a repository at `/app`. The server redirects `/moved/app` to `/app`.
     pub async fn redirecting(repository: &Repository) -> Self {
         Self::start(repository, None, true).await
     }

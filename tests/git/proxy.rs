@@ -1,5 +1,5 @@
-//! Tests proxies that environment variables select. Environment variables affect all tests in a process, so these tests
-//! start another process.
+//! Tests proxies that environment variables select. Environment variables affect all tests in a process, so each of
+//! these tests starts another process.
 
 use serde_json::json;
 

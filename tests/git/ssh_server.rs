@@ -26,7 +26,7 @@ impl Drop for SshServer {
     }
 }
 
-/// Creates a key pair of a type, with or without a passphrase.
+/// Creates a key pair of the given type, with or without a passphrase.
 pub fn key_pair(directory: &Path, name: &str, kind: &[&str], passphrase: &str) -> (String, String) {
     let path = directory.join(name);
     let generated = Command::new("ssh-keygen")

@@ -1,4 +1,4 @@
-//! TLS proxy in front of a server without TLS. A private certificate authority has signed the proxy's certificate.
+//! A TLS proxy in front of a server without TLS. A private certificate authority has signed the proxy's certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

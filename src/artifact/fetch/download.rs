@@ -24,8 +24,8 @@ use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
 
-/// Maximum number of body chunks that wait in memory for the write to disk. The chunks and the read buffers of the HTTP
-/// client need less than 4 MiB.
+/// Maximum number of body chunks that wait in memory for the write to disk. The chunks and the HTTP client's read
+/// buffers need less than 4 MiB.
 const MAX_CHUNKS: usize = 8;
 
 impl Shared {
@@ -61,7 +61,7 @@ impl Shared {
         let body = self.forward(response.bytes_stream(), chunks, target).await;
         let stored = |error| store_error(error, target, digest);
         let stopped = |error: tokio::task::JoinError| store_failure(digest, error.to_string());
-        // A store error takes precedence, because it also makes `forward` stop reading the body.
+        // A store error takes precedence, because a store error also makes `forward` stop reading the body.
         let incoming = writer.await.map_err(stopped)?.map_err(stored)?;
         body?;
         let expected = digest.clone();
@@ -84,8 +84,8 @@ impl Shared {
         }
     }
 
-    /// Sends the chunks of the body to the channel until the body ends, a limit is exceeded or the receiver closes the
-    /// channel.
+    /// Sends the chunks of the body to the channel until the body ends, the body exceeds a limit, or the receiver
+    /// closes the channel.
     async fn forward<Bytes: AsRef<[u8]>>(
         &self,
         mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,

@@ -10,7 +10,7 @@ use url::Url;
 
 use super::super::digest::Digest;
 
-/// The reason why fetching an artifact failed. Callers that share a download receive the same error.
+/// The reason why fetching an artifact failed. All callers that share a download receive the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     #[error("failed to set up artifact downloads: {why}")]
@@ -36,7 +36,7 @@ pub enum FetchError {
     #[error("{error}")]
     Postponed { error: Box<FetchError>, left: Duration },
     /// The message omits the digest of the received bytes. Otherwise, a caller without permission to read an artifact
-    /// could learn its digest.
+    /// could learn the artifact's digest.
     #[error("failed to verify the artifact at {url}: its {bytes} bytes do not match the digest {expected}")]
     DigestMismatch { url: String, expected: Digest, bytes: u64 },
     #[error("failed to fetch {url}: artifact exceeds the limit of {limit} bytes (--artifact-max-size)")]
@@ -61,8 +61,7 @@ impl FetchError {
         }
     }
 
-    /// Returns whether the content of the response is wrong or too large. A retry after such an error is unlikely to
-    /// succeed.
+    /// Returns whether the content of the response is wrong or too large. If so, a retry is unlikely to succeed.
     pub fn is_about_content(&self) -> bool {
         matches!(self, FetchError::DigestMismatch { .. } | FetchError::TooLarge { .. })
     }
@@ -84,8 +83,8 @@ pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// earliest retry time.
 const MAX_URLS: usize = 1024;
 
-/// Maps each URL whose `Retry-After` time has not passed yet to the error of the last request. Until this time passes,
-/// the fetcher returns the recorded error and sends no request to the URL.
+/// Maps each URL whose `Retry-After` time has not passed yet to the error of the last request. Until the `Retry-After`
+/// time passes, the fetcher returns this error and sends no request to the URL.
 #[derive(Debug, Default)]
 pub(super) struct RetryAfter {
     requests: Mutex<HashMap<Url, Postponement>>,
@@ -111,7 +110,7 @@ impl RetryAfter {
         requests.insert(url.clone(), Postponement { until: now + wait.min(MAX_RETRY_AFTER), error: error.clone() });
     }
 
-    /// Returns the recorded error if the `Retry-After` time of the URL has not passed yet.
+    /// Returns the recorded error if the `Retry-After` time for the URL has not passed yet.
     pub(super) fn refusal(&self, url: &Url) -> Option<FetchError> {
         let mut requests = self.lock();
         let request = requests.get(url)?;

@@ -51,16 +51,16 @@ impl Fetcher {
         self.shared.client.clone()
     }
 
-    /// Returns the artifact with this digest and grants the namespace access to it. Uses the stored artifact if the
-    /// namespace already has access or if this process has downloaded the artifact from the same URL. Otherwise,
+    /// Returns the artifact with this digest, and grants the namespace access to the artifact. Uses the stored artifact
+    /// if the namespace already has access or if this process has downloaded the artifact from the same URL. Otherwise,
     /// downloads the artifact from the URL. Concurrent calls with the same digest and URL share one download and its
     /// result.
     ///
     /// # Errors
     /// Fails if the URL is not allowed, if the server does not serve the artifact, or if the download times out. Also
     /// fails if the artifact has the wrong digest, exceeds the size limit or cannot be stored. Retries once if the
-    /// connection breaks. The caller is responsible for all other retries. After a response with a `Retry-After`
-    /// header, calls with the same URL fail without a request until the time in the header has passed.
+    /// connection breaks. The caller must perform all other retries. After a response with a `Retry-After` header,
+    /// calls with the same URL fail without a request until the time in the header has passed.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)
@@ -70,7 +70,8 @@ impl Fetcher {
         }
         let target = Target::resolve(url, &self.shared.settings)?;
         target.check_owner(namespace, &self.shared.settings)?;
-        // A digest alone does not grant access: the URL of a source in the namespace must serve the artifact.
+        // A digest alone does not grant access. A source in the namespace must also have a URL that serves the
+        // artifact.
         let stored = match store.was_downloaded_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,

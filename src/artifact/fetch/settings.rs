@@ -12,18 +12,18 @@ use super::super::rules::Limits;
 pub struct FetchSettings {
     /// Hosts from which the controller may fetch artifacts.
     pub allowed_hosts: AllowedHosts,
-    /// Host and port that replace the host and port of all URLs except those of source-watcher. This setting is
-    /// necessary for a controller outside the cluster. The Flux controllers read this setting from the environment
-    /// variable `SOURCE_CONTROLLER_LOCALHOST`.
+    /// Host and port that replace the host and port in all URLs except source-watcher URLs. A controller that runs
+    /// outside the cluster requires this setting. The Flux controllers read this setting from the environment variable
+    /// `SOURCE_CONTROLLER_LOCALHOST`.
     pub source_controller_host: Option<String>,
-    /// Host and port that replace the host and port of the URLs of source-watcher. The Flux controllers read this
-    /// setting from the environment variable `SOURCE_WATCHER_LOCALHOST`.
+    /// Host and port that replace the host and port in source-watcher URLs. The Flux controllers read this setting from
+    /// the environment variable `SOURCE_WATCHER_LOCALHOST`.
     pub source_watcher_host: Option<String>,
     /// PEM file with the CA certificates that the client uses to verify HTTPS servers. Default: the system
     /// certificates.
     pub certificate_authorities: Option<PathBuf>,
-    /// Whether a namespace may fetch artifacts in Flux storage only if their source is in the same namespace. Default:
-    /// false.
+    /// Whether a namespace may fetch an artifact from Flux storage only if the artifact's source is in the same
+    /// namespace. Default: false.
     pub own_namespace_only: bool,
     /// Maximum size of a download in bytes. Default: 256 MiB.
     pub download_bytes: u64,
@@ -59,8 +59,8 @@ impl FetchSettings {
     }
 }
 
-/// Hosts from which the controller may fetch artifacts. A user who can write the status of a source controls the URL of
-/// its artifact. The restriction of the hosts prevents such a user from directing requests to services that only the
+/// Hosts from which the controller may fetch artifacts. A user who can write a source's status controls the artifact
+/// URL. The restriction to these hosts prevents such a user from directing requests to services that only the
 /// controller can reach.
 ///
 /// The allowed hosts are the Services of one namespace and explicitly listed hosts.
@@ -120,8 +120,8 @@ impl AllowedHosts {
     }
 
     /// Returns the host to connect to, or `None` if the URL is not allowed. Expands a short Service name to a fully
-    /// qualified name. Without this expansion, the DNS search list would determine the target, and a name such as
-    /// `service.dev` could resolve to a host on the Internet.
+    /// qualified name. Without this expansion, the DNS search list would determine the target. A name such as
+    /// `service.dev` could then resolve to a host on the Internet.
     pub(super) fn permit(&self, url: &Url) -> Option<String> {
         let host = without_dot(url.host()?.to_owned());
         let named = self

@@ -31,8 +31,8 @@ impl Shared {
         granted.map(drop).map_err(|error| FetchError::Store { digest: digest.clone(), cause: error.to_string() })
     }
 
-    /// Returns the artifact if the store contains it. If an earlier process stored the artifact, the first access reads
-    /// the whole file to verify the digest.
+    /// Returns the artifact if the store contains it. If an earlier process stored the artifact, the first access in
+    /// this process reads the whole file to verify the digest.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, expected) = (self.store.clone(), digest.clone());
         let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
@@ -53,7 +53,7 @@ pub(super) fn join(shared: &Arc<Shared>, target: &Target, digest: &Digest) -> Sh
     let guard = InProgressGuard { shared: Arc::clone(shared), key: key.clone(), number };
     let target = target.clone();
     let download = async move {
-        // Moves `guard` into the future. The guard then removes the entry from the table when the download ends or the
+        // Moves `guard` into the future. The guard removes the entry from the table when the download ends or the
         // future is dropped.
         let guard = guard;
         let (InProgressGuard { shared, key: (digest, url), .. }, store) = (&guard, &guard.shared.store);
@@ -93,8 +93,8 @@ impl Drop for InProgressGuard {
     }
 }
 
-/// The result of a download, as a future. All callers of the download share this future. The download progresses while
-/// at least one caller polls the future. Dropping the last clone cancels the download.
+/// A future that yields the result of a download. All callers that wait for the download share this future. The
+/// download progresses while at least one caller polls the future. Dropping the last clone cancels the download.
 pub(super) type SharedDownload = SharedFuture<BoxFuture<'static, Result<Pinned, FetchError>>>;
 
 /// Downloads in progress.

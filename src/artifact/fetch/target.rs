@@ -1,4 +1,4 @@
-//! Converts the URL in the status of a source into the URL and the `Host` header of the request.
+//! Converts the artifact URL from a source's status into the request URL and the `Host` header.
 
 use percent_encoding::percent_decode_str;
 use url::Url;

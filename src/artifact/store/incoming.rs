@@ -14,8 +14,8 @@ use super::index::{Blob, Grants, Index, Pinned, State, StoreError, file_name};
 /// An incomplete artifact. Dropping this value without a commit removes the file.
 #[derive(Debug)]
 pub struct Incoming {
-    // Rust drops the fields in the order of their declaration. The file must come first, so that the file is removed
-    // before the reserved space is released.
+    // Rust drops the fields in declaration order. The file must come first, so that the file is removed before the
+    // reserved space is released.
     file: NamedTempFile,
     reservation: Reservation,
     hasher: Hasher,
@@ -114,7 +114,7 @@ impl Incoming {
             return Ok(Pinned { blob: Arc::clone(&entry.blob) });
         }
         // Replaces a file that an earlier process stored, because this process has not verified that file. Also removes
-        // the file's grants. If the file was corrupted, the grants do not apply to the new content.
+        // the file's grants. If the earlier file was corrupted, its grants do not apply to the new content.
         state.remove(&digest)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         reservation.release(&mut state);

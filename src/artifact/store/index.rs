@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::digest::Digest;
 
-/// An error of the artifact store.
+/// An error that the artifact store returns.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("failed to prepare the artifact store {path}: {cause}")]
@@ -46,7 +46,7 @@ impl Pinned {
         self.blob.size
     }
 
-    /// Returns the path of the archive. The path is valid while this value exists.
+    /// Returns the path of the archive. The path remains valid while this value exists.
     pub fn path(&self) -> &Path {
         &self.blob.path
     }
@@ -193,7 +193,7 @@ impl State {
 }
 
 impl Blob {
-    /// Returns whether the content of the file matches its digest. If `verified` is true, compares only the size.
+    /// Returns whether the file's content matches the digest. If `verified` is true, compares only the size.
     pub(super) fn is_intact(&self, verified: bool) -> io::Result<bool> {
         if verified {
             return Ok(fs::metadata(&self.path)?.len() == self.size);

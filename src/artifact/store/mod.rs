@@ -1,6 +1,6 @@
 //! A content-addressed store of verified artifacts on disk, with a limited capacity.
 //!
-//! The store writes a file to `incoming/` and moves it to `complete/` after verification. The name of a file in
+//! The store writes a file to `incoming/`, verifies the file, and then moves it to `complete/`. The name of a file in
 //! `complete/` is its digest. To make space, the store evicts the least recently used artifacts that no reader has
 //! pinned. For each artifact, a file in `grants/` lists the namespaces that may read the artifact.
 
@@ -30,7 +30,7 @@ pub struct Store {
     index: Arc<Index>,
 }
 
-/// The number and size of the artifacts in the store.
+/// The number and total size of the artifacts in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Number of complete artifacts.
@@ -169,7 +169,7 @@ impl Store {
         }
     }
 
-    /// Returns the current usage of the store.
+    /// Returns the store's current usage.
     pub fn usage(&self) -> Usage {
         let state = self.index.lock();
         Usage {

@@ -1,8 +1,8 @@
 //! Unpacks archives. The same rules apply to archives from all sources, because every archive can be malicious.
 //!
 //! An archive is a gzip-compressed tar stream of regular files, directories, and symbolic links whose targets are
-//! inside the tree. Any other kind of entry is an error. The limits apply to the bytes that are actually decompressed
-//! and written, not to the sizes that the headers declare.
+//! inside the tree. Any other kind of entry is an error. The limits apply to the number of bytes that unpacking
+//! actually decompresses and writes, not to the sizes that the headers declare.
 
 mod extended;
 #[cfg(test)]
@@ -80,7 +80,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
         if !extended::is_extension(entry.header().entry_type()) {
             count += 1;
         }
-        // An entry for the root of the archive does not count toward the limit.
+        // An entry for the archive root does not count toward the limit.
         if count > limits.entries.saturating_add(1) {
             return Err(UnpackError::TooManyEntries { limit: limits.entries });
         }
@@ -89,7 +89,7 @@ pub fn survey(reader: impl Read, limits: &Limits) -> Result<(), UnpackError> {
     meter.breach().map_or(Ok(()), |breach| Err(limit_error(breach, limits, &place)))
 }
 
-/// Returns a reader for the archive and the meter that counts its bytes.
+/// Returns a reader for the archive, and the meter that counts the bytes.
 fn open<R: Read>(reader: R, limits: &Limits) -> (Archive<LimitedReader<MultiGzDecoder<CountingReader<R>>>>, Rc<Meter>) {
     let meter = Rc::new(Meter::default());
     let compressed = CountingReader { inner: reader, meter: Rc::clone(&meter) };
@@ -101,7 +101,8 @@ fn entry_place(name: &[u8]) -> String {
     format!("in entry {}", quoted_bytes(name))
 }
 
-/// Returns the error for an exceeded limit. `place` describes the current entry, and is empty before the first entry.
+/// Returns the error that reports an exceeded limit. `place` describes the current entry. Before the first entry,
+/// `place` is empty.
 fn limit_error(breach: Breach, limits: &Limits, place: &str) -> UnpackError {
     let place = if place.is_empty() { "before the first entry" } else { place }.to_owned();
     match breach {
@@ -182,7 +183,7 @@ impl Unpacking<'_> {
     }
 
     fn unpack_directory(&mut self, name: &EntryName) -> Result<(), UnpackError> {
-        // The root of the archive is the destination directory, which already exists.
+        // The archive root corresponds to the destination directory, which already exists.
         if name.is_root() { Ok(()) } else { self.tree.create_directory(name) }
     }
 
@@ -221,7 +222,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Determines the reason for a failed read. The library reports only the outermost reader's error, which can hide
+    /// Determines the reason why a read failed. The library reports only the outermost reader's error, which can hide
     /// the original error.
     fn explain(&self, cause: &io::Error) -> UnpackError {
         let error = if cause.kind() == io::ErrorKind::UnexpectedEof || self.meter.is_at_end() {

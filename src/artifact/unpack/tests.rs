@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use tar_stream::{Tar, gzip};
 
-/// A directory to unpack into, next to files that no archive may modify.
+/// A destination directory, next to files that no archive may modify.
 struct Place(TempDir);
 
 impl Place {
@@ -84,7 +84,7 @@ fn only_the_executable_bit_of_a_file_mode_is_kept() {
         .end();
     place.unpack(&archive, &Limits::default()).unwrap();
     for (name, of_owner) in [("closed", 0o700), ("closed/plain", 0o600), ("closed/run", 0o700)] {
-        // Ignores the permission bits for the group and others, which depend on the umask.
+        // Ignores the permission bits for the group and for others, which depend on the umask.
         assert_eq!(place.mode(name) & 0o7722, of_owner, "{name}");
     }
     assert_eq!(place.mode("closed/plain") & 0o111, 0);

@@ -13,7 +13,7 @@ use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, File, FileType, OpenOptions, O
 use super::super::quote::quoted_bytes;
 use super::super::rules::{EntryName, Limits, LinkError, NameError};
 
-/// The reason why unpacking failed. The caller must remove the files that already exist in the destination.
+/// The reason why unpacking failed. The caller must remove the files that the destination already contains.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("failed to unpack into {path}: {why}")]
@@ -68,7 +68,7 @@ pub(super) struct TreeWriter<'limits> {
     /// Paths of directories, excluding links. A path in this set remains a directory, because this module never
     /// replaces a directory.
     directories: HashSet<PathBuf>,
-    /// Handle of the last opened directory, as a cache. Archives usually list all files in one directory before the
+    /// Cached handle of the directory that was opened last. Archives usually list all files in one directory before the
     /// files in the next directory.
     current: Option<(PathBuf, Dir)>,
     buffer: Vec<u8>,
@@ -159,8 +159,8 @@ impl<'limits> TreeWriter<'limits> {
         made.map_err(|cause| write_error(name, cause))
     }
 
-    /// Opens the parent directory of an entry, and creates the directory if necessary. Returns the directory and the
-    /// last component of the entry name.
+    /// Opens the parent directory of an entry, and creates the parent directory if necessary. Returns the directory and
+    /// the last component of the entry name.
     fn parent(&mut self, name: &EntryName) -> Result<(Dir, OsString), UnpackError> {
         let last = name.path().file_name().unwrap_or_default().to_owned();
         let path = name.path().parent().unwrap_or_else(|| Path::new(""));

@@ -12,9 +12,9 @@ const SERVER_EXCEPTION: &str = "Exception calling application: ";
 /// Beginning and end of the error that reports a missing planned operation.
 const UNSEEN: (&str, &str) = ("expected resource operations for ", " but none were seen");
 
-/// Returns the causes of a failure from the first non-empty source. The sources in order of precedence are the engine
-/// errors that contain a cause, the CLI errors, the program's stderr, the remaining engine errors, and the last lines
-/// of the output.
+/// Returns the causes of a failure from the first source that contains any. The sources in order of precedence are the
+/// engine errors that contain a cause, the CLI errors, the program's stderr, the remaining engine errors, and the last
+/// lines of the output.
 pub(super) fn cause_lines(
     exit: Exit,
     stdout: &str,

@@ -52,8 +52,8 @@ const NOISE: [&str; 30] = [
     "go: finding module ",
 ];
 
-/// Formats the output of a failed installation and adds advice. Returns an empty string for empty output. The maximum
-/// length of the result is 4 KiB.
+/// Formats the output of a failed installation and adds advice. Returns an empty string for empty output. The result
+/// has at most 4 KiB.
 pub fn message(stdout: &str, stderr: &str) -> String {
     let (stdout, stderr) = (console::for_display(stdout), console::for_display(stderr));
     let errors = error_text(&stderr);

@@ -1,12 +1,12 @@
-//! Locks of stacks in DIY backends. The agent may remove a lock only if the stack has no other lock and the process
-//! that created the lock has provably exited.
+//! Stack locks in DIY backends. The agent may remove a lock only if the stack has no other lock and the process that
+//! created the lock has provably exited.
 
 use jiff::Timestamp;
 
 /// Maximum number of locks that a message lists.
 const MAX_LISTED_LOCKS: usize = 5;
 
-/// A lock of a stack in a DIY backend (bucket, database or file system). The CLI reports locks in an error message.
+/// A stack lock in a DIY backend (bucket, database or file system). The CLI reports locks in an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// URL of the lock in the backend.
@@ -21,7 +21,7 @@ pub struct Lock {
 /// A CLI process that has provably exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitedProcess {
-    /// Host name of the process, which is also the host name in its locks. Empty if other processes can have the same
+    /// Host name of the process, which the process also writes to its locks. Empty if other processes can have the same
     /// host name, for example in a pod with `hostNetwork`.
     pub host: String,
     pub pid: u32,

@@ -68,7 +68,7 @@ pub fn describe_candidates(urns: &[String]) -> Option<String> {
     }
 }
 
-/// Returns the URNs of the resources that a plan deletes. `plan` is a plan file of the CLI.
+/// Returns the URNs of the resources that a plan deletes. `plan` reads a plan file that the CLI wrote.
 pub fn deletions(plan: impl Read) -> Result<BTreeSet<String>, serde_json::Error> {
     let plan: Plan = serde_json::from_reader(plan)?;
     let is_deletion = |resource: &ResourcePlan| resource.steps.iter().any(|step| step == "delete");
@@ -150,8 +150,8 @@ fn property(text: &str) -> Option<String> {
     })
 }
 
-/// Removes the values of the deviating properties from an engine error, because a value can be secret. Also returns
-/// whether the error contains every value completely.
+/// Removes the deviating properties' values from an engine error, because a value can be secret. Also returns whether
+/// the error contains every value completely.
 pub fn without_values(text: &str) -> (String, bool) {
     let Some((before, list)) = text.split_once(PROPERTIES) else { return (text.to_owned(), true) };
     let mut names = Vec::new();

@@ -45,7 +45,7 @@ fn without_prefixes(line: &str) -> &str {
     rest
 }
 
-/// Returns whether a line contains no information about the failure.
+/// Returns whether a line contains no information about the cause of a failure.
 fn is_heading(line: &str) -> bool {
     let line = line.trim();
     let is_go_package = line.strip_prefix("# ").is_some_and(|package| !package.contains(char::is_whitespace));
@@ -131,7 +131,7 @@ fn without_properties<'a, 'b>(frame: &str, after: &'b [&'a str]) -> &'b [&'a str
     end.and_then(|end| after.get(end + 1..)).unwrap_or(after)
 }
 
-/// Skips the source lines of a Python frame, which are indented further than the frame.
+/// Skips the source lines that follow a Python frame, which have a larger indentation than the frame.
 fn without_code<'a, 'b>(frame: &str, after: &'b [&'a str]) -> &'b [&'a str] {
     let code = after.iter().take_while(|line| indentation(line) > indentation(frame)).count();
     after.get(code..).unwrap_or_default()
@@ -153,14 +153,14 @@ fn without_memory_statistics(lines: Vec<&str>) -> Vec<&str> {
     lines.into_iter().take(end).collect()
 }
 
-/// Cause of a failure, which one line of the output contains.
+/// Cause of a failure, which a single line of the output contains.
 struct Cause<'a> {
     /// Location in the program, if the same line contains a location.
     location: Option<String>,
     text: &'a str,
 }
 
-/// Returns the cause of a failure, or `None` if the format of the output is unknown.
+/// Returns the cause of a failure, or `None` if the output has an unknown format.
 fn find_cause<'a>(lines: &[&'a str]) -> Option<Cause<'a>> {
     let is_fatal = |line: &&&str| line.starts_with("panic: ") || line.starts_with("FATAL ERROR: ");
     let of_runtime = exception(lines).or_else(|| lines.iter().find(is_fatal));

@@ -55,8 +55,8 @@ fn is_program_file(file: &str) -> bool {
 }
 
 /// Returns whether a file belongs to a Go dependency or to the standard library. The check works for programs that were
-/// built with `-trimpath`. The path of a dependency contains its version, and the path of a standard library package
-/// has no prefix.
+/// built with `-trimpath`. With this option, the path of a dependency contains the dependency's version, and the path
+/// of a standard library package has no prefix.
 fn is_trimmed_go_dependency(file: &str) -> bool {
     let has_version = |part: &str| {
         part.split_once("@v").is_some_and(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()))

@@ -30,8 +30,8 @@ pub struct InstallPlan {
     /// Reason why the installation must run even if the key is unchanged. `None` if an unchanged key permits skipping
     /// the installation.
     pub reinstall_reason: Option<String>,
-    /// Directories that contain the dependencies, relative to the source root. The list contains no directories outside
-    /// the source.
+    /// Directories that contain the dependencies, relative to the source root. Directories outside the source are not
+    /// in the list.
     pub trees: Vec<PathBuf>,
     /// How to reuse the dependencies of the previous source if the installation inputs have changed.
     pub carry_after_change: Carry,

@@ -25,7 +25,7 @@ pub(super) const FILES: [&str; 14] = [
     "bunfig.toml",
 ];
 
-/// Lock files of each package manager.
+/// Lock files that each package manager uses.
 const LOCKS: [(&str, &[&str]); 4] = [
     ("npm", &["package-lock.json", "npm-shrinkwrap.json"]),
     ("yarn", &["yarn.lock"]),
@@ -33,7 +33,7 @@ const LOCKS: [(&str, &[&str]); 4] = [
     ("bun", &["bun.lock", "bun.lockb"]),
 ];
 
-/// Project scripts that an installation runs. These scripts can generate files from the source.
+/// Project scripts that an installation runs. A script can generate files from the source.
 const SCRIPTS: [&str; 9] = [
     "preinstall",
     "install",

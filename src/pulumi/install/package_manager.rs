@@ -25,7 +25,7 @@ pub enum Carry {
     Nothing,
 }
 
-/// Properties of an installation that depend on the package manager.
+/// Installation properties that depend on the package manager.
 #[derive(Debug, Default)]
 pub(super) struct ManagerProperties {
     pub(super) name: String,
@@ -44,7 +44,7 @@ pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 #[derive(Clone, Copy, Debug)]
 pub struct ProjectInSource<'a> {
     pub project: &'a Project,
-    /// Directory of the project in the source.
+    /// Path of the project directory in the source.
     pub directory: &'a Path,
 }
 

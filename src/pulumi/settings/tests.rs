@@ -63,7 +63,7 @@ fn tags_are_added_unless_the_user_has_set_them() {
             json!({}),
             format!("config:\n{}", added.replace("pulumi:tags", "pulumi:config:tags")),
         ),
-        // Tags that are not an object of strings remain unchanged, because the CLI reports the error.
+        // Invalid tags remain unchanged, because the CLI reports them.
         ("config: {pulumi:tags: web}", json!({}), kept("web")),
         ("config: {pulumi:tags: null}", json!({}), kept("null")),
         ("config: {pulumi:tags: [web]}", json!({}), kept("\n    - web")),
@@ -75,7 +75,7 @@ fn tags_are_added_unless_the_user_has_set_them() {
         let config = config(&values);
         let desired = Desired { tags: &tags, ..plainly(&config) };
         let rebuilt = rebuild(Some(original), None, "web", &desired, Format::Yaml).expect("rebuilt settings");
-        // If the value is on the next line, the colon is not followed by a space.
+        // If the value is on the next line, no space follows the colon.
         assert_eq!(rebuilt.text, expected.replace(": \n", ":\n"), "{original}");
         let without = rebuild(Some(original), None, "web", &plainly(&config), Format::Yaml).expect("rebuilt settings");
         assert!(!without.text.contains("flux:revision"), "{original}");

@@ -4,8 +4,8 @@ use super::*;
 use ReceiverType::{Generic, GenericHmac, Github, Gitlab};
 
 const BODY: &[u8] = br#"{"ref":"refs/heads/main"}"#;
-// Output of `printf '%s' '{"ref":"refs/heads/main"}' | openssl dgst -sha256 -hmac s3cret`. For the other values, the
-// command has `-sha512` and `-sha1` instead of `-sha256`.
+// Output of `printf '%s' '{"ref":"refs/heads/main"}' | openssl dgst -sha256 -hmac s3cret`. The other values are the
+// output of the same command with `-sha512` and `-sha1`.
 const SHA256: &str = "232a5e067b6a5aa567ed5a1d21a0dffaf6ef0eeecb6bd9bcf43b3d5ef3fc4f43";
 const SHA512: &str = "5d451062f10d9e2e3477568a228981d1708584a21a7f8796bb12e824c5175e229169cf2154b7fce5701f037c076766194208a3aac12a381a650f53ba28c1094e";
 const SHA1: &str = "9e9224e1fe730b87754d941cabe9da2f2724b16c";

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// Returns the reason why the URL is not allowed, or `None` if the host of the URL is not a blocked address.
+/// Returns the reason why the URL is not allowed, or `None` if the URL's host is not a blocked address.
 pub fn refusal(url: &Url) -> Option<String> {
     let address = match url.host()? {
         Host::Ipv4(address) => IpAddr::V4(address),

@@ -55,7 +55,7 @@ struct Repository {
     followers: HashMap<Follower, Following>,
     /// Total number of requests for an immediate query.
     requests: u64,
-    /// Number of requests that the last response covers.
+    /// Number of requests for an immediate query that the last response covers.
     completed_requests: u64,
     tip: Option<Result<Tip, Unavailable>>,
     content: Option<Fetched>,
@@ -203,7 +203,7 @@ impl Cache {
         namespaces
     }
 
-    /// Returns a repository's poll interval, which is the shortest interval of its followers.
+    /// Returns a repository's poll interval, which is the shortest interval that a follower specifies.
     pub fn interval(&self, key: &Key) -> Option<Duration> {
         self.repositories.get(key)?.followers.values().map(|following| following.interval).min()
     }

@@ -1,6 +1,7 @@
-//! The child processes that parse all data from Git servers. The controller starts a child process with resource limits
-//! for each task. The child process reads its limits, the task and the credentials from stdin, and writes its response
-//! to stdout. This module contains the code that starts a child process, and the code that runs in the child process.
+//! Child processes that parse all data from Git servers. For each task, such as a query or a fetch, the controller
+//! starts a child process with resource limits. The child process reads its limits, the task and the credentials from
+//! stdin, and writes its response to stdout. This module contains the code that starts a child process, and the code
+//! that runs in the child process.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -19,8 +20,8 @@ use crate::subprocess::{self, Limits, Subprocess};
 /// Command-line argument that selects the role of the child process.
 const ROLE: &str = "git";
 const MEBIBYTE: u64 = 1 << 20;
-/// Memory limit of a child process that communicates with a server. A server without protocol version 2 sends all
-/// references in one response. The limit suffices for about 150,000 references.
+/// Memory limit for a child process that communicates with a server, in bytes. A server without protocol version 2
+/// sends all references in one response. The limit suffices for about 150,000 references.
 const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
 /// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects of the
 /// maximum file size: a base object, a delta and the resulting object.
@@ -50,7 +51,7 @@ const QUERY_LIMITS: Limits = Limits {
     response: MAX_RESPONSE_SIZE,
 };
 
-/// Returns the maximum total memory of all concurrent child processes, in bytes.
+/// Returns the maximum total memory that concurrent child processes use, in bytes.
 pub fn max_memory() -> u64 {
     Slots::memory_bytes(QUERY_MEMORY_LIMIT, QUERY_MEMORY_LIMIT.max(PACKING_MEMORY_LIMIT))
 }

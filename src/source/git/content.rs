@@ -68,7 +68,7 @@ pub fn make(bundle: &Bundle, request: &Pack) -> Result<Packed, GitError> {
         warnings: Warnings::default(),
     };
     walk.commit(&id).and_then(|metadata| walk.finish(metadata)).map_err(|error| match error {
-        // The archive exceeds the maximum size. A workspace would reject such an archive.
+        // The archive exceeds its maximum size. A workspace would reject such an archive.
         Stopped::Archive(PackError::Write { cause, .. }) if cause.kind() == io::ErrorKind::FileTooLarge => {
             GitError::ArtifactTooLarge { limit: largest }
         }
@@ -174,7 +174,7 @@ struct Entry {
 }
 
 impl Walk<'_> {
-    /// Packs the files of a commit. Returns the metadata of the commit.
+    /// Packs the files of a commit. Returns the commit metadata.
     fn commit(&mut self, id: &oid) -> Result<SourceMetadata, Stopped> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Commit, &mut data)?;
@@ -246,8 +246,8 @@ impl Walk<'_> {
         Ok(decision.map_err(too_long)? == Some(true))
     }
 
-    /// Returns the entries of a directory. All entries count toward the limit, including entries that are not packed,
-    /// because a tree can contain millions of entries.
+    /// Returns the entries of a directory. All entries count toward the limit, even if they are not packed, because a
+    /// tree can contain millions of entries.
     fn entries(&mut self, id: &oid, path: &[u8]) -> Result<Vec<Entry>, GitError> {
         let mut data = Vec::new();
         self.objects.read(id, Kind::Tree, &mut data)?;

@@ -1,5 +1,5 @@
 //! Reads the data that a connection to a repository requires: credentials from Secrets, and trusted host keys or CA
-//! certificates. For each connection, reads the Secrets again. Caches the tokens of GitHub Apps.
+//! certificates. Reads the Secrets again for each connection. Caches GitHub App tokens.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -257,7 +257,7 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
     }
 }
 
-/// Returns the credentials in a Secret. The keys of the Secret determine the type of the credentials, with the same
+/// Returns the credentials in a Secret. The Secret's keys determine the type of the credentials, with the same
 /// precedence as in the Pulumi Kubernetes Operator. A Secret that contains only host keys or CA certificates is valid
 /// and results in no credentials.
 fn login_of(name: &str, data: &Data) -> Result<Login, String> {
@@ -288,7 +288,7 @@ fn text(bytes: &ByteString) -> Option<String> {
     String::from_utf8(bytes.0.clone()).ok()
 }
 
-/// Removes trailing line breaks, because a value that was created from a file often ends with a line break.
+/// Removes trailing line breaks, because a value from a file often ends with a line break.
 fn one_line(text: String) -> String {
     text.trim_end_matches(['\r', '\n']).to_owned()
 }

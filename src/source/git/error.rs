@@ -136,7 +136,7 @@ impl GitError {
         }
     }
 
-    /// Returns the wait time before a retry, if the server specifies a wait time.
+    /// Returns the retry delay that the server specifies, if any.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             GitError::Busy { after, .. } => Some(*after),
@@ -145,7 +145,7 @@ impl GitError {
     }
 }
 
-/// Formats the average data rate of a task. Returns an empty string if the number of received bytes is unknown.
+/// Formats a task's average data rate. Returns an empty string if the number of received bytes is unknown.
 fn at_rate(bytes: Option<u64>, after: Duration) -> String {
     let kibibytes = |bytes: u64| bytes / 1024 / after.as_secs().max(1);
     bytes.map(|bytes| format!(" at {} KiB/s", kibibytes(bytes))).unwrap_or_default()

@@ -27,7 +27,7 @@ pub const TOKEN_USER: &str = "x-access-token";
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
-/// Minimum remaining lifetime of a cached token. The controller replaces a token that expires earlier.
+/// Minimum remaining lifetime for a cached token. The controller replaces a cached token that expires earlier.
 const MIN_REMAINING_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
@@ -127,7 +127,7 @@ struct TokenResponse {
     expires_at: Timestamp,
 }
 
-/// A cache of tokens that have not expired.
+/// A cache for installation tokens.
 #[derive(Default)]
 pub struct Tokens {
     cached: Mutex<HashMap<[u8; 32], (String, Timestamp)>>,
@@ -157,8 +157,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Discards all cached tokens. Callers use this function after a server has rejected a token, because a user may
-    /// have revoked the token.
+    /// Discards all cached tokens. Call this function after a server has rejected a token, because a user may have
+    /// revoked the token.
     pub fn clear(&self) {
         self.lock().clear();
     }

@@ -167,7 +167,7 @@ impl Exchange {
     }
 }
 
-/// Returns the error for a response with an error status.
+/// Returns the error that corresponds to a response with an error status.
 fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
     let status = response.status();
     let text = format!("HTTP {}", status.as_u16());
@@ -256,7 +256,7 @@ impl BufRead for ResponseHeaders {
     }
 }
 
-/// A reader for the response body. Enforces the limits of the budget.
+/// A reader for the response body. Enforces the budget's limits.
 pub struct ResponseBody {
     exchange: Shared,
     response: Option<Response>,

@@ -19,8 +19,8 @@ const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 5;
 
-/// The proxies that the controller's environment variables specify. A child process has no environment variables, so it
-/// receives the proxies in its request.
+/// The proxies that the controller's environment variables specify. A child process has no environment variables, so
+/// the controller passes the proxies in the request.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Proxies {
     http: Option<String>,
@@ -57,7 +57,7 @@ impl Proxies {
         parsed.collect()
     }
 
-    /// Returns the proxies for the HTTP client. Ignores invalid URLs.
+    /// Returns the proxies in the HTTP client's format. Ignores invalid URLs.
     fn list(&self) -> Vec<Proxy> {
         let proxies = [
             self.http.as_ref().map(Proxy::http),

@@ -2,8 +2,8 @@
 //! specify the same repository, reference and credentials share polls.
 //!
 //! [`RepositorySpec::of_stack`] parses a Stack's repository fields, and [`Git::resolve`] returns the cached state of a
-//! repository. For each repository, an async task (`Shared::follow`) polls the server at the shortest interval of the
-//! followers. The task fetches a commit when a follower needs the commit.
+//! repository. For each repository, an async task (`Shared::follow`) polls the server at the shortest interval that a
+//! follower specifies. The task fetches a commit when a follower needs the commit.
 //!
 //! The controller process never parses data from a server. To query a server, and to fetch or pack a commit, `child`
 //! starts a child process with resource limits. The child process runs the code in `remote`, `http`, `ssh`,
@@ -109,8 +109,8 @@ impl Git {
         Ok(resolved)
     }
 
-    /// Requests that the poller fetches a commit again, because the commit's artifact is missing from the store. After
-    /// the fetch, the channel yields the followers.
+    /// Requests another fetch if the store no longer contains a commit's artifact. After the fetch, the channel yields
+    /// the followers.
     pub fn fetch_again(&self, origin: &Origin) {
         self.0.lock().fetch_again(origin);
     }

@@ -1,4 +1,4 @@
-//! Creates the index of a fetched pack. Checks the sum of the declared object sizes before resolving deltas, because a
+//! Creates the index for a fetched pack. Checks the sum of the declared object sizes before resolving deltas, because a
 //! pack of one megabyte can decode to terabytes.
 
 use std::fs::File;
@@ -22,8 +22,8 @@ pub const PACK: &str = "fetched.pack";
 const INDEX: &str = "fetched.idx";
 /// Decoding work limit for an empty pack, in decoded bytes.
 const BASE_WORK_LIMIT: u64 = 1 << 30;
-/// Number of decoded bytes by which each byte of the pack increases the decoding work limit. Source code compresses to
-/// about a fifth of its size, and deltas are smaller.
+/// Number of decoded bytes that each byte of the pack adds to the decoding work limit. Source code compresses to about
+/// a fifth of its size, and deltas are smaller.
 const WORK_LIMIT_RATIO: u64 = 100;
 /// Maximum size of a delta header, in bytes. The header contains two 64-bit numbers, encoded in groups of seven bits.
 const DELTA_HEADER: u64 = 20;
@@ -57,12 +57,12 @@ pub fn make(directory: &Path, hash: gix_hash::Kind, limits: &Limits) -> Result<B
     let (pack_path, index_path) = (directory.join(PACK), directory.join(INDEX));
     let largest = usize::try_from(limits.file_bytes).ok();
     let mut pack = data::File::at(&pack_path, hash).map_err(|error| broken(&error))?;
-    // Up to three objects are in memory simultaneously: a base object and the results of two deltas.
+    // Up to three objects are in memory at the same time: a base object and the results of two deltas.
     pack.alloc_limit_bytes = largest.and_then(|largest| largest.checked_mul(3));
     if pack.num_objects() > limits.objects {
         return Err(GitError::TooManyObjects { found: pack.num_objects(), limit: limits.objects });
     }
-    // Does not verify the checksum of the pack, because the library computes the hashes in the index from the objects.
+    // Does not verify the pack checksum, because the library computes the hashes in the index from the objects.
     let reader = BufReader::with_capacity(64 << 10, File::open(&pack_path).map_err(failed)?);
     let entries = BytesToEntriesIter::new_from_header(reader, Mode::AsIs, EntryDataMode::Crc32, hash);
     let mut entries = Metered {
@@ -175,8 +175,8 @@ fn broken(error: &gix_error::Error) -> GitError {
     GitError::Protocol(one_line(&format!("failed to read the pack: {error:#}")))
 }
 
-/// Converts the library's error about an object or an object list that exceeds the memory limit. Returns `None` for
-/// other errors.
+/// Converts the error with which the library reports that an object or an object list exceeds the memory limit. Returns
+/// `None` for other errors.
 fn too_large(error: &gix_error::Error, limits: &Limits) -> Option<GitError> {
     let text = format!("{error:#}");
     let limit = limits.file_bytes;

@@ -105,8 +105,8 @@ impl Selection {
     }
 }
 
-/// Rules in the `.gitignore` format. Later rules take precedence, so the caller must add the rules of a subdirectory
-/// after the rules of its parent.
+/// Rules in the `.gitignore` format. Later rules take precedence, so the caller must add a subdirectory's rules after
+/// the rules of its parent.
 #[derive(Debug, Default)]
 pub(super) struct Rules(Vec<Rule>);
 
@@ -130,8 +130,8 @@ impl Rules {
         self.0.extend(rules);
     }
 
-    /// Returns the result of the last matching rule: `Some(false)` if the rule is negated, and `Some(true)` otherwise.
-    /// Returns `None` if no rule matches.
+    /// Returns the decision of the last matching rule: `Some(false)` if the rule is negated, and `Some(true)`
+    /// otherwise. Returns `None` if no rule matches.
     pub(super) fn decision(
         &self,
         path: &[u8],
@@ -170,7 +170,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    /// Returns the digest of a small tree whose file `changed` has different content.
+    /// Returns the digest of a small tree in which only the file `changed` has different content.
     fn digest(patterns: &[&str], changed: &str) -> String {
         let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let mut selection = Paths::parse(&patterns).unwrap().unwrap().selection(1_000_000);

@@ -136,7 +136,7 @@ impl Shared {
             Err(error) => {
                 schedule.query_failed(interval, &error);
                 self.discard_refused_tokens(key, &error);
-                // Does not report the first transient error unless a follower waits for the response.
+                // Does not report the first transient error, unless a follower waits for the response.
                 if error.is_transient() && schedule.failed_queries == 1 && self.lock().is_tip_sufficient(key, requests)
                 {
                     tracing::debug!(repository = %key.repository, %error, "query failed; retrying");
@@ -278,7 +278,7 @@ fn within_limit(mut choices: Vec<Paths>) -> (Vec<Paths>, Vec<Paths>) {
     })
 }
 
-/// Converts an error and adds the repository and the reference to its message.
+/// Converts an error, and adds the repository and the reference to the message.
 fn unavailable(key: &Key, error: &GitError) -> Unavailable {
     let message = format!("failed to fetch {} of {}: {error}", key.reference, key.repository);
     if error.is_stalled() { Unavailable::Stalled(message) } else { Unavailable::NotYet(message) }
@@ -316,7 +316,7 @@ impl Schedule {
     }
 }
 
-/// Returns the wait time that the server specifies, or the backoff if the server specifies none. `failures` is the
+/// Returns the retry delay that the server specifies, or the backoff if the server specifies none. `failures` is the
 /// number of earlier failures.
 fn backoff(failures: u32, interval: Duration, error: &GitError) -> Duration {
     let first = if matches!(error, GitError::Ended { .. }) { ENDED_BACKOFF } else { MIN_BACKOFF };

@@ -40,7 +40,7 @@ pub struct Tip {
     /// The short name of a branch or tag, or the full name of another reference. `None` for a commit hash.
     pub name: Option<String>,
     pub commit: String,
-    /// Whether `name` is the name of a tag.
+    /// Whether `name` is a tag name.
     pub is_tag: bool,
 }
 

@@ -1,5 +1,5 @@
 //! Communicates with a Git server: lists references and fetches a commit. This module runs in a child process, because
-//! it blocks the thread and parses data from the server.
+//! this code blocks the thread and parses data from the server.
 
 use std::fmt;
 use std::fs::File;
@@ -96,7 +96,7 @@ impl Remote {
         }
     }
 
-    /// Fetches a commit and its files, and writes them to a directory as a pack. If `full_history` is true, the pack
+    /// Fetches a commit with its files, and writes the pack to a directory. If `full_history` is true, the pack
     /// contains the commit's complete history.
     pub fn fetch(
         &mut self,
@@ -176,8 +176,8 @@ fn chain(error: &gix_error::Error) -> String {
     text
 }
 
-/// Recognizes the messages with which servers report a missing or unavailable commit, and converts such an error.
-/// Returns other errors unchanged.
+/// Adds an explanation to an error with which a server reports a missing or unavailable commit. Returns other errors
+/// unchanged.
 fn explain_missing_commit(error: GitError, commit: &str) -> GitError {
     match &error {
         GitError::Protocol(message)

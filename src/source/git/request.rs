@@ -97,13 +97,13 @@ pub struct Limits {
     pub list_time: Duration,
     /// Minimum data rate while the server sends references.
     pub list_min_rate: MinRate,
-    /// Timeout for a fetch, including the request for the reference list.
+    /// Timeout for a fetch, including listing the references.
     pub fetch_time: Duration,
     /// Minimum data rate while the server sends a pack. The rate does not apply while the server assembles the pack,
     /// which can take a minute.
     pub fetch_min_rate: MinRate,
     /// Whether a server may have a loopback or link-local address. Only tests may set this field, because a server with
-    /// such an address runs in the controller's pod or on its node.
+    /// such an address runs in the controller's pod or on the pod's node.
     pub local_addresses: bool,
 }
 

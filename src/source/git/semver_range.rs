@@ -14,7 +14,7 @@ const MAX_LENGTH: usize = 256;
 #[serde(try_from = "String", into = "String")]
 pub struct SemverRange {
     text: String,
-    /// The alternatives, which `||` separates in the range. A version is in the range if at least one alternative
+    /// The alternatives of the range, which `||` separates. A version is in the range if at least one alternative
     /// matches.
     alternatives: Vec<VersionReq>,
 }
@@ -126,8 +126,8 @@ fn has_wildcard(value: &str) -> bool {
     value.split(['-', '+']).next().is_some_and(|numbers| numbers.contains(['x', 'X', '*']))
 }
 
-/// Returns whether `version` is in `range`. As in Flux, a range includes pre-releases only if at least one bound of the
-/// range is a pre-release. If so, the range includes all pre-releases within its bounds.
+/// Returns whether `version` is in `range`. As in Flux, a range includes pre-releases only if at least one of its
+/// bounds is a pre-release. If so, the range includes all pre-releases within its bounds.
 fn range_contains(range: &VersionReq, version: &Version) -> bool {
     if version.pre.is_empty() || range.comparators.iter().all(|comparator| comparator.pre.is_empty()) {
         return range.matches(version);

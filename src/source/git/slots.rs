@@ -1,4 +1,4 @@
-//! Limits the number of concurrent tasks of all repositories. Each task requires a slot. The slot belongs to a
+//! Limits the number of concurrent tasks for all repositories. Each task requires a slot. The slot belongs to a
 //! namespace whose Stacks or Workspaces use the task's repository.
 //!
 //! A namespace's slot time is the total time for which its tasks have held slots. Once a slot is released, its slot
@@ -10,11 +10,11 @@
 //! time.
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
-//! aborts a task. The namespace of the aborted task was light when the task started. Its slot time now exceeds the
-//! waiting namespace's slot time by at least [`PREEMPTION`]. If several tasks meet these conditions, [`Slot::run`]
-//! aborts the task that started last. Therefore, namespaces with slow servers or large repositories cannot delay a
-//! light namespace for long. If a namespace that is not light waits and holds no slot, [`Slot::run`] aborts a slow
-//! task.
+//! aborts a task. The namespace of the aborted task was light when the task started. The slot time of that namespace
+//! now exceeds the waiting namespace's slot time by at least [`PREEMPTION`]. If several tasks meet these conditions,
+//! [`Slot::run`] aborts the task that started last. Therefore, namespaces with slow servers or large repositories
+//! cannot delay a light namespace for long. If a namespace that is not light waits and holds no slot, [`Slot::run`]
+//! aborts a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ const QUERIES: Limits = Limits {
 };
 /// Limits for fetching and packing commits. Each commit requires a directory on the volume. Packing runs a child
 /// process with a high memory limit. The slow limits include the time for the handshake, and the time that the server
-/// needs to assemble the pack. A packing task receives no data, so it lags from the start.
+/// needs to assemble the pack. A packing task receives no data, so the task lags from the start.
 const FETCHES: Limits = Limits {
     total: 3,
     per_namespace: 2,
@@ -69,12 +69,12 @@ const FETCHES: Limits = Limits {
 /// Half-life of the slot time that released slots contribute.
 const HALF_LIFE: Duration = Duration::from_secs(30);
 /// Minimum difference in slot time for a preemption. The controller aborts a task in favor of a waiting light namespace
-/// only if the slot times of the two namespaces differ by at least this value.
+/// only if the slot time of the task's namespace exceeds the waiting namespace's slot time by at least this value.
 const PREEMPTION: Duration = Duration::from_secs(1);
 /// Maximum number of consecutive aborted attempts after which a task may still use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;
-/// Minimum slot time for which a namespace's record is kept, in seconds. When a task releases a slot, the controller
-/// deletes the records of namespaces with a shorter slot time.
+/// Minimum slot time for which the controller keeps a namespace's record, in seconds. When a task releases a slot, the
+/// controller deletes the records of namespaces with a shorter slot time.
 const NEGLIGIBLE: f64 = 0.01;
 /// Maximum number of waiting tasks per namespace.
 const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
@@ -174,7 +174,7 @@ impl Used {
     }
 }
 
-/// A slot, or a position in the queue for a slot. Dropping the value releases the slot or leaves the queue.
+/// A slot, or a position in a slot queue. Dropping the value releases the slot or leaves the queue.
 #[derive(Debug)]
 #[must_use = "dropping the value releases the slot"]
 pub(super) struct Slot {
@@ -321,7 +321,7 @@ impl Common {
         }
     }
 
-    /// Releases a slot and records its slot time.
+    /// Releases a slot, and records the time for which the task held the slot.
     fn release(&mut self, id: u64) {
         let now = Instant::now();
         if let Some(Held { namespace, started, .. }) = self.held.remove(&id) {
@@ -352,7 +352,7 @@ impl Common {
         *ended <= MAX_ENDED_RESERVED && self.holds(namespace) == 0 && self.is_light(namespace, limits, now)
     }
 
-    /// Returns the number of held slots that cannot be the reserved slot.
+    /// Returns how many of the held slots cannot be the reserved slot.
     fn unreserved_held(&self, limits: &Limits, now: Instant) -> usize {
         let is_light = |held: &&Held| held.may_be_reserved && self.is_light(&held.namespace, limits, now);
         self.held.len() - self.held.values().filter(is_light).count()

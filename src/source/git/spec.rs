@@ -106,12 +106,12 @@ impl RepositorySpec {
     }
 }
 
-/// Returns whether any of a Stack's fields selects a Git repository as the source.
+/// Returns whether a field in a Stack's spec selects a Git repository as the source.
 pub fn has_git_fields(spec: &StackSpec) -> bool {
     field(spec).is_some()
 }
 
-/// Returns the first of a Stack's fields that selects a Git repository as the source.
+/// Returns the first field in a Stack's spec that selects a Git repository as the source.
 pub fn field(spec: &StackSpec) -> Option<&'static str> {
     let fields = [
         ("projectRepo", spec.project_repo.is_some()),
@@ -344,7 +344,7 @@ impl Auth {
 }
 
 impl Value {
-    /// Returns whether the value requires the Secret `name`.
+    /// Returns whether the value refers to the Secret `name` and requires it.
     fn needs(&self, name: &str) -> bool {
         matches!(self, Value::Key { secret, optional: false, .. } if secret == name)
     }

@@ -56,7 +56,7 @@ pub fn open(
     Ok((receiver, Sender { write, budget: Arc::clone(budget), _session: session }))
 }
 
-/// Returns the error for an invalid private key. The error message contains no part of the key.
+/// Returns the error that reports an invalid private key. The error message contains no part of the key.
 fn unusable(error: &russh::keys::Error, identity: &Identity<'_>) -> GitError {
     GitError::Credentials(match (error, identity.passphrase) {
         (russh::keys::Error::KeyIsEncrypted, None) => "SSH key requires a passphrase: set `password`".to_owned(),
@@ -140,7 +140,7 @@ impl client::Handler for HostKeyVerifier {
     }
 }
 
-/// A reader for the data from the server. Enforces the limits of the budget.
+/// A reader for the data from the server. Enforces the budget's limits.
 pub struct Receiver {
     read: ChannelReadHalf,
     budget: Arc<Budget>,

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// The URL of a repository, without credentials.
+/// A repository URL without credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RepositoryUrl {
@@ -78,7 +78,7 @@ impl RepositoryUrl {
             "ssh" | "git+ssh" | "ssh+git" => {
                 let user = decoded(url.username()).filter(|user| !user.is_empty()).unwrap_or_else(|| "git".to_owned());
                 let path = decoded(url.path()).ok_or_else(|| "path must be UTF-8".to_owned())?;
-                // `ssh://host/~user/repository` refers to the home directory of that user.
+                // `ssh://host/~user/repository` refers to the home directory of `user`.
                 let path = if path.starts_with("/~") { path.trim_start_matches('/').to_owned() } else { path };
                 Self::ssh(text.to_owned(), user, &host, url.port().unwrap_or(22), path)
             }
@@ -108,7 +108,7 @@ impl RepositoryUrl {
         &self.location
     }
 
-    /// Returns the host name of the server.
+    /// Returns the server's host name.
     pub fn host(&self) -> &str {
         match &self.location {
             Location::Http(url) => url.host_str().unwrap_or_default(),

@@ -60,8 +60,7 @@ impl PathPattern {
     pub fn matches(&self, path: &[u8], steps: &mut Steps) -> Result<bool, Exhausted> {
         let Some(parts) = &self.parts else { return Ok(false) };
         steps.take(1)?;
-        // Compares the last bytes first. This comparison is fast, and most paths differ from the pattern in their last
-        // bytes.
+        // Compares the last bytes first, because this comparison is fast and rules out most paths.
         let mut ends = parts.iter().rev().zip(path.iter().rev());
         if ends.find_map(|(part, byte)| part.ending(*byte)) == Some(false) {
             return Ok(false);
@@ -182,8 +181,8 @@ fn parse(pattern: &[u8]) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// Parses a byte class. Returns the class and the bytes after its closing bracket, or `None` if the closing bracket is
-/// missing.
+/// Parses a byte class. Returns the class and the bytes that follow the closing bracket, or `None` if the closing
+/// bracket is missing.
 fn class(after_bracket: &[u8]) -> Option<(Class, &[u8])> {
     let negated = matches!(after_bracket.first(), Some(b'!' | b'^'));
     let mut rest = after_bracket.get(usize::from(negated)..).unwrap_or_default();
@@ -267,8 +266,7 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
 /// Returns whether a string matches a pattern with the wildcards `*` and `?`, as in OpenSSH `known_hosts` files.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // The position after the last star in the pattern, and the position in the string at which the text that the star
-    // matches ends.
+    // The position after the last star in the pattern, and the end of the part of the string that this star matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {

@@ -157,7 +157,7 @@ impl Checker {
         names
     }
 
-    /// Checks an option of a resource. Returns the names on which the resource depends through this option.
+    /// Checks an option of a resource. Returns the names on which the resource depends because of this option.
     fn check_option(&mut self, path: &str, option: &str, value: &Value) -> BTreeSet<String> {
         match option {
             "parent" | "provider" => self.check_resource_reference(path, value),

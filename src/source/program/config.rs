@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// The types that are valid in `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
-/// The fields of an entry in `config`.
+/// The fields of a `config` entry.
 const PROJECT_FIELDS: [&str; 6] = ["type", "items", "default", "value", "description", "secret"];
 
 /// Returns the problems of a `config` entry. Each problem starts with the path of the field.
@@ -150,7 +150,7 @@ pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) ->
     }
 }
 
-/// Returns whether the value is an expression. Only a run can determine the result of an expression.
+/// Returns whether the value is an expression. Only the engine can evaluate an expression, during a run.
 fn is_expression(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains("${"),

@@ -134,7 +134,7 @@ async fn send(mut stream: TcpStream, response: Response) {
     if response.hang {
         std::future::pending::<()>().await;
     }
-    // Waits until the client closes the connection, because a connection reset could discard the last bytes in transit.
+    // Waits until the client closes the connection, because a connection reset could discard bytes in transit.
     let _ = stream.shutdown().await;
     let _ = stream.read(&mut [0]).await;
 }

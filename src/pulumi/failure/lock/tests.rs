@@ -12,7 +12,7 @@ fn every_lock_in_the_error_is_parsed() {
     assert_eq!(locks[1].time, "2026-01-01T00:00:00+02:00");
 }
 
-/// The CLI inserts the path of the lock before the query of the backend URL.
+/// The CLI inserts the lock's path before the query of the backend URL.
 #[test]
 fn the_lock_of_each_backend_is_parsed() {
     let path = ".pulumi/locks/organization/web/production/0f9e.json";
