@@ -121,7 +121,8 @@ impl Digest {
         &self.hex
     }
 
-    /// Returns whether `found`, the digest of the received bytes, equals this digest. Compares in constant time.
+    /// Returns whether `found`, the digest of the received bytes, equals this digest. Compares the digests in constant
+    /// time.
     pub fn verify(&self, found: &Digest) -> bool {
         let difference = self.hex.bytes().zip(found.hex.bytes()).fold(0, |sum, (ours, theirs)| sum | (ours ^ theirs));
         self.algorithm == found.algorithm && self.hex.len() == found.hex.len() && difference == 0

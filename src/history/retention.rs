@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::names;
 
-/// Limits of the history.
+/// Limits for the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Maximum number of runs per type that the history keeps for all Stacks with the same name in a namespace.

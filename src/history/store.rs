@@ -22,7 +22,7 @@ use crate::telemetry::metrics::Metrics;
 /// contains more objects, each cleanup deletes only a part of the excess runs.
 const MAX_LISTED: usize = 4096;
 
-/// The store of the history. Clones are cheap and share one storage client.
+/// The history store. Clones are cheap and share one storage client.
 #[derive(Clone)]
 pub struct HistoryStore(Arc<Shared>);
 

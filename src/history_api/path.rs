@@ -1,4 +1,4 @@
-//! The path of a request. All functions are pure.
+//! The request path. All functions are pure.
 
 use crate::history::{FILES, File};
 

@@ -62,7 +62,7 @@ pub struct Operation<'a> {
     pub options: Options<'a>,
 }
 
-/// Additional options of the CLI. [`arguments`] omits options that the command does not support.
+/// Additional CLI options. [`arguments`] omits options that the command does not support.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     /// URNs of the resources that the operation affects. An empty list selects all resources.

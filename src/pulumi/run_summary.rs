@@ -193,7 +193,7 @@ impl RunSummary {
         &self.planned
     }
 
-    /// Returns the violations of policies.
+    /// Returns the policy violations.
     pub fn violations(&self) -> &Violations {
         &self.violations
     }

@@ -2,9 +2,9 @@
 //! to their repositories. The CLI cannot derive them, because a workspace contains no `.git` directory with the Git
 //! remote URL.
 
-/// Host of Azure DevOps.
+/// Azure DevOps host.
 const AZURE_DEVOPS: &str = "dev.azure.com";
-/// SSH hosts of Azure DevOps.
+/// Hosts for SSH access to Azure DevOps.
 const AZURE_DEVOPS_SSH: [&str; 2] = ["ssh.dev.azure.com", "vs-ssh.visualstudio.com"];
 /// Suffix of the host names that Azure DevOps used earlier. These host names start with the owner.
 const VISUAL_STUDIO: &str = ".visualstudio.com";

@@ -13,8 +13,7 @@ const MAX_WORD: usize = 256;
 /// Maximum length of a URN, in bytes.
 const MAX_URN: usize = 4 * 1024;
 
-/// Collects the violations of policies. Counts each violation once, even if the engine reports the violation
-/// repeatedly.
+/// Collects policy violations. Counts each violation once, even if the engine reports the violation repeatedly.
 #[derive(Clone, Debug, Default)]
 pub struct Violations {
     mandatory: Vec<PolicyViolation>,
@@ -52,7 +51,7 @@ impl Violations {
         self.advisory_count
     }
 
-    /// Returns the first violations. Mandatory violations precede advisory violations.
+    /// Returns the violations in the list. Mandatory violations precede advisory violations.
     pub fn list(&self) -> impl Iterator<Item = &PolicyViolation> {
         self.mandatory.iter().chain(&self.advisory)
     }

@@ -34,7 +34,7 @@ use crate::telemetry::metrics::{Metrics, WebhookResult};
 /// Maximum size of a body, in bytes. Flux has the same maximum.
 const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// Handler of webhook calls.
+/// Handler for webhook calls.
 pub struct Handler {
     pub directory: Directory,
     pub reader: Reader,

@@ -31,8 +31,8 @@ pub struct FetchSettings {
     pub connect_timeout: Duration,
     /// Timeout for each read from the connection. Default: 30 s.
     pub idle_timeout: Duration,
-    /// Timeout of a whole download. Default: 4 min. The default is shorter than the reconciliation timeout, so that the
-    /// reconciliation can report a download timeout.
+    /// Timeout for a whole download. Default: 4 min. The default is shorter than the reconciliation timeout, so that
+    /// the reconciliation can report a download timeout.
     pub overall_timeout: Duration,
 }
 

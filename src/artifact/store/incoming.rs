@@ -83,7 +83,7 @@ impl Incoming {
     /// Completes the artifact, and adds the artifact to the store if its digest is `expected`.
     ///
     /// # Errors
-    /// Fails if the digest is not `expected` or if writing to disk fails. Both errors discard the artifact.
+    /// Fails if the digest is not `expected` or if writing to disk fails. In both cases, discards the artifact.
     pub fn commit(self, expected: &Digest) -> Result<Pinned, StoreError> {
         let found = self.hasher.clone().finish();
         if !expected.verify(&found) {
@@ -96,7 +96,7 @@ impl Incoming {
     /// content.
     ///
     /// # Errors
-    /// Fails if writing to disk fails. The error discards the artifact.
+    /// Fails if writing to disk fails. If so, discards the artifact.
     pub fn commit_as_is(self) -> Result<Pinned, StoreError> {
         let digest = self.hasher.clone().finish();
         self.store(digest)

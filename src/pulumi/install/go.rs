@@ -1,4 +1,4 @@
-//! Installation inputs of Go. `pulumi install` runs `go mod tidy`. The result of `go mod tidy` depends on the module
+//! Installation inputs for Go. `pulumi install` runs `go mod tidy`. The result of `go mod tidy` depends on the module
 //! files and on the packages that the Go files import.
 
 use super::package_manager::{Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, named};

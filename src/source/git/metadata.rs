@@ -16,7 +16,7 @@ const FULL_NAME: &str = "refs/";
 /// Name of the reference that points to the default branch. The branch name itself is unknown.
 const DEFAULT_BRANCH: &str = "HEAD";
 
-/// Returns a commit's author, committer and message. Omits texts that are invalid.
+/// Returns a commit's author, committer and message. Omits invalid strings.
 pub(super) fn of_commit(commit: &[u8], hash: gix_hash::Kind) -> SourceMetadata {
     let fields = || CommitRefIter::from_bytes(commit, hash);
     let (author, committer) = (fields().author().ok(), fields().committer().ok());

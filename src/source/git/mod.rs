@@ -71,7 +71,7 @@ impl fmt::Debug for Git {
 }
 
 impl Git {
-    /// Creates an instance without repositories. The returned channel yields the followers to reconcile. The working
+    /// Creates a poller without repositories. The returned channel yields the followers to reconcile. The working
     /// directory in `settings` must exist.
     pub fn new(
         client: Client,
