@@ -9,7 +9,7 @@ pub fn is_format(character: char) -> bool {
     )
 }
 
-/// Returns the message of an error and the messages of all its causes as one line, without repetitions.
+/// Returns an error message and the messages of all causes as one line, without repetitions.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

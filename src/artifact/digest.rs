@@ -34,7 +34,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the number of hexadecimal digits in a digest of this algorithm.
+    /// Returns the number of hexadecimal digits in a digest that this algorithm computes.
     pub fn hex_digits(self) -> usize {
         match self {
             Algorithm::Sha256 | Algorithm::Blake3 => 64,
@@ -195,8 +195,7 @@ enum Running {
     Sha256(Sha256),
     Sha384(Sha384),
     Sha512(Sha512),
-    /// The box keeps the enum small, because the state of BLAKE3 is much larger than the states of the other
-    /// algorithms.
+    /// The box keeps the enum small, because the BLAKE3 state is much larger than the other states.
     Blake3(Box<blake3::Hasher>),
 }
 

@@ -12,7 +12,7 @@ use super::store::HistoryStore;
 /// Delay before the leader's first cleanup. The controller is busiest immediately after its start.
 const FIRST: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Maximum number of objects per batch of deletions.
+/// Maximum number of objects that one batch deletes.
 const BATCH: usize = 1000;
 
 impl HistoryStore {

@@ -113,8 +113,8 @@ impl HistoryStore {
         }
     }
 
-    /// Deletes the runs of a Stack that exceed the maximum number of runs or the maximum age. The runs of deleted
-    /// Stacks with the same name count toward the maximum number.
+    /// Deletes a Stack's runs that exceed the maximum number of runs or the maximum age. The runs of deleted Stacks
+    /// with the same name count toward the maximum number.
     pub async fn enforce_limits(&self, run: &RunName, now: Timestamp) -> Result<(), HistoryError> {
         let objects = self.list(&run.stack_directory(), MAX_LISTED).await?;
         let retention = &self.0.retention;

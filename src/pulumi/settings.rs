@@ -225,7 +225,7 @@ fn desired_config(
 }
 
 /// Sets the entries whose keys are paths. The caller must set all other entries first. Sets the paths in sorted order,
-/// so that the items of a list are appended in the order of their indexes.
+/// so that list items are appended in index order.
 fn set_paths(
     document: &mut Mapping,
     project: &str,

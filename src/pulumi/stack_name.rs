@@ -2,7 +2,7 @@
 
 use crate::pulumi::backend;
 
-/// Number of parts in the longest form of a stack name: organization, project and stack.
+/// Maximum number of parts in a stack name: organization, project and stack.
 const MAX_PARTS: usize = 3;
 
 /// Returns an error message for users if the CLI does not accept the form of a stack name.

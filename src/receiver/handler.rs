@@ -1,7 +1,7 @@
 //! Handles webhook calls.
 //!
-//! The response to a rejected call does not contain the reason. The handler sends the same response with the same delay
-//! if the path is unknown, the receiver is suspended, the signature is wrong, or the call exceeds the rate limit.
+//! The response to a rejected call does not contain the reason. An unknown path, a suspended receiver, a wrong
+//! signature and an exceeded rate limit all result in the same response with the same delay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

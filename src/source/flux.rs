@@ -162,7 +162,7 @@ impl Sources {
             }
             Ok(Err(Error::Api(status))) if status.code == 403 => {
                 // Invalidates the cached kinds, because the API server also returns 403 if an administrator has removed
-                // both the CRD and the permission to read its objects.
+                // the CRD together with the RBAC rules for its objects.
                 self.kinds.invalidate().await;
                 return Err(missing_permission(&resource, &status.message));
             }

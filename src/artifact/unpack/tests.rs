@@ -220,8 +220,7 @@ fn writing_through_links_or_over_entries_of_another_type_is_rejected() {
 #[test]
 fn the_size_limit_counts_decompressed_bytes_exactly() {
     let archive = Tar::default().file("a", &[b'x'; 600]).file("b", b"y").end();
-    // The exact size is the sum of a header, 1024 bytes of padded content, a header, 512 bytes of padded content, and
-    // two empty blocks at the end.
+    // The exact size includes two headers, 1024 and 512 bytes of padded content, and two empty blocks at the end.
     let exact = Limits { unpacked_bytes: 512 + 1024 + 512 + 512 + 1024, ..Limits::default() };
     Place::new().unpack(&archive, &exact).unwrap();
     let one_less = Limits { unpacked_bytes: exact.unpacked_bytes - 1, ..exact };

@@ -54,8 +54,8 @@ impl ProjectInSource<'_> {
         text(&self.project.runtime_options, name)
     }
 
-    /// Returns the directories in which package managers search for their files: the program directory, the project
-    /// directory, and all their parents up to the source root.
+    /// Returns the directories in which package managers search for their files. These are the program directory, the
+    /// project directory, and all parents up to the source root.
     pub fn directories(&self) -> Vec<PathBuf> {
         // `main` is a directory or a file.
         let main = inside(&self.directory.join(self.project.main.as_deref().unwrap_or_default()));

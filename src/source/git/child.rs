@@ -23,8 +23,8 @@ const MEBIBYTE: u64 = 1 << 20;
 /// Memory limit for a child process that communicates with a server, in bytes. A server without protocol version 2
 /// sends all references in one response. The limit suffices for about 150,000 references.
 const QUERY_MEMORY_LIMIT: u64 = 64 * MEBIBYTE;
-/// Memory limit for packing a commit. The limit suffices for the list of all objects and for three objects of the
-/// maximum file size: a base object, a delta and the resulting object.
+/// Memory limit for packing a commit. The limit suffices for the object list and for three objects of the maximum file
+/// size: a base object, a delta and the resulting object.
 const PACKING_MEMORY_LIMIT: u64 = 448 * MEBIBYTE;
 /// Size by which the address space limit exceeds the memory limit, in bytes. The binary itself needs address space, and
 /// the allocator reserves address space for each thread.

@@ -11,7 +11,7 @@ use crate::source::git::url::RepositoryUrl;
 
 /// Maximum number of bytes to read from a string in a commit. This maximum exceeds the limits for all metadata fields.
 const MAX_READ: usize = 4096;
-/// Prefix of the full name of a Git reference.
+/// Prefix of full reference names.
 const FULL_NAME: &str = "refs/";
 /// Name of the reference that points to the default branch. The branch name itself is unknown.
 const DEFAULT_BRANCH: &str = "HEAD";

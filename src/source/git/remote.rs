@@ -160,7 +160,7 @@ impl Remote {
     }
 }
 
-/// Returns the message of a library error and the messages of its causes as one line.
+/// Returns a library error's message and the messages of all causes as one line.
 fn chain(error: &gix_error::Error) -> String {
     let mut text = String::new();
     for cause in error.iter_errors() {

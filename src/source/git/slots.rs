@@ -46,7 +46,7 @@ struct Limits {
 struct SlowLimits {
     /// Limit for a task whose namespace holds several slots.
     several: Duration,
-    /// Limit for a task whose namespace holds only one slot.
+    /// Limit for a task whose namespace holds only this slot.
     only: Duration,
 }
 
@@ -68,8 +68,8 @@ const FETCHES: Limits = Limits {
 };
 /// Half-life of the slot time that released slots contribute.
 const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Minimum difference in slot time for a preemption. The controller aborts a task in favor of a waiting light namespace
-/// only if the slot time of the task's namespace exceeds the waiting namespace's slot time by at least this value.
+/// Minimum difference in slot time for a preemption. For a light namespace that waits, the controller aborts only a
+/// task whose namespace has a slot time that is longer by at least this value.
 const PREEMPTION: Duration = Duration::from_secs(1);
 /// Maximum number of consecutive aborted attempts after which a task may still use the reserved slot.
 const MAX_ENDED_RESERVED: u32 = 1;

@@ -266,7 +266,7 @@ fn named_class(rest: &[u8]) -> Option<(Option<Ranges>, &[u8])> {
 /// Returns whether a string matches a pattern with the wildcards `*` and `?`, as in OpenSSH `known_hosts` files.
 pub fn matches_host(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // The position after the last star in the pattern, and the end of the part of the string that this star matches.
+    // The position after the last star in the pattern, and the position in the string up to which this star matches.
     let mut star: Option<(usize, usize)> = None;
     loop {
         match (pattern.get(at), text.get(from)) {
