@@ -1,9 +1,9 @@
-//! Maintains the certificate authority (CA) of the controller in a Secret in the namespace of the controller.
-//! Connections continue to work after a rotation of the CA, after a user replaces the CA, and after a deletion of the
+//! Maintains the controller's certificate authority (CA) in a Secret in the controller's namespace. Connections
+//! remain usable after the controller rotates the CA, after a user replaces the CA, and after a user deletes the
 //! Secret.
 //!
-//! The module `secret` defines the format of the Secret, and `decide` selects the next step. [`CaRotator`] reads the
-//! Secret, performs the steps, and publishes the active CA generations.
+//! The module `secret` defines the format of the Secret, and the module `decide` selects the next step. [`CaRotator`]
+//! reads the Secret, performs the steps, and publishes the active CA generations.
 
 mod decide;
 mod generations;
@@ -31,7 +31,8 @@ pub use secret::SECRET;
 
 /// Interval between two reads of the Secret. The controller does not watch Secrets.
 const READ_INTERVAL: Duration = Duration::from_secs(20);
-/// Maximum number of steps per pass. A pass exceeds the maximum only if another client changes the Secret continuously.
+/// Maximum number of steps per pass. A pass exceeds the maximum only if another client continuously changes the
+/// Secret.
 const MAX_STEPS: usize = 6;
 
 /// Failure to create, read or update the CA.
@@ -69,13 +70,14 @@ pub struct CaRotator {
     agents: Agents,
     clients: Vec<Issued>,
     active: watch::Sender<Arc<Generations>>,
-    /// Last reported error, or `None` after a success. The controller reports a repeated error only once.
+    /// Last reported error, or `None` after a successful pass. The controller does not report the same error twice in
+    /// a row.
     error: Option<String>,
 }
 
 impl CaRotator {
-    /// Reads the CA from the Secret, or creates the CA. If two processes create a CA concurrently, both processes use
-    /// the CA of the first process.
+    /// Reads the CA from the Secret, or creates the CA. If two processes concurrently create a CA, both use the CA
+    /// that was stored first.
     pub async fn start(store: SecretStore, events: Events, metrics: Metrics) -> Result<CaRotator, AuthorityError> {
         let now = Timestamp::now();
         let generations = match store.settle(None, now).await? {
@@ -91,7 +93,7 @@ impl CaRotator {
         Ok(CaRotator { store, events, metrics, agents, clients, active, error: None })
     }
 
-    /// Returns the client for all agents. The client authenticates with the active certificates of the controller.
+    /// Returns the client for all agents, which authenticates with the controller's active certificates.
     pub fn agents(&self) -> Agents {
         self.agents.clone()
     }
@@ -119,7 +121,7 @@ impl CaRotator {
     }
 
     /// Performs one pass: reads the Secret, performs the due steps, and reports errors. After an error, the active CA
-    /// does not change.
+    /// remains unchanged.
     async fn refresh(&mut self, now: Timestamp) {
         let known = self.active.borrow().clone();
         let (good, error, secret) = match self.store.settle(Some(&known), now).await {
@@ -138,8 +140,8 @@ impl CaRotator {
         self.metrics.authority(self.active.borrow().current().expiry(), self.error.is_none());
     }
 
-    /// Replaces the client certificates before the publication of the CA generations. Otherwise, the controller could
-    /// not call the agents of Workspaces that receive the new CA after the publication.
+    /// Replaces the client certificates before it publishes the CA generations. Otherwise, the controller could not
+    /// call the agents of Workspaces that receive the new CA after the publication.
     fn activate(&mut self, generations: Arc<Generations>, now: Timestamp) -> Result<(), AuthorityError> {
         let is_new = *generations != **self.active.borrow();
         let is_due = |client: &Issued| identity::renewal_due(&client.certificate_pem, now).unwrap_or(true);
@@ -200,7 +202,7 @@ impl SecretStore {
                 (_, _, _) => self.create(known, now).await,
             };
             match written {
-                // Another client has changed the Secret. The next iteration reads the Secret again.
+                // Another client has changed the Secret, so the next iteration reads it again.
                 Err(AuthorityError::Write(error)) if error.is_conflict() || error.is_not_found() => {}
                 other => other?,
             }

@@ -1,5 +1,5 @@
-//! Reads and watches the annotations of namespaces. The pause, the schedule and the share of the run slots affect the
-//! runs of all Stacks in a namespace. The number of idle pods affects the pools of the namespace.
+//! Reads and watches namespace annotations. The pause, the schedule and the run slot share affect the runs of all
+//! Stacks in a namespace. The number of idle pods affects the pools of the namespace.
 
 mod run_share;
 
@@ -37,14 +37,15 @@ const ANNOTATIONS: [&str; 6] = [
 /// Metadata of a namespace, without the fields that the controller does not use.
 type Metadata = PartialObjectMeta<Namespace>;
 
-/// Settings of the controller and of the namespace that affect the start of a run.
+/// Controller and namespace settings that affect when a run starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSettings {
-    /// Message of a pause. If the message is set, the controller or the namespace is paused and no run starts.
+    /// Message that explains a pause. If the message is set, either the controller or the namespace is paused, and no
+    /// run starts.
     pub pause: Option<String>,
-    /// Value of the annotation `pulumi.com/schedule` of the namespace.
+    /// Value of the namespace annotation `pulumi.com/schedule`.
     pub schedule: Option<String>,
-    /// Share of the run slots. The share affects only the queue of runs, so a change requeues no Stacks.
+    /// Share of the run slots. The share affects only the run queue, so a changed share does not requeue any Stack.
     pub run_share: RunShare,
 }
 
@@ -62,11 +63,11 @@ impl RunSettings {
     }
 }
 
-/// Reads the settings of namespaces. Cheap to clone.
+/// Reads the settings of namespaces. Clones are cheap.
 #[derive(Clone)]
 pub struct Namespaces {
     reader: Reader,
-    /// Whether the flag `--pause` prevents the start of runs.
+    /// Whether the flag `--pause` prevents runs from starting.
     is_paused: bool,
     cache: Option<Store<Metadata>>,
 }
@@ -78,15 +79,15 @@ impl std::fmt::Debug for Namespaces {
 }
 
 impl Namespaces {
-    /// Creates a component without a watch. The component reads a namespace from the API server on each call, because a
-    /// controller for one namespace has no permission to watch namespaces.
+    /// Creates a component that reads the namespace from the API server on each call. A controller that manages a
+    /// single namespace uses this component, because it has no permission to watch namespaces.
     pub fn without_watch(reader: Reader, is_paused: bool) -> Self {
         Namespaces { reader, is_paused, cache: None }
     }
 
     /// Creates a component with a cache, and the watch that fills the cache. When the settings of a namespace change,
-    /// the watch calls `requeue_runs` with the name of the namespace, so that waiting runs use the new settings. When a
-    /// client deletes a namespace, the watch calls `requeue_workspaces` with the name of the namespace.
+    /// the watch calls `requeue_runs` with the namespace name, so that waiting runs use the new settings. When a
+    /// client deletes a namespace, the watch calls `requeue_workspaces` with the namespace name.
     pub fn with_watch(
         reader: Reader,
         is_paused: bool,
@@ -100,19 +101,20 @@ impl Namespaces {
         (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
     }
 
-    /// Returns whether the namespace is being deleted, or `false` if the controller does not watch namespaces.
+    /// Returns whether the namespace is being deleted. Returns `false` if the controller does not watch namespaces.
     pub fn is_terminating(&self, namespace: &str) -> bool {
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&ObjectRef::new(namespace)));
         cached.is_some_and(|cached| cached.metadata.deletion_timestamp.is_some())
     }
 
-    /// Returns whether a change to the annotations requeues the Stacks of the namespace.
+    /// Returns whether the controller watches namespaces and requeues the Stacks of a namespace when its annotations
+    /// change.
     pub fn is_watched(&self) -> bool {
         self.cache.is_some()
     }
 
-    /// Returns the settings for runs in a namespace. Reads the namespace from the API server if the cache does not
-    /// contain the namespace. If the controller has no permission to read namespaces, returns the default settings.
+    /// Returns the settings that apply to runs in a namespace. If the cache does not contain the namespace, reads it
+    /// from the API server. If the controller has no permission to read namespaces, returns the default settings.
     ///
     /// # Errors
     ///
@@ -141,12 +143,12 @@ impl Namespaces {
     }
 }
 
-/// Watch of namespaces.
+/// Watches namespaces and fills their cache.
 pub struct NamespaceWatch {
     cache: CacheWriter,
-    /// Requeues the runs of a namespace that have not started.
+    /// Requeues the runs in a namespace that have not started.
     requeue_runs: Box<dyn FnMut(&str) + Send>,
-    /// Requeues the Workspaces of a namespace.
+    /// Requeues the Workspaces in a namespace.
     requeue_workspaces: Box<dyn FnMut(&str) + Send>,
 }
 
@@ -157,10 +159,10 @@ impl std::fmt::Debug for NamespaceWatch {
 }
 
 impl NamespaceWatch {
-    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, the watch requeues the runs
-    /// of the namespace that have not started. If the pause or the schedule has changed, the watch also requeues all
-    /// Stacks that `stacks_of` returns for the namespace. When a client deletes a namespace, the watch requeues the
-    /// Workspaces of the namespace.
+    /// Watches namespaces until `end` is canceled. When the settings of a namespace change, the watch requeues the
+    /// runs in the namespace that have not started. If the pause or the schedule has changed, the watch also requeues
+    /// all Stacks that `stacks_of` returns for the namespace. When a client deletes a namespace, the watch requeues
+    /// the Workspaces in the namespace.
     pub async fn run(
         mut self,
         client: Client,
@@ -188,7 +190,7 @@ impl NamespaceWatch {
                 }
                 let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
                 for stack in stacks {
-                    // The queue is closed only while the controller shuts down.
+                    // The receiver is dropped only when the controller shuts down.
                     if requeue.send(stack).await.is_err() {
                         return;
                     }
@@ -198,10 +200,10 @@ impl NamespaceWatch {
     }
 }
 
-/// Writes the cache of namespaces.
+/// Writes the namespace cache.
 struct CacheWriter {
     writer: reflector::store::Writer<Metadata>,
-    /// Changed namespaces in the current list. The cache contains the namespaces of a list only after the list is
+    /// Changed namespaces in the current list. The cache contains the listed namespaces only after the list is
     /// complete.
     listed: Vec<Changed>,
 }
@@ -211,7 +213,7 @@ impl CacheWriter {
         CacheWriter { writer, listed: Vec::new() }
     }
 
-    /// Applies an event. Returns the namespaces whose settings have changed in the cache.
+    /// Applies a watch event to the cache. Returns the namespaces whose settings have changed.
     fn apply(&mut self, event: &Event<Metadata>) -> Vec<Changed> {
         let changed = changed_namespace(&self.writer.as_reader(), event);
         self.writer.apply_watcher_event(event);
@@ -230,7 +232,7 @@ impl CacheWriter {
     }
 }
 
-/// Removes all metadata except the identity and the annotations that affect runs.
+/// Removes all metadata except the identity and the annotations that affect runs and pools.
 fn keep_settings(namespace: &mut Metadata) {
     namespace.metadata.managed_fields = None;
     namespace.metadata.labels = None;
@@ -248,11 +250,11 @@ struct Changed {
     affects_runs: bool,
     /// Whether the pause or the schedule has changed. The other settings do not affect Stacks.
     affects_stacks: bool,
-    /// Whether the deletion of the namespace has started.
+    /// Whether the namespace is being deleted.
     is_deleted: bool,
 }
 
-/// Returns the namespace of the event if the namespace is being deleted or its settings have changed.
+/// Returns the namespace from the event if the namespace is being deleted or its settings have changed.
 fn changed_namespace(cache: &Store<Metadata>, event: &Event<Metadata>) -> Option<Changed> {
     let (Event::Apply(metadata) | Event::InitApply(metadata)) = event else { return None };
     let namespace = metadata.name_any();
@@ -348,7 +350,7 @@ mod tests {
         for (annotations, pauses) in [(json!({"pulumi.com/pause": "true"}), true), (json!({}), false)] {
             assert!(writer.apply(&Event::Init).is_empty());
             assert!(writer.apply(&Event::InitApply(namespace(annotations.clone()))).is_empty());
-            // The watch restarts the list if a page fails.
+            // The watch restarts the list if it fails to read a page.
             assert!(writer.apply(&Event::Init).is_empty());
             assert!(writer.apply(&Event::InitApply(namespace(annotations))).is_empty());
             assert_ne!(is_paused(), pauses);

@@ -1,5 +1,5 @@
-//! Merges maps by field, lists of maps by merge key, and lists of scalars as sets. Sorts merged lists in the same way
-//! as Kubernetes.
+//! Merges maps by field, lists of maps by merge key, and lists of scalars as sets. Orders merged lists as Kubernetes
+//! does.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -15,7 +15,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
 static PLAIN_MAP: Rule = Rule::Map(&PLAIN);
 
-/// Error of a merge, with the path of the invalid value in the patch.
+/// Merge error that contains the path of the invalid value in the patch.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MergeError {
     #[error("{path} must be an object")]
@@ -42,7 +42,7 @@ enum Directive {
     Delete,
 }
 
-/// Path to a value in the patch, for error messages.
+/// Path of a value in the patch, which error messages contain.
 #[derive(Clone, Debug)]
 struct Path(String);
 
@@ -66,7 +66,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Returns the directive `$patch` of a map, or `merge` if the map does not contain the directive.
+/// Returns the `$patch` directive of a map, or `merge` if the map does not contain the directive.
 fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
@@ -76,14 +76,14 @@ fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, Merge
     }
 }
 
-/// Merges `patch` into `base`. A null deletes the field, a map is merged, and a list is replaced or merged by the merge
-/// keys in `keys`. Supports the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
+/// Merges `patch` into `base`. A null value deletes the field. Maps are merged. Lists are either replaced or merged
+/// by the merge keys that `keys` defines. Supports the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
 /// `$deleteFromPrimitiveList/…`.
 pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
     merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
 }
 
-/// Merges a value into the existing value. Replaces an existing value of another type, as in Kubernetes.
+/// Merges a value into the existing value. Replaces an existing value of a different type, as Kubernetes does.
 fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
@@ -133,7 +133,8 @@ fn merge_map(
     Ok(base)
 }
 
-/// Returns the rule of a field. If the table contains no rule for the field, derives the rule from the type of `value`.
+/// Returns the merge rule of a field. If the table contains no rule for the field, derives the rule from the type of
+/// `value`.
 fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     match keys.rule(field) {
         Some(rule) => rule,
@@ -142,9 +143,9 @@ fn rule_for(keys: &KeyTable, field: &str, value: &Value) -> &'static Rule {
     }
 }
 
-/// Merges items that have the same value of the merge key. An item with `$patch: delete` removes all items with the
-/// same value of the merge key from the base. If the patch contains an item with `$patch: replace`, the other items of
-/// the patch replace the complete list, as in Kubernetes.
+/// Merges items whose merge keys have the same value. An item with `$patch: delete` removes all items with the same
+/// key value from the base. If the patch contains an item with `$patch: replace`, the other patch items replace the
+/// entire list, as in Kubernetes.
 fn merge_by_key(
     mut base: Vec<Value>,
     patch: &[Value],
@@ -176,8 +177,8 @@ fn merge_by_key(
     Ok(in_order(base, &patched, &order, Some(key)))
 }
 
-/// Returns the items of a patch, with their directives applied, for a list that does not exist in the base. Does not
-/// merge items with the same value of the merge key, for example a TCP port and a UDP port with the same number.
+/// Returns the patch items, with their directives applied, for a list that does not exist in the base. Does not merge
+/// items whose merge keys have the same value, for example a TCP port and a UDP port with the same number.
 fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
     take(&PatchItems::read(patch, key, path)?.merged, items)
 }
@@ -186,7 +187,7 @@ fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<
     merged.iter().map(|(place, item)| merge_map(Map::new(), item, items, place).map(Value::Object)).collect()
 }
 
-/// Items of a patch, grouped by their directive.
+/// Patch items, grouped by directive.
 struct PatchItems<'a> {
     merged: Vec<(Path, &'a Map<String, Value>)>,
     deleted: HashSet<Option<&'a Value>>,
@@ -221,8 +222,8 @@ impl<'a> PatchItems<'a> {
     }
 }
 
-/// Applies `$retainKeys`. Removes all fields from the base that `$retainKeys` does not list, and rejects such fields in
-/// the patch.
+/// Applies `$retainKeys`: removes all fields from the base that `$retainKeys` does not list, and rejects such fields
+/// in the patch.
 fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
@@ -237,7 +238,7 @@ fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: 
     Ok(())
 }
 
-/// Applies `$deleteFromPrimitiveList/<field>`. Removes the listed scalars from the list in the base.
+/// Applies `$deleteFromPrimitiveList/<field>`: removes the scalars that the directive lists from the base list.
 fn delete_from_primitive_lists(
     base: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -255,7 +256,8 @@ fn delete_from_primitive_lists(
     Ok(())
 }
 
-/// Applies `$setElementOrder/<field>` to a merged list. A replaced list already has the order of the patch.
+/// Applies `$setElementOrder/<field>` to a merged list. A replaced list already has the order that the patch
+/// specifies.
 fn set_element_order(
     merged: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -299,10 +301,9 @@ fn merge_set(base: Vec<Value>, patch: &[Value]) -> Vec<Value> {
     in_order(union, patch, &base, None)
 }
 
-/// Sorts a merged list in the same way as Kubernetes. Items of the patch keep the order of the patch, and all other
-/// items keep the order of the base. An item that is missing from the patch precedes an item of the patch only if both
-/// items have the same order in the base. Items that exist only in the patch are therefore inserted as early as
-/// possible.
+/// Orders a merged list as Kubernetes does. Patch items keep the order of the patch, and all other items keep the
+/// order of the base. An item that is missing from the patch precedes a patch item only if both items exist in the
+/// base and have this order there. Items that exist only in the patch are therefore inserted as early as possible.
 fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&str>) -> Vec<Value> {
     let (in_patch, in_base) = (positions(patch, key), positions(base, key));
     let index = |of: &HashMap<_, usize>, item: &Value| of.get(&identity(item, key)).copied();
@@ -322,10 +323,10 @@ fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&st
     ordered
 }
 
-/// Returns the index of each item as a map for fast lookups, because a list in a template can contain tens of thousands
-/// of items.
+/// Returns the index of each item as a map for fast lookups, because a list in a template can contain tens of
+/// thousands of items.
 fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
-    // The reverse order lets the first of several items with the same identity take precedence.
+    // Due to the reverse order, the first of several items with the same identity takes precedence.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 

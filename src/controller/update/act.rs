@@ -32,9 +32,9 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Requeue interval of an Update if neither a watch nor the attached task requeues it earlier.
+/// Requeue interval of an Update if neither a watch nor the attached task requeues the Update earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval of a queued run that waits for the end of the preceding run.
+/// Requeue interval of a queued run that waits for the preceding run to complete.
 const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(2);
 /// Requeue interval of a run that waits for a run slot. The run limiter requeues the Update earlier when the run can
 /// start.
@@ -42,26 +42,26 @@ const SLOT_REQUEUE_INTERVAL: Duration = Duration::from_secs(300);
 /// Requeue interval while the agent reports the progress of the run. The attached task requeues the Update earlier
 /// after each change.
 const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
-/// Requeue interval of a run whose end is not proven.
+/// Requeue interval of a run whose outcome is unknown.
 const UNKNOWN_OUTCOME_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval after a failed cancellation request to the agent.
+/// Requeue interval after a cancellation request to the agent has failed.
 const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
-/// Grace period for the deletion of a pod after the deadline of its run, in seconds. The period is short, because the
-/// time for a graceful cancellation has already passed.
+/// Grace period in seconds for deleting a pod after the deadline of its run. The period is short, because the run
+/// already had time for a graceful cancellation.
 const DELETION_GRACE_SECONDS: u32 = 60;
-/// Requeue interval after the API server has forbidden the creation of the Secret with the outputs or the plan. No
-/// watch event signals that the creation is allowed again.
+/// Requeue interval after the API server has forbidden creating the Secret with the outputs or the plan. No watch
+/// event reports when the API server allows the request again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval while a task stores an ended run in the history. The task requeues the Update earlier when the run
-/// is stored.
+/// Requeue interval while a task stores a completed run in the history. The task requeues the Update earlier when it
+/// has stored the run.
 const HISTORY_REQUEUE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Continuation of the reconciliation after an action.
+/// Next step of the reconciliation after an action.
 #[derive(Debug)]
 pub enum Next {
     /// Perform another step immediately with the current Update.
     Again(Box<Update>),
-    /// End the reconciliation. Requeue the Update after a change, or after the given time.
+    /// End the reconciliation. Requeue the Update when it changes, or after the given time.
     Done(Option<Duration>),
 }
 
@@ -80,8 +80,8 @@ pub async fn act(
             Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // A run that cannot start must not hold a slot. The run may still hold a slot for the node of a deleted
-            // pod.
+            // A run that cannot start must not occupy a slot. It may still occupy the slot that it acquired for a pod
+            // that is now deleted.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
@@ -124,7 +124,7 @@ pub async fn act(
 }
 
 /// Reports the missing objects, and requeues the Update when the objects exist. Also makes the kubelet update the
-/// mounted objects, so that the mount directory of a deleted object is empty until the object exists again.
+/// mounted volumes, so that the mount directory of a deleted object is empty until the object exists again.
 async fn await_references(
     observed: &Observed,
     message: &str,
@@ -165,7 +165,8 @@ async fn next_step(update: &Update, status: &UpdateStatus, context: &Context) ->
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
 }
 
-/// Marks the pod, and then records the binding of the run in the status. The run must not start before both writes.
+/// Marks the pod, and then records the run binding in the status. The run must not start before both writes have
+/// succeeded.
 async fn record_binding(
     observed: &Observed,
     binding: &RunBinding,
@@ -185,8 +186,8 @@ async fn record_binding(
             return Ok(Next::Done(Some(SLOT_REQUEUE_INTERVAL)));
         }
     };
-    // The binding contains the concurrency group, because a restarted controller counts the open runs of the group
-    // before it reads the namespaces.
+    // The binding contains the concurrency group. A restarted controller needs the group to count the open runs
+    // before it has read the namespaces.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     mark_pod(pod, &uid, context).await?;
@@ -203,9 +204,9 @@ async fn record_binding(
     Ok(next)
 }
 
-/// Marks a pod that executes a run. The finalizer keeps the pod object after a forced deletion. The annotations prevent
-/// autoscalers from evicting the pod. The label makes the PodDisruptionBudget of the Workspace block a drain of the
-/// node.
+/// Marks a pod that executes a run. The finalizer keeps the pod object after a forced deletion. The annotations
+/// prevent autoscalers from evicting the pod. The label adds the pod to the PodDisruptionBudget of the Workspace,
+/// which blocks a node drain.
 async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
@@ -305,7 +306,8 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Deletes the pod of a run that the agent has not ended. The end of the container then proves the end of the run.
+/// Deletes the pod of a run that the agent has not ended. When the container terminates, this proves that the run has
+/// ended.
 async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
@@ -323,8 +325,8 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Reports a run whose end is not proven, and keeps the run open. Ends the attached task and releases the slot if the
-/// pod of the run no longer exists.
+/// Reports a run whose outcome is unknown, and keeps the run open. Stops the attached task and releases the slot if
+/// the pod no longer exists.
 async fn report_unknown_outcome(
     observed: &Observed,
     cause: &str,
@@ -349,9 +351,9 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
-/// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The history comes
-/// after the Secrets, because the history contains the result, and a preview fails if the controller cannot store its
-/// plan.
+/// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The Secrets
+/// must precede the history: a preview fails if the controller cannot store its plan, and the history contains the
+/// result of the preview.
 async fn store_and_record(
     observed: &Observed,
     outcome: RunOutcome,
@@ -373,7 +375,7 @@ async fn store_and_record(
         }
     };
     failpoint::hit("update-outputs-written");
-    // Only the agent of an ended run returns the transcript.
+    // Only the agent of a completed run returns the transcript.
     let agent = address(observed).filter(|_| matches!(observed.run_state, Some(RunState::Ended(_))));
     let stored = context.history.as_ref().map(|history| history.store(update, workspace, &outcome, agent));
     let history = match stored {
@@ -395,7 +397,7 @@ async fn record(
     let (update, progress) = (&observed.update, observed.progress.as_ref());
     let mut status = status::recorded(update, outcome, progress, now);
     let written = match context.writer.status(update, &status).await {
-        // Without this fallback, a run would stay open forever after the API server has rejected its result.
+        // Without this fallback, the run would stay open forever if the API server rejected its result.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "recording a rejected result without details");
             status = status::recorded_without_details(update, outcome, &error.to_string(), now);
@@ -413,18 +415,18 @@ async fn record(
     Ok(next)
 }
 
-/// Returns the event about the end of a run.
+/// Returns the event that reports the completion of a run.
 fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
     let is_drift_check = update.spec.preview_of.is_some() && !update.spec.save_plan.unwrap_or_default();
     match outcome.failure {
         None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
-        // The cancellation of a drift check is expected: the controller cancels the check when another run is due.
+        // A canceled drift check is not a failure: the controller cancels the check when another run is due.
         Some(update_reason::CANCELED) if is_drift_check => {
             Event::new(update, EventKind::Trace, "UpdateCanceled", outcome.message.as_str())
         }
         Some(reason) => {
-            // While the lock exists, the Stack controller retries with new Updates. The Stack controller publishes one
-            // event about the lock instead of one event for each Update.
+            // While the lock exists, the Stack controller retries with new Updates. It publishes a single event about
+            // the lock instead of one event for each Update.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
@@ -432,7 +434,7 @@ fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
     }
 }
 
-/// Reports the end of a run in the metrics and in the log after the write of the result.
+/// Reports the completed run in the metrics and in the log after the result has been written.
 fn report_end(update: &Update, status: &UpdateStatus, outcome: &'static str, context: &Context) {
     let (started, ended) = (status.start_time.as_ref(), status.end_time.as_ref());
     let lasted = started.zip(ended).map(|(started, ended)| ended.0.duration_since(started.0)).unwrap_or_default();
@@ -446,7 +448,7 @@ fn report_end(update: &Update, status: &UpdateStatus, outcome: &'static str, con
     tracing::info!(stack, revision, "type" = kind, outcome, duration, "run finished");
 }
 
-/// Returns the name of the Stack of an Update, or the name of the Workspace if a user created the Update.
+/// Returns the name of the Stack that owns an Update, or the name of the Workspace if a user created the Update.
 fn stack_name(update: &Update) -> String {
     stack_of(update).unwrap_or_else(|| update.spec.workspace_name.clone())
 }
@@ -455,8 +457,8 @@ fn revision(artifact: Option<&ArtifactReference>) -> &str {
     artifact.map(|artifact| artifact.revision.as_str()).unwrap_or_default()
 }
 
-/// Adds the revision to the metadata of an event. As in Flux, the metadata key has the API group of the object as its
-/// prefix.
+/// Adds the revision to the event metadata. As in Flux, the API group of the object is the prefix of the metadata
+/// key.
 fn with_revision(update: &Update, event: Event) -> Event {
     match update.artifact() {
         Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),

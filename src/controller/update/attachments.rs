@@ -21,32 +21,32 @@ use crate::rpc::client::{AgentAddress, Agents, RpcError};
 use crate::rpc::proto;
 use crate::runtime::run_limiter::Permit;
 
-/// Timeout of the call that acknowledges a recorded result to the agent.
+/// Timeout of the request that acknowledges a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State of a run that the attached task observes.
+/// State of a run as the attached task observes it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunState {
     /// The agent has not responded yet.
     Connecting,
     /// The run is in progress. The agent reports its progress.
     Running,
-    /// The agent delays the start of the run. Contains the reason.
+    /// The agent delays the start of the run for the given reason.
     Held(String),
-    /// The agent has no record of the run. The run must not start.
+    /// The agent has no record of the run, and the task must not start the run.
     NeverStarted,
-    /// The agent is unreachable. Contains the reason.
+    /// The agent is unreachable for the given reason.
     Unreachable(String),
-    /// The agent has no record of the run and rejects the request to start the run. Contains the reason.
+    /// The agent has no record of the run and rejects the start request for the given reason.
     Rejected(String),
-    /// The agent cannot start the run in the current state of the workspace, for example because a Secret is missing.
-    /// Contains the reason.
+    /// The agent cannot start the run for the given reason, which depends on the state of the workspace. For example,
+    /// a Secret is missing.
     PreconditionFailed(String),
-    /// The run has ended.
+    /// The run has completed.
     Ended(Box<proto::Result>),
 }
 
-/// State of a run with an attached task.
+/// State of a run to which a task is attached.
 #[derive(Clone, Debug)]
 pub struct RunSnapshot {
     pub run_state: RunState,
@@ -54,7 +54,7 @@ pub struct RunSnapshot {
     pub progress: Option<RunProgress>,
     /// IP address of the agent.
     pub ip: IpAddr,
-    /// Whether the task can start the run.
+    /// Whether the task may start the run.
     pub may_start: bool,
 }
 
@@ -64,20 +64,20 @@ pub struct Attachments {
     agents: Agents,
     requeue: mpsc::Sender<ObjectRef<Update>>,
     tasks: TaskTracker,
-    /// Ends the tasks on shutdown. The runs continue, and the next process attaches to the runs.
+    /// Stops the tasks on shutdown. The runs continue, and the next controller process attaches to them.
     end: CancellationToken,
-    // A std mutex is sufficient, because the lock is held only for short critical sections and never across an
-    // `.await`.
+    // Hold the lock only for short critical sections, and never across an `.await`. A std mutex is therefore
+    // sufficient.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] releases the slot of a run. The lock is held
-    /// only for short critical sections and never across an `.await`.
+    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] releases the slot of a run. Hold the lock
+    /// only for short critical sections, and never across an `.await`.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
-    /// Whether the tasks record the resource operations.
+    /// Whether the tasks record resource operations.
     records_steps: bool,
 }
 
-/// Slot and Update of an open run.
+/// Slot that an open run occupies, and the Update of the run.
 struct HeldSlot {
     update: ObjectRef<Update>,
     _permit: Permit<ObjectRef<Update>>,
@@ -88,11 +88,11 @@ struct Attachment {
     serial: u64,
     run_state: RunState,
     progress: Option<RunProgress>,
-    /// Resource operations of an ended run, if the tasks record them.
+    /// Resource operations of a completed run, if the tasks record them.
     steps: Option<Arc<ResourceSteps>>,
     address: AgentAddress,
     may_start: bool,
-    /// Ends the task when this value is dropped.
+    /// Stops the task when this value is dropped.
     _guard: DropGuard,
 }
 
@@ -103,7 +103,7 @@ pub struct Target {
     pub address: AgentAddress,
     /// Request that starts the run if the agent has no record of the run.
     pub request: proto::RunRequest,
-    /// Whether the task can start the run. If `false`, the task attaches to the run without starting it.
+    /// Whether the task may start the run. If `false`, the task attaches to the run without starting it.
     pub may_start: bool,
 }
 
@@ -132,13 +132,13 @@ impl Attachments {
         }
     }
 
-    /// Makes the tasks record the resource operations of their runs.
+    /// Configures whether the tasks record the resource operations of their runs.
     #[must_use]
     pub fn with_steps(self, records_steps: bool) -> Self {
         Attachments { records_steps, ..self }
     }
 
-    /// Returns the resource operations of an ended run, if its task has recorded them.
+    /// Returns the resource operations of a completed run, if its task has recorded them.
     pub fn steps(&self, uid: &str) -> Option<Arc<ResourceSteps>> {
         self.lock().get(uid)?.steps.clone()
     }
@@ -177,18 +177,19 @@ impl Attachments {
         });
     }
 
-    /// Holds the slot of a run until the call of [`Attachments::detach`].
+    /// Holds the slot of a run until [`Attachments::detach`] is called.
     pub fn hold_slot(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
         self.slots().insert(uid.to_owned(), HeldSlot { update, _permit: permit });
     }
 
-    /// Ends the task of a run and releases its slot.
+    /// Stops the task of a run and releases the slot.
     pub fn detach(&self, uid: &str) {
         self.lock().remove(uid);
         self.slots().remove(uid);
     }
 
-    /// Detaches the runs of a deleted Update. Each attached run has a slot, so the slots identify the runs.
+    /// Detaches the runs of a deleted Update. Each attached run has a slot, so the method finds the runs in the
+    /// slots.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
         let slots = self.slots();
@@ -198,13 +199,13 @@ impl Attachments {
         gone.iter().for_each(|uid| self.detach(uid));
     }
 
-    /// Requests the cancellation of a run from its agent.
+    /// Asks the agent to cancel a run.
     pub async fn cancel(&self, address: &AgentAddress, uid: &str) -> Result<(), RpcError> {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
     /// Informs the agent in the background that the controller has recorded the result. The caller does not wait for
-    /// the response. An agent that does not receive this call keeps the journal of the run.
+    /// the response. An agent that does not receive this call keeps the run journal.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {
         let agents = self.agents.clone();
         self.tasks.spawn(async move {

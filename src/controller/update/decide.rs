@@ -22,23 +22,23 @@ use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
-/// Timeout while the controller waits for the termination reason of the pod. The timeout starts at the end of the run.
-/// The agent exits at most 30 seconds after the end of the run.
+/// Time for which the controller waits for the termination reason of the pod after the run has completed. The agent
+/// exits at most 30 seconds after the run has completed.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval between two checks that the Stack of a deleted Update still exists. Before the deletion of the Update, an
-/// existing Stack must record its result.
+/// Interval between two checks whether the Stack of a deleted Update still exists. An existing Stack must record the
+/// result of the Update before the Update can be deleted.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Add the finalizer to an Update that a user created, so that Kubernetes keeps the Update until its run has ended.
+    /// Add the finalizer to a user-created Update, so that Kubernetes keeps the Update until its run has completed.
     AddFinalizer,
     /// Report that the run cannot start yet, with the given reason and message.
     Wait(&'static str, String),
     /// Report that the run cannot start until the Secrets and ConfigMaps in the given message exist.
     AwaitReferences(String),
-    /// Mark the pod and record the binding. The run must not start earlier.
+    /// Mark the pod and record the binding. The run must not start before these writes have succeeded.
     RecordBinding(RunBinding),
     /// Attach to the bound run. Start the run if the agent has no record of the run.
     Attach(RunBinding),
@@ -50,13 +50,13 @@ pub enum Action {
     OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
-    /// Delete the pod of the run, because the agent has not ended the run. Contains the reason.
+    /// Delete the pod, with the given reason, because the agent has not ended the run.
     DeletePod(String),
-    /// Record the result of the ended run in the status.
+    /// Record the result of the completed run in the status.
     Record(Box<RunOutcome>),
-    /// Remove the metadata of the run from the pod and the finalizer from the Update, because the result is recorded.
+    /// Remove the run metadata from the pod and the finalizer from the Update, because the result is recorded.
     Release,
-    /// Remove the finalizer of the Stack from an Update that is being deleted, because the Stack no longer exists.
+    /// Remove the Stack finalizer from an Update that is being deleted, because the Stack no longer exists.
     Abandon,
     /// Keep the completed Update, and requeue it after the given time.
     Keep(SignedDuration),
@@ -66,8 +66,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the name of the action for the log. The log does not contain the content of the action, because outputs
-    /// can be secret.
+    /// Returns the name of the action for the log. The name excludes the values that the action contains, because
+    /// outputs can be secret.
     pub fn name(&self) -> &'static str {
         match self {
             Action::AddFinalizer => "AddFinalizer",
@@ -98,7 +98,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         return match update.metadata.deletion_timestamp {
             _ if has(names::UPDATE_FINALIZER) => Action::Release,
             Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            // A periodic requeue is necessary, because the deletion of the Stack does not requeue the Update.
+            // The periodic requeue is necessary, because deleting the Stack does not requeue the Update.
             Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
             Some(_) => Action::Nothing,
             None => expiry(update, now),
@@ -120,8 +120,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Selects the action for a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator, so
-/// the controller regards the run as ended when the pod of the run no longer exists.
+/// Selects the action for a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator,
+/// so the controller regards the run as completed when the pod no longer exists.
 fn pko_run(observed: &Observed) -> Action {
     if observed.pod.as_ref().is_some_and(is_pko_pod) {
         let message = "the Pulumi Kubernetes Operator started the run; waiting for the deletion of the pod of the run";
@@ -131,7 +131,7 @@ fn pko_run(observed: &Observed) -> Action {
     Action::Record(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, None)))
 }
 
-/// Selects the action for a completed Update: expires the Update after its TTL, or keeps it.
+/// Selects the action for a completed Update, which the controller deletes after its TTL.
 fn expiry(update: &Update, now: Timestamp) -> Action {
     let ttl = update.spec.ttl_after_completed.as_deref().and_then(duration::seconds);
     let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -144,7 +144,7 @@ fn expiry(update: &Update, now: Timestamp) -> Action {
     }
 }
 
-/// Selects the action for a bound run. A bound run executes either in the pod of its binding or not at all.
+/// Selects the action for a bound run. A bound run executes either in the pod that its binding names or not at all.
 fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Action {
     match &observed.run_state {
         Some(RunState::Ended(result)) if awaits_termination_reason(observed, binding, result, now) => {
@@ -153,8 +153,8 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
         Some(RunState::Ended(result)) => {
             return Action::Record(Box::new(outcome_of_result(observed, binding, result, now)));
         }
-        // A report of the agent takes precedence over other evidence. After the deadline of the run, this rule applies
-        // only to the agent of the bound pod.
+        // A report from the agent takes precedence over other evidence. After the deadline of the run, this rule
+        // applies only to the agent in the bound pod.
         Some(RunState::Running | RunState::Held(_))
             if is_on_time(observed, now) || is_in_bound_pod(observed, binding) =>
         {
@@ -210,7 +210,8 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// Adds the deletion of the pod to the message of an interrupted run that ended after its deadline.
+/// Adds to the message of an interrupted run that the controller deleted the pod, if the run ended after its
+/// deadline.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {
@@ -219,7 +220,7 @@ fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> Ru
     }
 }
 
-/// Returns the source of the timeout that ended the run, or `None` if no timeout ended the run.
+/// Returns the setting that defines the timeout that ended the run, or `None` if no timeout ended the run.
 fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
     let (spec, _) = request::limits(&observed.update).ok()?;
     let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
@@ -230,8 +231,8 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
     (has_expired && is_canceled && !is_end_requested(observed)).then_some(source)
 }
 
-/// Returns whether the controller waits for the termination reason of the pod. A deletion is visible immediately. The
-/// kubelet reports an eviction only after the containers have ended, and the agent exits with a delay so that the
+/// Returns whether the controller must wait for the termination reason of the pod. A deletion is visible immediately.
+/// The kubelet reports an eviction only after the containers have terminated. The agent delays its exit, so that the
 /// controller can read the result.
 fn awaits_termination_reason(
     observed: &Observed,
@@ -246,15 +247,15 @@ fn awaits_termination_reason(
     result.pod_terminated && !is_end_requested(observed) && !is_explained && is_recent
 }
 
-/// Returns whether a user canceled the run with the annotation or with the deletion of the Update.
+/// Returns whether a user canceled the run, either with the annotation or by deleting the Update.
 fn is_end_requested(observed: &Observed) -> bool {
     let update = &observed.update;
     let is_deleted = update.metadata.deletion_timestamp.is_some() && observed.stack != Owner::Deleting;
     is_deleted || is_cancel_requested(update)
 }
 
-/// Returns the action for a run whose end is not proven. The run stays open until evidence of its end exists or a user
-/// resolves the run.
+/// Returns the action for a run that may still be in progress. The run stays open until there is evidence that it has
+/// ended, or until a user resolves the run.
 fn outcome_unknown(update: &Update, cause: &str) -> Action {
     let name = update.name_any();
     let how = format!(
@@ -273,7 +274,7 @@ fn outcome_unknown(update: &Update, cause: &str) -> Action {
     }
 }
 
-/// Selects the action for a run that can be in progress, based on the state that the attached task reports.
+/// Selects the action for a run that may be in progress, based on the state that the attached task reports.
 fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>, now: Timestamp) -> Action {
     let cancels = is_end_requested(observed);
     let (update, timeouts) = (&observed.update, observed.timeouts);
@@ -300,7 +301,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             let message = format!("failed to start the run: {why}");
             Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
         }
-        // The new task attaches to the run without starting it.
+        // A new task attaches to the run, but does not start it.
         Some(RunState::Connecting | RunState::Held(_) | RunState::Unreachable(_))
             if observed.task_may_start && !may_start(observed, now) =>
         {
@@ -384,8 +385,8 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
 }
 
 /// Returns an error message if a user-created Update requests a source that its Workspace does not have. Without this
-/// check, the Update would block the queue of the Workspace forever, because no controller deletes the Update. The
-/// check ignores a sleeping Workspace, which can install another source when it wakes up.
+/// check, the Update would block the Workspace queue forever, because no controller deletes the Update. The check
+/// skips a sleeping Workspace, which can install the source when it wakes up.
 fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
     let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
     let status = workspace.status.as_ref()?;
@@ -410,7 +411,7 @@ fn policy_packs_mismatch(workspace: &Workspace, update: &Update) -> Option<Strin
     ))
 }
 
-/// Returns whether `found` is the requested artifact. Ignores the revision if `desired` contains no revision.
+/// Returns whether `found` is the requested artifact. Compares the revisions only if `desired` contains a revision.
 fn is_same_source(desired: &ArtifactReference, found: &ArtifactReference) -> bool {
     let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
     desired.digest == found.digest

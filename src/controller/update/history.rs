@@ -1,9 +1,9 @@
-//! Stores an ended run in the history before the controller records the result of the run. The status can therefore
-//! contain the reference to the stored run, and the pod keeps the transcript until the run is stored.
+//! Stores a completed run in the run history before the controller records the result of the run. The status can
+//! therefore refer to the stored run, and the pod keeps the transcript until the run is stored.
 //!
-//! A background task reads the transcript from the agent and writes the files. The reconciliation does not block on the
-//! task, because the task requeues the Update at its end. If the task fails, the controller records the result without
-//! the history. Each step can be repeated, because the names of the files depend only on the Update.
+//! A background task reads the transcript from the agent and writes the files. The reconciliation does not wait for
+//! the task, because the task requeues the Update when it completes. If the task fails, the controller records the
+//! result without the history. Each step can be repeated, because the file names depend only on the Update.
 
 mod summary;
 mod transfer;
@@ -28,29 +28,32 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fair_slots::{FairSlots, Limits};
 use crate::telemetry::metrics::{HistoryResult, Metrics};
 
-/// Limits of concurrently stored runs, in total and for each namespace. The files of a run use at most 7 MiB of memory.
+/// Limits for concurrently stored runs, in total and for each namespace. The files of one run use at most 7 MiB of
+/// memory.
 const SLOTS: Limits = Limits { total: 6, per_key: 3, waiting_per_key: 64 };
-/// Duration of an outage after a failed write. During an outage, the controller makes only one short attempt per run.
+/// Duration of the outage that the controller assumes after a failed write. During an outage, the controller makes
+/// only one short attempt per run.
 const OUTAGE: Duration = Duration::from_secs(60);
-/// Maximum number of run states in memory. The controller removes the state of a run after the recording of its result.
+/// Maximum number of run states in memory. The controller removes the state of a run after it has recorded the
+/// result.
 const MAX_RUNS: usize = 1024;
 /// Maximum length of a message in the status, in bytes.
 const MAX_MESSAGE: usize = 1024;
-/// Reason of the event about a run that is not in the history.
+/// Reason of the event that reports that a run is not in the history.
 const NOT_STORED: &str = "HistoryNotStored";
 
-/// State of an ended run.
+/// State of the task that stores a completed run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// The run has no history, because the history is disabled or the run did not start.
+    /// The controller does not store the run, because the history is disabled or the run did not start.
     Never,
-    /// The task has not ended. The task requeues the Update at its end.
+    /// The task is in progress. It requeues the Update when it completes.
     NotYet,
-    /// The task has ended.
+    /// The task has completed.
     Done(RunHistory),
 }
 
-/// Writes ended runs to the history. Cheap to clone.
+/// Writes completed runs to the run history. Clones are cheap.
 #[derive(Clone)]
 pub struct HistoryWriter(Arc<Shared>);
 
@@ -62,7 +65,7 @@ struct Shared {
     end: CancellationToken,
     metrics: Metrics,
     slots: FairSlots,
-    /// State of each run with a task, by UID of the Update. The lock is never held across an `.await`.
+    /// Task state of each run, by UID of the Update. Never hold the lock across an `.await`.
     runs: Mutex<HashMap<String, Stored>>,
     /// Time of the last failed write.
     failed: Mutex<Option<Instant>>,
@@ -94,7 +97,7 @@ impl HistoryWriter {
         HistoryWriter(Arc::new(Shared { store, agents, requeue, tasks, end, metrics, slots, runs, failed }))
     }
 
-    /// Returns the state of an ended run. The first call for a run starts the task of the run.
+    /// Returns the task state of a completed run. The first call for a run starts the task.
     pub(super) fn store(
         &self,
         update: &Update,
@@ -111,7 +114,7 @@ impl HistoryWriter {
             return state.clone();
         }
         if runs.len() >= MAX_RUNS {
-            // The controller stores a run again if its state is removed. The repetition is harmless.
+            // If its state is removed, the controller stores the run again. The repetition is harmless.
             runs.clear();
         }
         runs.insert(uid.clone(), Stored::NotYet);
@@ -136,12 +139,12 @@ impl HistoryWriter {
         Stored::NotYet
     }
 
-    /// Returns whether the task of a run has not ended.
+    /// Returns whether the task of a run is in progress.
     pub(super) fn is_storing(&self, uid: &str) -> bool {
         self.runs().get(uid) == Some(&Stored::NotYet)
     }
 
-    /// Removes the state of a run whose result is recorded.
+    /// Removes the task state of a run whose result is recorded.
     pub fn forget(&self, uid: &str) {
         self.runs().remove(uid);
     }
@@ -161,24 +164,24 @@ impl HistoryWriter {
             tracing::warn!(namespace, update = job.update.name, error, "the history does not contain the complete run");
         }
         self.0.metrics.history_run(result);
-        // The state may have been removed while the task was running. The task does not add a removed state again.
+        // If the state was removed while the task was running, the task does not add the state again.
         if let Some(state) = self.runs().get_mut(&job.uid) {
             *state = Stored::Done(history);
         }
-        // If the queue is full, the Update waits for its periodic requeue.
+        // If the queue is full, the controller reconciles the Update after its requeue interval.
         drop(self.0.requeue.clone().try_send(job.update.clone()));
         if result != HistoryResult::Failed {
             self.delete_old(&job).await;
         }
     }
 
-    /// Returns whether the last write failed recently. During an outage, the controller shortens the attempts, so that
-    /// the timeout does not delay each run.
+    /// Returns whether the last write failed recently. During an outage, the controller makes shorter attempts, so
+    /// that timeouts do not delay each run.
     fn is_in_outage(&self) -> bool {
         self.failed().is_some_and(|failed| failed.elapsed() < OUTAGE)
     }
 
-    /// Records a failed write. Returns its message.
+    /// Records a failed write, and returns the error message.
     fn failed_write(&self, error: &HistoryError) -> String {
         *self.failed() = Some(Instant::now());
         error.to_string()
@@ -197,8 +200,8 @@ impl HistoryWriter {
     }
 }
 
-/// Publishes an event if the run is not in the history. A run that is stored without its transcript causes no event,
-/// because the transcript of an interrupted run is often lost with the pod.
+/// Publishes an event if the run is not in the history. Publishes no event if only the transcript is missing, because
+/// the transcript of an interrupted run is often lost with the pod.
 pub(super) fn report(update: &Update, outcome: &RunOutcome, events: &Events) {
     let lost = outcome.history.as_ref().filter(|history| history.url.is_none());
     if let Some(message) = lost.and_then(|history| history.message.as_ref()) {

@@ -1,4 +1,4 @@
-//! Reads the state for one step of the reconciliation of an Update.
+//! Reads the state that a step of an Update reconciliation needs.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,37 +26,38 @@ use crate::runtime::reads::ReadError;
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub update: Update,
-    /// Workspace of the Update, or `None` while the agent reports on the run.
+    /// Workspace of the Update, or `None` while the agent reports the progress of the run.
     pub workspace: Option<Workspace>,
-    /// Pod of the Workspace, or `None` while the agent reports on the run.
+    /// Pod of the Workspace, or `None` while the agent reports the progress of the run.
     pub pod: Option<Pod>,
-    /// State of the node of the run. `observe` reads the node only if the outcome of the run is unknown.
+    /// State of the node on which the run executes. `observe` reads the node only if the outcome of the run is
+    /// unknown.
     pub node: NodeState,
-    /// Name of another Update of the Workspace that runs before this Update.
+    /// Name of another Update that runs before this Update in the same Workspace.
     pub preceding_update: Option<String>,
     pub timeouts: RunTimeouts,
     /// State of the run that the attached task reports.
     pub run_state: Option<RunState>,
     /// Progress of the run that the attached task reports.
     pub progress: Option<RunProgress>,
-    /// IP address of the agent that the attached task calls.
+    /// IP address of the agent to which the task is attached.
     pub agent_ip: Option<IpAddr>,
-    /// Whether the attached task can start the run.
+    /// Whether the attached task may start the run.
     pub task_may_start: bool,
     /// State of the Stack that owns the Update. `observe` reads the Stack only if the Update is being deleted.
     pub stack: Owner,
     /// Reason why the approval settings of the Stack do not permit the run. `observe` checks the settings only before
-    /// the start of an `up` or destroy that is the next run of its Workspace.
+    /// an `up` or `destroy` run that is the next run of its Workspace.
     pub forbidden: Option<String>,
-    /// Restriction that prevents the start of the run now. Set only for the next run of the Workspace.
+    /// Restriction that prevents the run from starting now. Set only for the next run of the Workspace.
     pub restriction: Option<Restriction>,
-    /// Share of the run slots for the namespace. Set only for the next run of the Workspace.
+    /// Share of the run slots that the namespace receives. Set only for the next run of the Workspace.
     pub run_share: RunShare,
     /// Plan of the run. `observe` does not read the plan after the agent has reported that the run is in progress or
-    /// has ended.
+    /// completed.
     pub plan: PlanFile,
-    /// State of the referenced Secrets and ConfigMaps. Set only for the next run of the Workspace if the run has no
-    /// binding.
+    /// State of the referenced Secrets and ConfigMaps. Set only for the next run of the Workspace, and only if the
+    /// run has no binding.
     pub references: Option<Checked>,
 }
 
@@ -66,16 +67,16 @@ pub enum Owner {
     /// The Stack exists, or `observe` has not read the Stack.
     Lives,
     Deleting,
-    /// The Stack does not exist, or another Stack has its name.
+    /// The Stack does not exist, or another Stack now has the same name.
     Gone,
 }
 
-/// Returns the binding of the run, or `None` if the status of the Update contains no binding.
+/// Returns the run binding, or `None` if the status of the Update contains no binding.
 pub fn binding(update: &Update) -> Option<&RunBinding> {
     update.status.as_ref()?.run.as_ref()
 }
 
-/// Returns whether an annotation requests the cancellation of the run.
+/// Returns whether an annotation requests that the run be canceled.
 pub fn is_cancel_requested(update: &Update) -> bool {
     update.annotations().contains_key(names::ANNOTATION_CANCEL)
 }
@@ -170,13 +171,14 @@ async fn owner_state(update: &Update, context: &Context) -> Result<Owner, ReadEr
     })
 }
 
-/// Returns the reason why the approval settings of the Stack with the name of the Workspace do not permit the run.
+/// Returns the reason why the approval settings do not permit the run. The settings are those of the Stack that has
+/// the same name as the Workspace.
 async fn forbidden(
     update: &Update,
     preceding_update: Option<&String>,
     context: &Context,
 ) -> Result<Option<String>, ReadError> {
-    // The check includes a bound run, because a user can change its Update until the run has started.
+    // The check includes a bound run, because users can change its Update until the run has started.
     let may_start = may_be_next(update, preceding_update) || (binding(update).is_some() && !update.is_complete());
     if !may_start || !changes_resources(update) || !has_valid_workspace_name(update) {
         return Ok(None);
@@ -186,7 +188,7 @@ async fn forbidden(
     Ok(stack.and_then(|stack| unapproved_run(&stack, update)))
 }
 
-/// Returns the settings of the namespace for the next run of the Workspace.
+/// Returns the run settings that the namespace specifies for the next run of the Workspace.
 async fn run_settings(
     update: &Update,
     preceding_update: Option<&String>,
@@ -198,15 +200,15 @@ async fn run_settings(
     Ok(Some(context.namespaces.run_settings(&update.namespace().unwrap_or_default()).await?))
 }
 
-/// Returns the restriction of a run by the settings of the namespace. The Stack controller applies `spec.schedule` of a
-/// Stack.
+/// Returns the restriction that the namespace settings impose on a run. The Stack controller enforces the
+/// `spec.schedule` of a Stack.
 fn restriction(update: &Update, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
     let namespace = update.namespace().unwrap_or_default();
     let run = RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None };
     run.restriction(settings, now)
 }
 
-/// Returns whether the run is open and not bound yet, and no other Update of the Workspace runs earlier.
+/// Returns whether the run is open and not bound yet, and no other Update of the Workspace runs before it.
 fn may_be_next(update: &Update, preceding_update: Option<&String>) -> bool {
     let is_open = !update.is_complete() && update.metadata.deletion_timestamp.is_none();
     is_open && binding(update).is_none() && preceding_update.is_none()
@@ -217,8 +219,8 @@ fn changes_resources(update: &Update) -> bool {
     matches!(update.spec.kind, UpdateKind::Up | UpdateKind::Destroy)
 }
 
-/// Returns whether the step needs the Workspace and its pod. While the agent reports on an open run, the step needs
-/// them only for a cancellation or an exceeded timeout.
+/// Returns whether the step needs the Workspace and its pod. While the agent reports the progress of an open run, the
+/// step needs them only to cancel the run or to enforce a timeout.
 fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeouts, now: Timestamp) -> bool {
     let is_reporting =
         snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Held(_)));
@@ -228,8 +230,8 @@ fn needs_pod(update: &Update, snapshot: Option<&RunSnapshot>, timeouts: RunTimeo
     !is_reporting || !is_open || is_ending || is_expired
 }
 
-/// Reads the node of a run if the agent does not report on the run. `snapshot` is `None` if the caller ignores the
-/// report of the attached task.
+/// Reads the node of a run if the agent does not report the progress of the run. `snapshot` is `None` if the caller
+/// ignores the report from the attached task.
 async fn node(
     update: &Update,
     pod: Option<&Pod>,
@@ -251,9 +253,10 @@ async fn node(
     }
 }
 
-/// Returns the name and UID of the Stack that owns an Update. An Update without an owner reference belongs to a Stack
-/// if it has the finalizer of the Stack. In this case, the Workspace has the name of the Stack, and the UID is unknown.
-/// The owner reference is missing if a user removed it, or if the Stack created the Update during its own deletion.
+/// Returns the name and the UID of the Stack that owns an Update. An Update without an owner reference belongs to a
+/// Stack if it has the Stack finalizer. In this case, the Workspace has the same name as the Stack, and the UID is
+/// unknown. The owner reference is missing if a user removed it, or if the Stack was being deleted when it created
+/// the Update.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
     let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
@@ -262,8 +265,8 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
-/// Returns the name of the first Update of the same Workspace that runs before `update`. Updates with an open run come
-/// first. The other Updates are ordered by creation time and then by name.
+/// Returns the name of the first Update that runs before `update` in the same Workspace. Updates with an open run
+/// come first. The other Updates are ordered by creation time and then by name.
 fn first_preceding_update(update: &Update, all: &[Arc<Update>]) -> Option<String> {
     let order = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
     let own = order(update);

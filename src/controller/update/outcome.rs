@@ -1,4 +1,4 @@
-//! Outcome of a run for the status of an Update. All functions are pure.
+//! Converts the outcome of a run into values for the Update status. All functions are pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,9 +16,9 @@ use crate::controller::update::{planned_changes, policy_violations};
 use crate::pulumi::backend;
 use crate::rpc::proto;
 
-/// Maximum length of the CLI output in the status, in bytes. The status contains the end of a longer output.
+/// Maximum length of the CLI output in the status, in bytes. The status contains only the end of a longer output.
 const MAX_OUTPUT: usize = 2048;
-/// Maximum number of list entries in an outcome, for pending creates and for lock holders.
+/// Maximum number of entries in each list of an outcome, such as pending creates and lock holders.
 const MAX_LISTED: usize = 50;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
@@ -26,7 +26,7 @@ const MAX_LINE: usize = 512;
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutcome {
-    /// Reason of the failure, or `None` after a success.
+    /// Reason of the failure, or `None` if the run succeeded.
     pub failure: Option<&'static str>,
     pub message: String,
     pub started: Option<Timestamp>,
@@ -35,27 +35,27 @@ pub struct RunOutcome {
     pub changes: BTreeMap<String, i64>,
     pub permalink: Option<String>,
     pub last_output: Option<String>,
-    /// URNs of the pending creates.
+    /// URNs of the resources whose creation is pending.
     pub pending_creates: Vec<String>,
     /// Whether the run was interrupted. If `true`, the Pulumi state can contain pending operations.
     pub interrupted: bool,
-    /// Whether the outputs were lost, or the controller could not store the outputs.
+    /// Whether the outputs were lost or the controller could not store them.
     pub outputs_unavailable: bool,
-    /// Evidence of the end of the run, or `None` if the run did not start.
+    /// Evidence that the run has ended, or `None` if the run did not start.
     pub evidence: Option<TerminationEvidence>,
     /// Pulumi project of the run.
     pub project: Option<RunProject>,
     /// State backend of the run.
     pub backend: Option<String>,
-    /// Keyed hash of the values from Secrets and ConfigMaps in the configuration.
+    /// Keyed hash of the values in the configuration that come from Secrets and ConfigMaps.
     pub config_inputs: Option<String>,
     /// Changes that a preview reports.
     pub plan: Option<UpdatePlan>,
-    /// Violations of policies, or `None` if the run violates no policy.
+    /// Policy violations, or `None` if the run violates no policy.
     pub policy_violations: Option<PolicyViolations>,
     /// Compressed plan file of a preview, or an empty vector if the run saved no plan.
     pub plan_file: Vec<u8>,
-    /// Reference to the run in the history, or `None` if the history does not contain the run.
+    /// Reference to the run in the run history, or `None` if the history does not contain the run.
     pub history: Option<RunHistory>,
 }
 
@@ -72,7 +72,7 @@ struct TerminationMessage {
 }
 
 impl RunOutcome {
-    /// Returns the outcome of a failure that the controller detected.
+    /// Returns the outcome of a run after the controller has detected a failure.
     pub fn failed(reason: &'static str, message: &str) -> Self {
         RunOutcome {
             failure: Some(reason),
@@ -128,8 +128,8 @@ impl RunOutcome {
         outcome
     }
 
-    /// Sets a message with the name and the backend of the Pulumi stack if the agent did not find the stack. The agent
-    /// cannot provide this message, because the agent redacts values from Secrets.
+    /// If the agent did not find the Pulumi stack, sets a message that contains the name and the backend of the
+    /// stack. The agent cannot provide this message, because it redacts values from Secrets.
     pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
@@ -142,7 +142,7 @@ impl RunOutcome {
         self
     }
 
-    /// Returns the outcome in the termination message if the agent wrote the message for this run. The termination
+    /// Returns the outcome from the termination message if the agent wrote the message for this run. The termination
     /// message is short and contains no outputs.
     pub fn from_termination_message(terminated: &ContainerStateTerminated, id: &str) -> Option<Self> {
         let words: TerminationMessage = serde_json::from_str(terminated.message.as_deref()?).ok()?;
@@ -185,15 +185,15 @@ impl RunOutcome {
     }
 
     /// Removes outputs that the controller cannot store, and adds the reason to the message. The run does not fail,
-    /// because its operation is complete.
+    /// because its operation has completed.
     pub fn without_outputs(self, why: &str) -> Self {
         let lost = format!("failed to store the outputs: {why}; the next run stores them");
         let message = if self.message.is_empty() { lost } else { format!("{}; {lost}", self.message) };
         RunOutcome { message, outputs: Vec::new(), outputs_unavailable: true, ..self }
     }
 
-    /// Changes the outcome to a failure, because the controller cannot store the plan. Without the plan, the preview is
-    /// useless.
+    /// Changes the outcome to a failure, because the controller cannot store the plan. Without the plan, the preview
+    /// is useless.
     pub fn without_plan(self, why: &str) -> Self {
         let plan = self.plan.map(|plan| UpdatePlan { file_digest: None, ..plan });
         let failure = Some(update_reason::UPDATE_FAILED);
@@ -201,7 +201,7 @@ impl RunOutcome {
         RunOutcome { failure, message, plan, plan_file: Vec::new(), ..self }
     }
 
-    /// Adds the reference to the run in the history.
+    /// Adds the reference to the run in the run history.
     pub fn with_history(self, history: Option<RunHistory>) -> Self {
         RunOutcome { history, ..self }
     }
@@ -211,7 +211,8 @@ impl RunOutcome {
         RunOutcome { ended: self.ended.or(ended), ..self }
     }
 
-    /// Changes a cancellation to an interruption. The termination of the pod, and not a user, canceled the run.
+    /// Changes a cancellation to an interruption, because no user canceled the run: the termination of the pod ended
+    /// it.
     pub fn terminated_with_pod(mut self) -> Self {
         if self.failure == Some(update_reason::CANCELED) {
             self.failure = Some(update_reason::ABORTED);
@@ -238,7 +239,7 @@ impl RunOutcome {
         self
     }
 
-    /// Adds the cause of an interruption from the Kubernetes API. The agent cannot observe this cause.
+    /// Adds the cause of an interruption from the Kubernetes API, because the agent cannot observe this cause.
     pub fn with_cause(mut self, cause: Option<String>) -> Self {
         let is_new = |cause: &String| !self.message.contains(cause.as_str());
         if let Some(cause) = cause.filter(|_| self.failure == Some(update_reason::ABORTED)).filter(is_new) {
@@ -248,13 +249,13 @@ impl RunOutcome {
     }
 }
 
-/// Returns the number of resources by operation.
+/// Returns the number of resources for each operation.
 fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     let max_operations = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
     counts.iter().take(max_operations).map(|(operation, count)| (one_line(operation), i64::from(*count))).collect()
 }
 
-/// Describes the holders of a lock. The text does not contain the age of the lock, because the text must not change
+/// Describes the lock holders. The message does not contain the age of the lock, so that the message remains the same
 /// while the lock exists.
 fn conflict_message(message: &str, holders: &[proto::LockHolder]) -> String {
     if holders.is_empty() {
@@ -283,7 +284,7 @@ fn project(project: &proto::Project) -> RunProject {
     RunProject { name: one_line(&project.name), runtime: one_line(&project.runtime) }
 }
 
-/// Returns the last lines of an output, limited to [`MAX_OUTPUT`] bytes.
+/// Returns the last lines of the output, limited to [`MAX_OUTPUT`] bytes.
 fn tail(output: &str) -> String {
     let output = output.trim_end();
     let begin = output.ceil_char_boundary(output.len().saturating_sub(MAX_OUTPUT));
@@ -294,7 +295,7 @@ fn tail(output: &str) -> String {
     }
 }
 
-/// Replaces control characters in a text from the agent, and limits its length.
+/// Replaces control characters in a string from the agent, and limits the length of the string.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_LINE)

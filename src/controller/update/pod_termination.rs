@@ -1,5 +1,5 @@
-//! Determines whether a run has ended if the agent does not report the end. The evidence is the state of the pod and of
-//! the node of the run. All functions are pure.
+//! Determines whether a run has ended if the agent does not report a result. The evidence is the state of the pod and
+//! of its node. All functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
@@ -11,24 +11,25 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::request::pulumi_container;
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Timeout while the controller waits for the restart of an exited container. After a restart, the journal of the agent
-/// contains more information than the report of the kubelet. The restart backoff of the kubelet is at most five
+/// Time for which the controller waits for the kubelet to restart an exited container. After a restart, the agent's
+/// journal contains more information than the kubelet's report. The kubelet's restart backoff is at most five
 /// minutes.
 const RESTART_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
-/// State of the node of a run.
+/// State of the node on which the run executes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// The controller has not read the node, because its state cannot change the conclusion.
     NotRead,
     Ready,
-    /// The node is not ready. Contains the message of the condition `Ready` of the node.
+    /// The node is not ready. Contains the message of the node condition `Ready`.
     NotReady(String),
-    /// The node has the taint `node.kubernetes.io/out-of-service`: an administrator confirms that no process runs on
-    /// the node.
+    /// The node has the taint `node.kubernetes.io/out-of-service`, with which an administrator confirms that no
+    /// process is running on the node.
     OutOfService,
     Gone,
-    /// The controller has no permission to read the Node. A Role cannot grant access to Nodes. Contains the error.
+    /// The controller has no permission to read the node, because a Role cannot grant access to nodes. Contains the
+    /// error.
     Unreadable(String),
 }
 
@@ -49,7 +50,7 @@ impl NodeState {
     }
 }
 
-/// Conclusion about the end of a run.
+/// Conclusion about whether a run has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// The run is in progress, or its agent will report the result. Contains additional information for the user.
@@ -60,7 +61,7 @@ pub enum End {
     Unknown(String),
 }
 
-/// Run with a recorded binding, and the current time.
+/// Run whose binding is recorded, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     /// UID of the Update.
@@ -70,7 +71,7 @@ pub struct Recorded<'a> {
     pub now: Timestamp,
 }
 
-/// Returns the conclusion about the end of a run from the bound pod, if it exists, and from the node of the run.
+/// Returns the conclusion from the bound pod, if it exists, and from the node on which the run executes.
 pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(run.binding.pod_uid.as_str()));
     let by_container = pod.map_or(End::Open(None), |pod| by_container(run, pod));
@@ -117,7 +118,7 @@ pub fn needs_node(binding: &RunBinding, pod: Option<&Pod>, is_unreachable: bool)
     !binding.node_name.is_empty() && (is_unreachable || pod.is_none_or(is_over))
 }
 
-/// Returns the conclusion from the status that the kubelet reports for the container of the run.
+/// Returns the conclusion from the status that the kubelet reports for the run's container.
 fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let Some(container) = pulumi_container(pod) else { return End::Open(None) };
     let state = container.state.as_ref();
@@ -145,8 +146,8 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     End::Proven(Box::new(outcome.ended_by(finished(terminated))))
 }
 
-/// Returns the terminations of the container in the binding. The result is empty if the binding contains no container
-/// ID.
+/// Returns the termination states of the container that the binding names. Returns nothing if the binding contains no
+/// container ID.
 fn ends_of<'a>(
     binding: &'a RunBinding,
     container: &'a ContainerStatus,
@@ -156,12 +157,13 @@ fn ends_of<'a>(
     ends.filter(|end| end.container_id.as_deref() == Some(binding.container_id.as_str()))
 }
 
-/// Returns the termination reason of the container of a run from the Kubernetes API.
+/// Returns the termination reason that the Kubernetes API reports for the container of a run.
 pub fn cause(binding: &RunBinding, pod: Option<&Pod>) -> Option<String> {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()))?;
     match pulumi_container(pod).and_then(|container| ends_of(binding, container).next()) {
         Some(end) => Some(termination_reason(end, pod)),
-        // The kubelet reports the termination reason of the pod, such as an eviction, before the end of the containers.
+        // The kubelet reports the termination reason of the pod, such as an eviction, before the containers
+        // terminate.
         None => pod_reason(pod).filter(|_| phase(pod) == Some("Failed")),
     }
 }
@@ -177,8 +179,8 @@ fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) 
     finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
 }
 
-/// Returns the end time, rounded up. The kubelet truncates the time to whole seconds, so the container can have ended
-/// up to one second later.
+/// Returns the end time, rounded up. The kubelet truncates the time to whole seconds, so the container can have
+/// terminated up to one second later.
 fn finished(terminated: &ContainerStateTerminated) -> Option<Timestamp> {
     terminated.finished_at.as_ref()?.0.checked_add(SignedDuration::from_secs(1)).ok()
 }
@@ -187,8 +189,8 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Describes why a container ended. The text contains the reason of the pod, such as an eviction, the reason of the
-/// container and, after an OOM kill, the memory limit.
+/// Describes why a container terminated. The description contains the reason of the pod, such as an eviction, and the
+/// reason of the container. After an OOM kill, it also contains the memory limit.
 fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> String {
     let reason = terminated.reason.as_deref().unwrap_or("unknown reason");
     let code = terminated.exit_code;
@@ -209,7 +211,7 @@ fn termination_reason(terminated: &ContainerStateTerminated, pod: &Pod) -> Strin
     }
 }
 
-/// Returns the reason and message in the status of the pod.
+/// Returns the reason and the message from the pod status.
 fn pod_reason(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let reason = status.reason.as_deref()?;
@@ -225,7 +227,7 @@ fn memory_limit(pod: &Pod) -> Option<String> {
     Some(container.resources.as_ref()?.limits.as_ref()?.get("memory")?.0.clone())
 }
 
-/// Describes the state of a node that does not prove the end of the run.
+/// Describes the state of a node if the state does not prove that the run has ended.
 fn describe(node: &NodeState, name: &str) -> String {
     match node {
         NodeState::NotReady(why) => format!("; node {name} is not ready: {why}"),

@@ -1,5 +1,5 @@
-//! Builds the request that starts a run. The request contains the binding, the timeouts, and the interrupted runs with
-//! locks that the agent may remove. All functions are pure.
+//! Builds the request that starts a run. The request contains the binding, the timeouts, and the interrupted runs
+//! whose locks the agent may remove. All functions are pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::rpc::protocol::{self, settings_digest};
 /// Maximum length of a label value, in characters.
 const MAX_NAME: usize = 63;
 
-/// Maximum number of interrupted runs in a request. If more interrupted runs exist, the request contains the most
+/// Maximum number of interrupted runs in a request. If there are more interrupted runs, the request contains the most
 /// recent runs.
 const MAX_INTERRUPTED_RUNS: usize = 5;
 
-/// Error in an Update or Workspace that prevents the request for a run.
+/// Error in an Update or Workspace that prevents the controller from building the request for a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error(transparent)]
@@ -55,8 +55,8 @@ pub enum RequestError {
     PlanOfPreview,
 }
 
-/// Returns the binding of the run of an Update to a pod, or `None` if the Workspace has no agent yet or the settings of
-/// the Pulumi stack are invalid.
+/// Returns the binding of an Update's run to a pod. Returns `None` if the Workspace has no agent yet, or if the
+/// settings of the Pulumi stack are invalid.
 pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
@@ -74,8 +74,8 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
     })
 }
 
-/// Returns the host name that the CLI reports, or an empty string with host networking, because the host name is then
-/// not unique to the pod.
+/// Returns the host name that the CLI reports. With host networking, returns an empty string, because the host name
+/// does not identify the pod.
 fn host(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     if spec.is_some_and(|spec| spec.host_network.unwrap_or_default()) {
@@ -118,8 +118,8 @@ fn check_plan(spec: &UpdateSpec) -> Result<(), RequestError> {
     }
 }
 
-/// Returns whether `spec.workspaceName` is a valid object name. The name becomes part of request paths, so an invalid
-/// name must not be used.
+/// Returns whether `spec.workspaceName` is a valid object name. Request paths contain the name, so the controller
+/// must not use an invalid name.
 pub fn has_valid_workspace_name(update: &Update) -> bool {
     names::is_object_name(&update.spec.workspace_name)
 }
@@ -134,8 +134,8 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `spec.timeout` (`None` if not set) and `spec.idleTimeout` in seconds. Zero means no limit. If a duration is
-/// invalid, returns an error with the name of the field.
+/// Returns `spec.timeout` (`None` if not set) and `spec.idleTimeout` in seconds. Zero means no limit. If a duration
+/// is invalid, returns an error that contains the name of the field.
 pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
@@ -155,15 +155,15 @@ fn pending_creates(update: &Update) -> proto::PendingCreates {
     }
 }
 
-/// Returns the minimum protocol version that the agent must support for the run, or zero if the request for the run is
-/// invalid.
+/// Returns the minimum protocol version that the agent must support for the run. Returns zero if the Update or
+/// Workspace is invalid.
 pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 {
     let request = run(update, workspace, &RunBinding::default(), Vec::new(), RunTimeouts::default());
-    // Only the presence of the plan determines the version.
+    // The version depends only on the presence of the plan, and not on its content.
     let plan = if update.spec.plan.is_some() { vec![0] } else { Vec::new() };
     let required = request.map_or(0, |request| protocol::required_version(&proto::RunRequest { plan, ..request }));
-    // A missing object is created after the pod, so the agent must wait at the start of the run until the object is
-    // mounted.
+    // If an object is missing, it will be created after the pod. When the run starts, the agent must then wait until
+    // the kubelet has mounted the object.
     if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
 
@@ -174,7 +174,7 @@ pub fn waits_for_references(update: &Update) -> bool {
     progressing.is_some_and(|progressing| progressing.reason == update_reason::REFERENCE_NOT_FOUND)
 }
 
-/// Returns the mount directories that must not be empty at the start of the run.
+/// Returns the mount directories that must not be empty when the run starts.
 fn required_directories(update: &Update, workspace: &Workspace, binding: &RunBinding) -> Vec<String> {
     let required = references(&workspace.spec, Some(&update.spec.stack_name)).into_iter();
     let required = required.filter(|reference| !binding.empty_references.contains(&reference.object()));
@@ -188,8 +188,8 @@ pub fn exceeds_protocol_version(update: &Update, workspace: &Workspace) -> bool 
     required_protocol_version(update, workspace) > understood
 }
 
-/// Returns the request that starts a run with the given binding. The request does not contain the plan, the tags of the
-/// Pulumi stack and the trace. `timeouts` contains the timeouts from the flags of the controller.
+/// Returns the request that starts a run with the given binding. The request contains neither the plan, nor the
+/// Pulumi stack tags, nor the trace. `timeouts` contains the timeouts that the controller flags specify.
 pub fn run(
     update: &Update,
     workspace: &Workspace,
@@ -233,7 +233,7 @@ pub fn run(
     })
 }
 
-/// Converts the metadata of the source, and limits the length of its texts. The limits in the CRD schema are not
+/// Converts the source metadata, and limits the length of the strings. The limits in the CRD schema are not
 /// sufficient, because an older schema has no limits.
 fn source(metadata: SourceMetadata) -> proto::SourceMetadata {
     let metadata = metadata.bounded();
@@ -293,12 +293,12 @@ pub fn pulumi_container(pod: &Pod) -> Option<&ContainerStatus> {
     containers.find(|container| container.name == names::PULUMI_CONTAINER)
 }
 
-/// Timeouts from the flags of the controller. Zero means no limit.
+/// Timeouts that the controller flags specify. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTimeouts {
-    /// Timeout of a run without `spec.timeout`.
+    /// Timeout of a run whose Update does not set `spec.timeout`.
     pub default: Duration,
-    /// Upper limit for all runs.
+    /// Maximum timeout of any run.
     pub maximum: Duration,
 }
 
@@ -309,7 +309,7 @@ pub struct RunTimeout {
     pub source: TimeoutSource,
 }
 
-/// Origin of the timeout of a run.
+/// Setting that defines the timeout of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutSource {
     Spec,
@@ -333,7 +333,7 @@ impl RunTimeouts {
 }
 
 impl TimeoutSource {
-    /// Returns advice for a timeout that comes from a flag instead of `spec.timeout`.
+    /// Returns advice for a timeout that a controller flag, and not `spec.timeout`, defines.
     pub fn advice(self) -> Option<&'static str> {
         match self {
             TimeoutSource::Spec => None,
@@ -346,7 +346,7 @@ impl TimeoutSource {
 }
 
 /// Returns the interrupted runs of the same Pulumi stack, most recent first. The agent may remove the locks of these
-/// runs. The result is empty if `spec.lockRecovery` is `Manual`.
+/// runs. Returns no runs if `spec.lockRecovery` is `Manual`.
 pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::DeadRun> {
     if update.spec.lock_recovery == LockRecovery::Manual {
         return Vec::new();
@@ -363,8 +363,8 @@ pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::Dead
     runs
 }
 
-/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock is identifiable. The host
-/// name with the process ID, or the URL in Pulumi Cloud, identifies the lock.
+/// Returns the interrupted run of an Update if its end is proven and its lock can be identified. Either the host name
+/// and the process ID or the Pulumi Cloud URL identify the lock.
 pub fn interrupted_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);

@@ -34,52 +34,52 @@ use crate::runtime::writes::Writer;
 use crate::source::git::Git;
 use crate::telemetry::metrics::Metrics;
 
-/// Limits of concurrent source streams to agents, in total and for each namespace. A waiting reconciliation occupies a
-/// worker of the controller, so the number of workers also limits the queue.
+/// Limits for concurrent source streams to agents, in total and for each namespace. A waiting reconciliation occupies
+/// a controller worker, so the number of workers also limits the queue.
 const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
-/// Maximum number of slow streams in addition to the total limit of [`STREAMS`]. The maximum also limits the memory for
-/// the chunks of the streams.
+/// Maximum number of slow streams, which do not occupy the slots of [`STREAMS`]. This limit also bounds the memory
+/// that the stream buffers use.
 const SLOW_STREAMS: usize = 24;
-/// Interval between two reads of the objects of a Workspace while the pod is ready. The interval can be long, because
-/// the deletion of an object affects only the next pod.
+/// Interval between two reads of a Workspace's objects while the pod is ready. The interval can be long, because a
+/// deleted object affects only the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
-/// Interval between two reads of the objects of a Workspace while the pod is not ready. The interval is short, because
-/// a missing object can be the reason why the pod is not ready.
+/// Interval between two reads of a Workspace's objects while the pod is not ready. The interval is short, because the
+/// pod can be waiting for a missing object.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
-/// Minimum delay before the first reads of the objects of a ready Workspace after the start of the controller. The
-/// maximum delay is [`TRUSTED_AT_REST`]. The delays distribute the reads over time.
+/// Minimum delay between the start of the controller and its first read of a ready Workspace's objects. The maximum
+/// delay is [`TRUSTED_AT_REST`]. The different delays distribute the reads over time.
 const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
 pub struct Context {
-    /// Client that lists events, because the reader cannot list events.
+    /// Client that lists events, because `reader` cannot list them.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
-    /// CA that signs the certificates of agents. A change triggers a reconciliation of all Workspaces.
+    /// CA that signs the certificates of agents. When the CA changes, the controller reconciles all Workspaces.
     pub authority: watch::Receiver<Arc<Generations>>,
     /// Store of artifact bytes.
     pub artifacts: artifact::Store,
-    /// Size limits of artifacts. Each request that sends an artifact to an agent contains the limits.
+    /// Artifact size limits, which the controller includes in each request that sends an artifact to an agent.
     pub artifact_limits: artifact::Limits,
-    /// Fetcher of artifacts that no other controller provides.
+    /// Fetcher for artifacts that no other controller provides.
     pub fetcher: artifact::Fetcher,
     /// Poller for the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// Store of all Updates in the scope of the controller. The Workspace controller fills the store, and reads the
-    /// open runs from it.
+    /// Store of all Updates that the controller watches. The Workspace controller fills this store and finds the open
+    /// runs in it.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,
     pub events: Events,
     pub pods: PodSettings,
-    /// Default ServiceAccount of pods, for Workspaces that do not set a ServiceAccount.
+    /// ServiceAccount for pods whose Workspace sets no ServiceAccount.
     pub default_service_account: Option<String>,
     /// Default idle time before a Workspace goes to sleep, or `None` if idle Workspaces stay awake by default.
     pub default_idle_after: Option<SignedDuration>,
-    /// Label selector of the Secrets and ConfigMaps whose changes trigger runs.
+    /// Label selector for the Secrets and ConfigMaps whose changes trigger runs.
     pub watched: Option<Selector>,
     pub probes: AgentProbes,
     pub inputs: InputWatch,
@@ -87,20 +87,21 @@ pub struct Context {
     /// Cache of the namespaces that are being deleted.
     pub namespaces: Namespaces,
     pub pool: Pool,
-    /// Workspaces of the first list of the watch, for the first reconciliations. The Stack controller fills this store.
+    /// Workspaces from the initial list of the watch, which the first reconciliations use. The Stack controller fills
+    /// this store.
     pub first_workspaces: FirstObjects<Workspace>,
     pub memory: Memory,
 }
 
-/// State that the controller keeps in memory between reconciliations. After a restart, the state is empty, so the
-/// controller performs some unnecessary reads and writes.
+/// State that the controller keeps in memory between reconciliations. The state is empty after a restart, so the
+/// controller then performs some unnecessary reads and writes.
 pub struct Memory {
-    /// Version of each StatefulSet after the last apply, by namespace and name. The lock is held only for short
-    /// critical sections and never across an `.await`.
+    /// Version of each StatefulSet after the last apply, by namespace and name. Hold the lock only for short critical
+    /// sections, and never across an `.await`.
     applied: Mutex<HashMap<(String, String), Version>>,
     streams: FairSlots,
     slow_streams: Semaphore,
-    /// Workspaces whose objects the controller does not need to read again yet.
+    /// Workspaces whose objects the controller does not need to read yet.
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
     pub(super) activity: Activity,
@@ -144,7 +145,7 @@ impl Memory {
         &self.streams
     }
 
-    /// Returns the slots of slow streams. A slow stream does not use the total limit of [`Memory::streams`].
+    /// Returns the slots of slow streams. A slow stream does not occupy a slot of [`Memory::streams`].
     pub(super) fn slow_streams(&self) -> &Semaphore {
         &self.slow_streams
     }
@@ -168,37 +169,37 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
     (stateful_set.namespace().unwrap_or_default(), stateful_set.name_any())
 }
 
-/// Cache of Workspaces with a current Service, certificate, PodDisruptionBudget and StatefulSet, by namespace and name.
-/// The cache avoids reads: between the start of a pod and the end of a run, the controller reconciles the Workspace
-/// about twelve times, mostly after changes to the pod.
+/// Cache of the Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet are current, by namespace
+/// and name. The cache avoids reads: between the start of a pod and the end of a run, the controller reconciles the
+/// Workspace about twelve times, mostly because the pod has changed.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
-    /// State by namespace and name of the Workspace. The lock is never held across an `.await`.
+    /// State by namespace and name of the Workspace. Never hold the lock across an `.await`.
     known: Mutex<HashMap<(String, String), Known>>,
-    /// Time of the first call of [`VerifiedParts::assume_current`].
+    /// Time of the first call to [`VerifiedParts::assume_current`].
     start: OnceLock<Instant>,
 }
 
-/// State of the objects of one Workspace.
+/// State of one Workspace's objects.
 enum Known {
     Right(Seen),
-    /// Time of a change to an object, or of a read that showed that an object was not current. Earlier reads can be
-    /// stale.
+    /// Time at which an object changed, or at which a read showed that an object was not current. Earlier reads can
+    /// be stale.
     ChangedAt(Instant),
 }
 
-/// Inputs of the current objects, and the time of the read.
+/// Inputs from which the current objects were created, and the time of the read.
 struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
     at: Instant,
-    /// Time of the first reads of the objects, or `None` if the controller has read the objects since its start.
+    /// Time at which the controller first reads the objects, or `None` if it has read the objects since it started.
     assumed_until: Option<Instant>,
 }
 
 impl Seen {
-    /// Returns whether the entry is recent enough to replace a read of the objects. `ready` is the readiness of the
-    /// pod.
+    /// Returns whether the entry is recent enough to replace a read of the objects. `ready` states whether the pod is
+    /// ready.
     fn is_valid(&self, ready: bool) -> bool {
         match self.assumed_until {
             Some(until) => ready && Instant::now() < until,
@@ -208,8 +209,8 @@ impl Seen {
 }
 
 impl VerifiedParts {
-    /// Returns whether a recent read has shown that the objects with the given hash are current. If `true`, the caller
-    /// need not read the objects. `ready` is the readiness of the pod.
+    /// Returns whether a recent read has shown that the objects with the given hash are current. If `true`, the
+    /// caller need not read the objects. `ready` states whether the pod is ready.
     pub(super) fn contains(
         &self,
         workspace: (&str, &str),
@@ -222,14 +223,14 @@ impl VerifiedParts {
         seen.parts_hash == parts_hash && Arc::ptr_eq(&seen.authority, authority) && seen.is_valid(ready)
     }
 
-    /// Delays the first reads of the objects of a Workspace after the start of the controller. The status and the pod
-    /// of the Workspace must show that the objects are current. Without the delay, a new controller would read the
-    /// objects of all Workspaces at once.
+    /// Delays the first read of a Workspace's objects after the start of the controller. The Workspace status and the
+    /// pod must show that the objects are current. Without the delay, the controller would read the objects of all
+    /// Workspaces at once when it starts.
     pub(super) fn assume_current(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>) {
         let start = *self.start.get_or_init(Instant::now);
         let mut known = self.lock();
-        // After this period, the controller has read all objects, and the cache no longer contains the Workspaces that
-        // have not changed.
+        // By now, the controller has read all objects once. The cache no longer contains a Workspace that has not
+        // changed since then.
         if start.elapsed() >= TRUSTED_AT_REST - MIN_FIRST_DELAY || known.contains_key(&key(workspace)) {
             return;
         }
@@ -238,14 +239,14 @@ impl VerifiedParts {
         let seen = Seen {
             parts_hash: parts_hash.to_owned(),
             authority: authority.clone(),
-            // With this time, the cache keeps the entry until the end of the maximum delay.
+            // This value keeps the entry in the cache until the maximum delay has passed.
             at: start,
             assumed_until: Some(start + delay),
         };
         known.insert(key(workspace), Known::Right(seen));
     }
 
-    /// Records that all objects are current. `started` is the start time of the reads.
+    /// Records that all objects are current. `started` is the time at which the reads started.
     pub(super) fn insert(
         &self,
         workspace: (&str, &str),

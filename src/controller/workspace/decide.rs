@@ -20,26 +20,26 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Timeout of an unreachable agent, in seconds. After the timeout, the controller deletes an outdated pod without
-/// draining the agent.
+/// Time after which the controller regards a silent agent as unreachable, in seconds. The controller then deletes an
+/// outdated pod without draining the agent.
 const SILENT_SECONDS: i64 = 120;
 
 /// Startup timeout of the init container `fetch`, in seconds. After the timeout, the controller reports that the
 /// container is unreachable.
 const FETCH_START_SECONDS: i64 = 10;
 
-/// Timeout while a Workspace waits for the hashes of its inputs, in seconds after the Workspace has woken up. The
-/// kubelet normally needs less than a second to mount the inputs key in a pod from a pool.
+/// Timeout for the input hashes after the Workspace has woken up, in seconds. The kubelet normally needs less than a
+/// second to mount the inputs key in a pod from a pool.
 const INPUTS_KEY_SECONDS: i64 = 30;
 
-/// Next action. The reconciliation ends after `Ignore`, `RemoveFinalizer` and `Report`. After any other action, another
-/// step follows, unless the action fails or reports a state.
+/// Next action for a Workspace. The actions `Ignore`, `RemoveFinalizer` and `Report` complete the reconciliation.
+/// After any other successful action, the controller selects the next action.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     /// Do nothing, because the Workspace is being deleted and has no finalizer, or because the Pulumi Kubernetes
     /// Operator manages the Workspace.
     Ignore,
-    /// Take over the fields that the operator manages, such as fields of the status.
+    /// Take over the fields that the Pulumi Kubernetes Operator manages, such as status fields.
     TakeOver,
     AddFinalizer,
     /// Apply the objects that are missing or outdated.
@@ -51,12 +51,12 @@ pub(super) enum Action {
     },
     /// Drain the agent. A drained agent starts no new run.
     Drain,
-    /// Delete the pod. The StatefulSet controller then creates a new pod, unless the StatefulSet is deleted or the
-    /// deleted pod is from a pool.
+    /// Delete the pod. The StatefulSet controller then creates a new pod, unless the StatefulSet is being deleted or
+    /// the deleted pod came from a pool.
     DeletePod {
         uid: String,
     },
-    /// Remove the finalizer of a completed run from a pod that is being deleted.
+    /// Remove the finalizer of the completed run from a pod that is being deleted.
     RemovePodFinalizer,
     /// Download the requested source into the store.
     Fetch,
@@ -73,9 +73,10 @@ pub(super) enum Action {
         pod: String,
         uid: String,
     },
-    /// Record that the Workspace is sleeping. The next steps remove the pod of the Workspace.
+    /// Record that the Workspace is sleeping. The next steps remove the pod.
     Sleep,
-    /// Record that the Workspace is awake. The next steps take a pod from a pool or create a pod. Contains the reason.
+    /// Record that the Workspace is awake, with the given reason. The next steps assign a pod from a pool or
+    /// create a pod.
     Wake(String),
     /// Assign the pod in `status.pooledPod` to the Workspace.
     TakePod {
@@ -152,9 +153,9 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The namespace
-/// controller of Kubernetes starts to delete objects after five seconds. If the namespace controller finds a pod, it
-/// deletes the other objects only after half of the termination grace period of the pod, even if the pod ends earlier.
+/// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The Kubernetes
+/// namespace controller starts to delete objects after five seconds. If it finds a pod, it waits for half of the
+/// pod's termination grace period before it deletes the other objects, even if the pod terminates earlier.
 fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     let is_required = observed.open_run().is_some()
         || observed.idle.pending_update.is_some()
@@ -163,8 +164,8 @@ fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     (observed.is_namespace_terminating && !is_required).then_some(pod)
 }
 
-/// Selects the action for the pod and its source. All other objects are current, or the controller delays their next
-/// apply.
+/// Selects the action for the pod and its source. The caller has already checked all other objects: each object is
+/// either current, or its next apply is delayed.
 fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
     if let Some(action) = asleep(observed, now) {
         return action;
@@ -226,8 +227,8 @@ fn asleep(observed: &Observed, now: Timestamp) -> Option<Action> {
     Some(Action::Report(Report::sleeping(since.map_or(now, |since| since.0))))
 }
 
-/// Selects the action for a pod with an agent that has responded. Delivers no source if the version of the CLI is not
-/// supported.
+/// Selects the action for a pod whose agent has responded. Delivers no source if the controller does not support the
+/// version of the Pulumi CLI.
 fn responded(observed: &Observed, cli: &str, source: &DesiredSource, now: Timestamp) -> Action {
     match cli::is_too_old(cli) {
         true => Action::Report(Report::cli_too_old(cli)),
@@ -239,8 +240,8 @@ fn another_pod(uid: &str) -> Report {
     Report::unreachable(&format!("the agent of another pod responded (UID {uid})"))
 }
 
-/// Selects the action for a pod whose init container `fetch` is running. The container needs the source even if the
-/// source is installed, because it exits only after the delivery of the source.
+/// Selects the action for a pod whose init container `fetch` is running. The container exits only after it has
+/// received the source, so the controller delivers the source even if the source is already installed.
 fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &DesiredSource, now: Timestamp) -> Action {
     let starting = || Action::Report(Report::fetch_starting(&pod.name));
     let given = observed.workspace.status.as_ref().is_some_and(|status| {
@@ -259,7 +260,7 @@ fn fetching(observed: &Observed, pod: &PodState, since: Timestamp, desired: &Des
     }
 }
 
-/// Selects the action for the source in a pod with an agent that has responded.
+/// Selects the action for the source in a pod whose agent has responded.
 fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action {
     let desired = &source.artifact;
     let is_desired = |found: &ArtifactReference| found.digest == desired.digest && found.dir == desired.dir;
@@ -268,9 +269,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
         return Action::Report(Report::install_progress(desired, candidate, installing_for(observed, now)));
     }
     let run = observed.open_run();
-    // If the agent is installing another source (the candidate), the candidate would replace the desired source, so the
-    // controller must send the desired source again. During a run, the controller does not send the source again,
-    // because the agent does not replace the source.
+    // If the agent is installing a different source (the candidate), the candidate would replace the desired source.
+    // The controller must therefore send the desired source again. While a run is open, this is unnecessary, because
+    // the agent does not replace the source during a run.
     if observed.in_place().is_some_and(|found| is_desired(&found)) && (candidate.is_none() || run.is_some()) {
         if awaits_inputs_key(observed, now) {
             return Action::Report(Report::mounting());
@@ -291,9 +292,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     deliver(observed, source)
 }
 
-/// Returns whether the agent in a pod from a pool does not report the hashes of the inputs yet. If a run started
-/// earlier, the controller would record the hashes of the previous pod for this run. Changed inputs would then trigger
-/// a second run.
+/// Returns whether the agent in a pod from a pool does not report the input hashes yet. If a run started
+/// earlier, the controller would record the input hashes of the previous pod for this run. Changed inputs would then
+/// trigger a second run.
 fn awaits_inputs_key(observed: &Observed, now: Timestamp) -> bool {
     let Agent::Responded(reply) = &observed.agent else { return false };
     let spec = &observed.workspace.spec;
@@ -306,7 +307,7 @@ fn awaits_inputs_key(observed: &Observed, now: Timestamp) -> bool {
     observed.pooled == Pooled::Taken && lacks_hashes && is_recent
 }
 
-/// Selects the action for the policy packs of a pod with the requested source. Returns `None` if all packs are
+/// Selects the action for the policy packs of a pod that has the requested source. Returns `None` if all packs are
 /// installed. The controller delivers the packs one after another, after the source.
 fn policy_packs(observed: &Observed, now: Timestamp) -> Option<Action> {
     let packs = observed.desired.as_ref().map(|desired| desired.policy_packs.as_slice()).unwrap_or_default();
@@ -326,18 +327,18 @@ fn policy_packs(observed: &Observed, now: Timestamp) -> Option<Action> {
     report.map(Action::Report)
 }
 
-/// Selects the action that delivers the source to the agent, or that downloads the source into the store.
+/// Selects the action that either delivers the source to the agent or downloads the source into the store.
 fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
     match &source.origin {
         _ if observed.artifact_stored => Action::PutSource { artifact: source.artifact.clone() },
         Some(_) => Action::Fetch,
-        // The controller that has set the artifact downloads the source and then requeues the Workspace.
+        // The controller that set the artifact in the spec downloads the source and then requeues the Workspace.
         None => Action::Report(Report::artifact_missing(&source.artifact)),
     }
 }
 
-/// Returns the report that the source is installed. The report also describes an interactive session, because new runs
-/// wait for the end of the session.
+/// Returns the report that the source is installed. If an interactive session exists, the report also describes the
+/// session, because new runs wait until the session ends.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     match observed.interactive_session() {
         Some(session) => Report::ready(artifact).with_session(session),
@@ -345,8 +346,8 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
     }
 }
 
-/// Selects the next action for a pod that the controller replaces. The controller deletes the pod when no run is open,
-/// no interactive session exists, and the agent is drained or unreachable.
+/// Selects the next action for a pod that the controller replaces. The controller deletes the pod when no run is
+/// open, no interactive session exists, and the agent is either drained or unreachable.
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Responded(reply) if !reply.draining) {
         return Action::Drain;
@@ -358,7 +359,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
-        // An unreachable agent can have an open run that is not recorded yet.
+        // An unreachable agent can be executing a run that the controller has not recorded yet.
         Agent::Unreachable(message) if pod.ready && !is_unreachable_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
@@ -366,7 +367,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
     }
 }
 
-/// Returns the time in whole seconds since the Workspace first reported the installation of the source.
+/// Returns the time in whole seconds since the Workspace first reported that the source is being installed.
 fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let installing = find(conditions, READY).filter(|ready| ready.reason == reason::INSTALLING);
@@ -374,7 +375,7 @@ fn installing_for(observed: &Observed, now: Timestamp) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-/// Returns the time since the last change of the condition `Ready`, or zero if the Workspace is ready.
+/// Returns the time since the condition `Ready` last changed, or zero if the Workspace is ready.
 fn not_ready_for(observed: &Observed, now: Timestamp) -> Duration {
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let waiting = find(conditions, READY).filter(|ready| ready.status != "True");
@@ -389,8 +390,8 @@ fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
         .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
 }
 
-/// Selects the action for a pod that is being deleted. The finalizer of a completed run would block the deletion, so
-/// the action removes the finalizer.
+/// Selects the action for a pod that is being deleted. Removes the finalizer if the run has completed, because the
+/// finalizer would block the deletion.
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
         Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),

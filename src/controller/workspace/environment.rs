@@ -1,8 +1,8 @@
 //! Builds the environment of the `pulumi` container and of each run.
 //!
-//! Each run reads the values from the mounted Secrets and ConfigMaps, so that a changed value takes effect in the next
-//! run of the same pod. The environment of the container contains the values at the start of the container. Interactive
-//! shells use the environment of the container.
+//! Each run reads the values from the mounted Secrets and ConfigMaps, so that a changed value takes effect in the
+//! next run in the same pod. The container environment contains the values from the start of the container.
+//! Interactive shells use the container environment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +25,13 @@ struct KeyOf<'a> {
     key: &'a str,
 }
 
-/// Environment that the spec of a Workspace defines for the `pulumi` container.
+/// Environment that a Workspace spec defines for the `pulumi` container.
 pub(super) struct Desired {
     env: Vec<Value>,
     env_from: Vec<Value>,
 }
 
-/// Returns the environment that the spec of a Workspace defines, including its `podTemplate`.
+/// Returns the environment that a Workspace spec defines, including its `podTemplate`.
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<Desired, SpecError> {
     let container = json!({"name": PULUMI_CONTAINER, "env": spec.env, "envFrom": spec.env_from});
     let generated = json!({"spec": {"containers": [container]}});
@@ -66,8 +66,8 @@ impl Desired {
     }
 }
 
-/// Returns the mount directory of each Secret and ConfigMap, by object such as `Secret/aws`. Returns an empty map if
-/// the environment is invalid.
+/// Returns the mount directory of each Secret and ConfigMap. The map keys are objects such as `Secret/aws`. Returns
+/// an empty map if the environment is invalid.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     let Ok(environment) = desired(spec) else { return BTreeMap::new() };
     let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
@@ -96,8 +96,8 @@ fn is_optional(entry: &Value, pointers: &[&str]) -> bool {
     pointers.iter().any(|pointer| entry.pointer(pointer) == Some(&Value::Bool(true)))
 }
 
-/// Makes all references optional, so that the pod starts even if objects are missing. Instead, each run waits for
-/// missing objects.
+/// Makes all references optional, so that the pod starts even if referenced objects are missing. Each run waits for
+/// the missing objects instead.
 pub(super) fn make_optional(container: &mut Value) {
     let references = [
         ("env", ["/valueFrom/secretKeyRef", "/valueFrom/configMapKeyRef"]),
@@ -114,19 +114,19 @@ pub(super) fn make_optional(container: &mut Value) {
     }
 }
 
-/// Returns the environment of a run: literal values, and the paths of files with values from Secrets and ConfigMaps.
-/// Later entries take precedence.
+/// Returns the environment of a run. The environment contains literal values, and the paths of files that contain
+/// values from Secrets and ConfigMaps. Later entries take precedence.
 ///
-/// The result does not contain values that only Kubernetes can resolve: fields of the pod, and literals that reference
-/// other variables. The result also does not contain optional values, because a run fails if a file is missing. A run
-/// inherits all these values from the environment of the container.
+/// The environment excludes values that only Kubernetes can resolve, such as pod fields and literals that reference
+/// other variables. It also excludes optional values, because a run fails if a file is missing. A run inherits all
+/// these values from the container environment.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter_map(from_env_from_source);
     Ok(from.chain(desired.env.iter().filter_map(from_env_entry)).collect())
 }
 
-/// Converts an `envFrom` entry, which defines a variable for each key of a Secret or ConfigMap. Returns `None` for an
+/// Converts an `envFrom` entry, which defines a variable for each key in a Secret or ConfigMap. Returns `None` for an
 /// optional entry.
 fn from_env_from_source(from: &Value) -> Option<EnvironmentVariable> {
     if is_optional(from, &OPTIONAL_SOURCES) {
@@ -205,8 +205,9 @@ pub(super) fn has_name(item: &Value, name: &str) -> bool {
     item.get("name").and_then(Value::as_str) == Some(name)
 }
 
-/// Returns the objects that the environment and the configuration of the Pulumi stack `stack` reference, without
-/// duplicates and without optional references. Ignores an invalid environment, because the Workspace reports the error.
+/// Returns the objects that the environment and the configuration of the Pulumi stack `stack` reference. The result
+/// contains no duplicates and no optional references. Ignores an invalid environment, because the Workspace reports
+/// the error.
 pub fn references(spec: &WorkspaceSpec, stack: Option<&str>) -> Vec<Reference> {
     let environment = required(spec).unwrap_or_default();
     let configuration = stack.map(|stack| config::required(spec, stack)).unwrap_or_default();

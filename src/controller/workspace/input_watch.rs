@@ -1,8 +1,8 @@
-//! Watches Secrets and ConfigMaps with the watch label of Flux. A run reads only mounted values, and the kubelet mounts
-//! a changed value with a delay. After a change to an object, the controller therefore polls, at a short interval, the
-//! agents of the Workspaces that mount the object. The polls end when the agents report the change or a timeout
-//! expires. The watches receive only metadata. Without the permission to watch, the controller polls the agents at the
-//! normal interval.
+//! Watches Secrets and ConfigMaps that have the Flux watch label. A run reads only mounted values, and the kubelet
+//! mounts a changed value with a delay. After an object has changed, the controller therefore polls the agents of all
+//! Workspaces that mount the object, at a short interval. The controller stops polling when the agents report the
+//! change or a timeout expires. The watches receive only metadata. Without permission to watch, the controller polls
+//! the agents at the normal interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -26,10 +26,11 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
-/// Timeout of the polls at the short interval after a change. The kubelet syncs each pod about once a minute.
+/// Time for which the controller polls at the short interval after a change. The kubelet syncs each pod about once a
+/// minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
-/// Minimum poll interval after a change. Between the minimum and the maximum, the interval is a quarter of the time
-/// since the change.
+/// Minimum poll interval after a change. The interval is a quarter of the time since the change, limited to the
+/// minimum and the maximum.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum poll interval after a change.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
@@ -40,14 +41,14 @@ const REFUSED_RETRY: Duration = Duration::from_secs(5 * 60);
 /// Namespace and name of an object.
 type Key = (String, String);
 
-/// Objects that Workspaces mount, and changes that the kubelet has not mounted yet. Cheap to clone. All clones share
-/// the same state.
+/// Objects that Workspaces mount, and changes that the kubelet has not mounted yet. Clones are cheap and share the
+/// same state.
 #[derive(Clone)]
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Objects that each Workspace mounts. The lock is held only for short critical sections and never across an
+    /// Objects that each Workspace mounts. Hold the lock only for short critical sections, and never across an
     /// `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
 }
@@ -56,7 +57,7 @@ struct Shared {
 #[derive(Default)]
 struct Mounts {
     objects: BTreeSet<String>,
-    /// Objects with a change that the kubelet has not mounted yet, and the time of the change.
+    /// Objects whose last change the kubelet has not mounted yet, and the time of that change.
     pending: HashMap<String, Instant>,
 }
 
@@ -152,7 +153,7 @@ impl InputWatch {
         }
     }
 
-    /// Returns the delay until the next poll of the agent, or `None` if the kubelet has mounted all changes.
+    /// Returns the delay before the next poll, or `None` if the kubelet has mounted all changes.
     pub(super) fn next_poll(&self, namespace: &str, name: &str) -> Option<Duration> {
         let mut mounts = self.lock();
         let known = mounts.get_mut(&(namespace.to_owned(), name.to_owned()))?;
@@ -160,7 +161,7 @@ impl InputWatch {
         known.pending.values().map(|since| (since.elapsed() / 4).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)).min()
     }
 
-    /// Removes the state of a deleted Workspace.
+    /// Removes a deleted Workspace from the watch.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
@@ -170,8 +171,8 @@ impl InputWatch {
     }
 }
 
-/// Last observed resource version of each labeled object of a kind. A restarted watch lists all objects again, and the
-/// versions show which objects have changed.
+/// Last observed resource version of each labeled object of one kind. When a restarted watch lists all objects again,
+/// the versions show which objects have changed.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,
@@ -182,7 +183,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the object that an event reports as changed. Ignores deleted objects and the objects in the first list.
+    /// Returns the object that an event reports as changed. Ignores deleted objects and the objects in the initial
+    /// list.
     fn changed<K: Resource<DynamicType = ()>>(&mut self, event: Event<PartialObjectMeta<K>>) -> Option<Key> {
         match event {
             Event::Init => self.listed.clear(),
@@ -208,9 +210,9 @@ impl Seen {
         None
     }
 
-    /// Waits until the API server permits a list of the objects. The watch starts after this wait, because a watch
-    /// would log each rejection. This function logs only the first rejection, because the permission can be missing on
-    /// purpose.
+    /// Waits until the API server permits listing the objects. The watch starts only after this wait, because a watch
+    /// would log each rejection. This function logs only the first rejection, because an administrator can omit the
+    /// permission on purpose.
     async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,

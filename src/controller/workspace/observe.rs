@@ -1,4 +1,4 @@
-//! Reads the state for a step of a Workspace reconciliation from the API server and from the agent in the pod.
+//! Reads the state that a step of a Workspace reconciliation needs from the API server and from the agent in the pod.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 use crate::source::{Origin, Unavailable};
 
-/// Maximum number of minor versions between an agent and a newer controller.
+/// Maximum number of minor versions that an agent can be older than the controller.
 const SUPPORTED_MINOR_VERSIONS: u64 = 2;
 
 /// State at the start of a step.
@@ -41,12 +41,12 @@ pub(super) struct Observed {
     pub desired: Result<DesiredState, Unavailable>,
     pub service: PartState,
     pub tls: PartState,
-    /// State of the Secret with the certificate of the pod that the Workspace has taken from a pool.
+    /// State of the Secret that contains the certificate for the pod that the Workspace has taken from a pool.
     pub pooled_tls: PartState,
     /// State of the PodDisruptionBudget.
     pub budget: PartState,
     pub stateful_set: PartState,
-    /// Outdated objects that another client changes after each apply, so that the controller delays the next apply.
+    /// Outdated objects that another client changes after each apply. The controller therefore delays the next apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
     /// State of the pod in `status.pooledPod`.
@@ -58,7 +58,7 @@ pub(super) struct Observed {
     pub start_event: Option<StartEvent>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
-    /// Whether the version of the agent is no longer supported, or is too old for a pending run.
+    /// Whether the controller no longer supports the agent version, or the agent is too old for a pending run.
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
@@ -75,7 +75,7 @@ pub(super) struct DesiredState {
     pub policy_packs: Vec<DesiredPack>,
 }
 
-/// Update with a bound run whose end is not recorded.
+/// Update whose run is bound but has no recorded result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OpenRun {
     pub name: String,
@@ -100,7 +100,7 @@ impl Agent {
 }
 
 impl Observed {
-    /// Returns the first object that has the name of an object of the Workspace, but is not part of the Workspace.
+    /// Returns the first object that has the name of a Workspace object but does not belong to the Workspace.
     pub(super) fn foreign(&self) -> Option<String> {
         let name = self.workspace.name_any();
         let object = names::workspace_object(&name);
@@ -115,7 +115,7 @@ impl Observed {
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }
 
-    /// Returns the name of the Update of an open run or, if the Update is unknown, the UID of the Update.
+    /// Returns the name of the Update that has an open run. If that Update is unknown, returns its UID.
     pub(super) fn open_run(&self) -> Option<String> {
         let operation = match &self.agent {
             Agent::Responded(reply) if !reply.open_operation.is_empty() => Some(&reply.open_operation),
@@ -153,7 +153,7 @@ impl Observed {
         reply.policy_packs.iter().find(|state| state.artifact == artifact)
     }
 
-    /// Returns the source that the agent is installing, and the state of the installation.
+    /// Returns the source that the agent is installing, and the installation state.
     pub(super) fn candidate(&self) -> Option<(ArtifactReference, &Candidate)> {
         let Agent::Responded(reply) = &self.agent else {
             return None;
@@ -163,15 +163,16 @@ impl Observed {
     }
 }
 
-/// Converts an artifact that the agent reports. The result has no revision. Returns `None` if the digest is invalid.
+/// Converts an artifact that the agent reports. Returns `None` if the digest is invalid. The agent does not report
+/// the revision, so the result has no revision.
 fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     let digest = artifact.digest.parse().ok()?;
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of an agent of the Pulumi Kubernetes Operator. Returns `Unreachable` if the agent may still be
-/// executing a run, in order to delay the deletion of the pod. The run can end during the delay, because the agent ends
-/// its run when the operator stops.
+/// Returns the state of an agent of the Pulumi Kubernetes Operator. If that agent may still be executing a run,
+/// returns `Unreachable`, so that the controller delays the deletion of the pod. The run can end during the delay,
+/// because the agent ends its run when the operator stops.
 fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(
@@ -182,8 +183,8 @@ fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     }
 }
 
-/// Reads the complete state. Returns `None` if the Workspace does not exist. `listed` is the Workspace if its current
-/// version is already known.
+/// Reads the complete state. Returns `None` if the Workspace does not exist. `listed` is the Workspace if the caller
+/// already has its current version.
 pub(super) async fn observe(
     namespace: &str,
     name: &str,
@@ -268,7 +269,7 @@ async fn workspace_and_pod(
     Ok(Some((workspace, pod)))
 }
 
-/// Returns the template of the pool from which the Workspace can take a pod. An awake Workspace takes no further pod.
+/// Returns the template of the pool from which the Workspace can take a pod. An awake Workspace takes no other pod.
 fn pool_template(workspace: &Workspace, desired: Option<&DesiredState>, context: &Context) -> Option<PoolTemplate> {
     let may_take = workspace.is_asleep() && context.pool.is_enabled();
     let desired = desired.filter(|_| may_take || workspace.pooled_pod().is_some())?;
@@ -276,8 +277,8 @@ fn pool_template(workspace: &Workspace, desired: Option<&DesiredState>, context:
     PoolTemplate::of(&desired.rendered, desired.source.is_in_pod(), authority.bundle_pem())
 }
 
-/// Returns the objects and the source that the spec requests. `origin` is the origin of the bytes, if the caller has
-/// already resolved it.
+/// Returns the objects and the source that the spec requests. `origin` specifies how to obtain the source, if the
+/// caller has already resolved it.
 fn desired(
     name: &str,
     namespace: &str,
@@ -314,14 +315,14 @@ fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<
     updates.iter().any(|update| waits(update) && required_protocol_version(update, workspace) > reply.protocol_version)
 }
 
-/// Returns whether the source requires no bytes, or the store contains the bytes and the namespace can use them.
+/// Returns whether the source requires no bytes, or the store contains the bytes and the namespace may use them.
 fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool {
     desired.source.is_in_pod() || context.artifacts.is_granted(&desired.source.artifact.digest, namespace)
 }
 
-/// Returns the open runs of a Workspace whose pod has the finalizer of a run. If the cache contains no open run, reads
-/// from the API server the Update that last marked the pod. A stale cache could otherwise cause the release of the pod
-/// during the run.
+/// Returns the open runs of a Workspace whose pod has the finalizer of a run. If the cache contains no open run,
+/// reads the Update that last marked the pod from the API server. Otherwise, the controller could release the pod
+/// during a run because of a stale cache.
 async fn open_runs_in(
     pod: &PodState,
     updates: &[Arc<Update>],
@@ -338,7 +339,7 @@ async fn open_runs_in(
     Ok(open_runs(&live.map(Arc::new).into_iter().collect::<Vec<_>>()))
 }
 
-/// Returns the open runs of a Workspace according to its Updates.
+/// Returns the open runs that the Updates of a Workspace record.
 fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     let is_open = |update: &Update| {
         let status = update.status.as_ref();
@@ -348,9 +349,9 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// Returns whether the controller must call the agent. In a starting pod, the agent is reachable only in the init
-/// container `fetch`, or after the agent has opened its port. The controller calls the agent of an outdated pod even if
-/// the pod is not ready, because a run may be open in the pod.
+/// Returns whether the controller must call the agent. While the pod is starting, the agent is reachable only in the
+/// init container `fetch`, or after it has opened its port. The controller calls the agent in an outdated pod even if
+/// the pod is not ready, because the pod may have an open run.
 fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
     let outdated = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
     let deleted = workspace.metadata.deletion_timestamp.is_some();
@@ -361,13 +362,14 @@ fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Re
     !pod.terminating && (runs || fetches || opens())
 }
 
-/// Returns whether the agent of a starting pod has opened its port.
+/// Returns whether the agent in a starting pod has opened its port.
 fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
     let ip = pod.ip.as_ref().and_then(|ip| ip.parse().ok());
     ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
 }
 
-/// Returns the status request for the agent, with the mounted files and directories that the agent checks for changes.
+/// Returns the status request for the agent. The request contains the mounted files and directories that the agent
+/// checks for changes.
 fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
     let mounted = environment::directories(&workspace.spec);
     let request = StatusRequest {
@@ -392,7 +394,7 @@ async fn call_agent(
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace: namespace.to_owned() };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
-        // An agent in a pod that is not ready may not have started yet.
+        // If the pod is not ready, the agent may not have started yet.
         Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
         Err(error) => (Agent::Unreachable(error.to_string()), None),
     }
@@ -407,8 +409,8 @@ async fn status(
     Ok((client.status_with_inputs(request).await?, client))
 }
 
-/// Returns whether the version of an agent is no longer supported. The controller keeps newer agents and agents with an
-/// unknown version, so that a rollback of the controller does not replace all pods.
+/// Returns whether the controller no longer supports the agent version. The controller keeps agents whose version is
+/// newer or unknown, so that a rollback of the controller does not replace all pods.
 fn is_too_old(agent: &str, own: &str) -> bool {
     match (major_and_minor(agent), major_and_minor(own)) {
         (Some((agent_major, _)), Some((own_major, _))) if agent_major != own_major => agent_major < own_major,

@@ -1,5 +1,5 @@
-//! Generates the pod template and defines the security profiles. A later step merges the `podTemplate` of the user into
-//! the generated template. All functions are pure.
+//! Generates the pod template and defines the security profiles. A later step merges the user-defined `podTemplate`
+//! into the generated template. All functions are pure.
 
 use std::collections::BTreeSet;
 
@@ -24,21 +24,20 @@ const TLS_VOLUME: &str = "tls";
 const BINARY_IN_IMAGE: &str = "/pulumi-controller";
 /// Path of the agent binary in the pod.
 const BINARY_IN_POD: &str = "/share/bin/pulumi-controller";
-/// Path of the project. The init container `bootstrap` creates the path as a symbolic link, or the init containers of
-/// the user create a directory.
+/// Path of the project. The path is either a symbolic link that the init container `bootstrap` creates, or a
+/// directory that user-defined init containers create.
 const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// Default termination grace period of Kubernetes, in seconds.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
-/// Maximum number of failed startup probes: one hour at one probe per second. A pod that does not start within one hour
-/// has a broken image.
+/// Maximum number of failed startup probes. With one probe per second, the limit is one hour. If a pod does not start
+/// within one hour, its image is broken.
 const MAX_STARTUP_PROBES: u32 = 3600;
-/// Default memory request of a workspace pod. A pod without a run used 7 MiB in a measurement. The request does not
-/// include the memory of a run, because only a limited number of pods on a node execute a run at the same time.
+/// Default memory request of a workspace pod. An idle pod used 7 MiB in a measurement. The request excludes the
+/// memory for a run, because few pods on a node execute runs at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Environment variable with the termination grace period for the agent, in seconds.
+/// Environment variable that passes the termination grace period in seconds to the agent.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
-/// Suffix of the tag of an image that runs as a non-root user. The image with the same tag, but without the suffix,
-/// runs as root.
+/// Tag suffix of an image that runs as a non-root user. The image whose tag has no suffix runs as root.
 const NONROOT: &str = "-nonroot";
 
 /// Returns the generated pod template.
@@ -75,19 +74,19 @@ pub(super) fn pulumi_container(template: &mut Value) -> Option<&mut Value> {
 }
 
 /// Passes the grace period of the merged template to the agent, so that the agent can end a run before the kubelet
-/// kills the agent.
+/// kills the container.
 pub(super) fn set_grace_period(template: &mut Value) {
     let grace = template.pointer("/spec/terminationGracePeriodSeconds").filter(|grace| !grace.is_null());
     let grace = grace.map_or(Some(KUBERNETES_GRACE_SECONDS), Value::as_u64);
     let environment = pulumi_container(template).and_then(|container| container.get_mut("env"));
     let Some(environment) = environment.and_then(Value::as_array_mut) else { return };
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
-    // The pod gets no variable for an invalid grace period, because the API server rejects the pod anyway.
+    // If the grace period is invalid, the container has no variable, because the API server rejects the pod anyway.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Sets the variable with the path of the environment file of the CLI in all containers. Replaces the value of the
-/// user, because the agent reads only the file at this path.
+/// Sets the environment variable that contains the path of the CLI's environment file in all containers. Overrides a
+/// user-defined value, because the agent reads only the file at this path.
 pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {
         let containers = template.pointer_mut(list).and_then(Value::as_array_mut);
@@ -101,7 +100,7 @@ pub(super) fn set_env_file(template: &mut Value) {
     }
 }
 
-/// Sets the name of the Secret with the certificate of the agent.
+/// Sets the name of the Secret that contains the agent's certificate.
 pub(super) fn set_tls_secret(template: &mut Value, secret: &str) {
     let volumes = template.pointer_mut("/spec/volumes").and_then(Value::as_array_mut);
     let volume = volumes.into_iter().flatten().find(|volume| has_name(volume, TLS_VOLUME));
@@ -118,7 +117,7 @@ pub(super) fn annotate(template: &mut Value, revision_hash: &str) {
 }
 
 /// Returns the init container that copies the agent binary and creates the working directory. Without this init
-/// container, the container runtime would create the working directory as root. If the init containers of the user
+/// container, the container runtime would create the working directory as root. If user-defined init containers
 /// provide the project, they create the working directory instead.
 fn bootstrap(settings: &PodSettings, source: &DesiredSource) -> Value {
     let mut role = vec!["bootstrap", "--to", BINARY_IN_POD];
@@ -166,20 +165,20 @@ fn pulumi(
 ) -> Value {
     let own = own_environment();
     // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. The container omits
-    // variables of the user with the same names, because the API server rejects duplicate names.
+    // user-defined variables with the same names, because the API server rejects duplicate names.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
     let mut container = json!({
         "name": PULUMI_CONTAINER,
         "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
-        // The working directory is for commands in `kubectl exec`. The agent uses another directory.
+        // Commands that users run with `kubectl exec` start in this directory. The agent uses another directory.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
         "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
-        // The container has no liveness probe, because a throttled pod must not lose its run. The startup probe runs
-        // every second, so that the kubelet detects a started agent early. After its success, the readiness probe runs
-        // at a longer interval.
+        // The container has no liveness probe, because the kubelet must not interrupt the run of a throttled
+        // container. The startup probe runs every second, so that the kubelet detects a started agent early. After
+        // the startup probe has succeeded, the readiness probe runs at a longer interval.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": AGENT_HEALTH_PORT},
             "periodSeconds": 1,
@@ -205,9 +204,9 @@ fn pulumi(
     container
 }
 
-/// Returns the generated variables. The `POD_…` variables identify the pod for the agent. `PWD` contains the path of
-/// the project for the CLI in `kubectl exec`, because the CLI would otherwise use the target of the symbolic link as
-/// its working directory.
+/// Returns the generated environment variables. The `POD_…` variables identify the pod to the agent. `PWD` contains
+/// the project path for CLI commands that users run with `kubectl exec`. Without `PWD`, the CLI would use the target
+/// of the symbolic link as its working directory.
 pub(super) fn own_environment() -> Vec<Value> {
     vec![
         field_variable("POD_NAME", "metadata.name"),
@@ -225,8 +224,8 @@ fn field_variable(name: &str, path: &str) -> Value {
     json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
 }
 
-/// Returns the resources from the spec. Adds a memory request if the spec contains neither a request nor a limit for
-/// memory.
+/// Returns the resources from the spec. Adds a memory request if the spec contains neither a memory request nor a
+/// memory limit.
 fn resources(desired: Option<&Value>) -> Value {
     let mut resources = desired.filter(|desired| desired.is_object()).cloned().unwrap_or_else(|| json!({}));
     // Kubernetes uses the limit as the request if only a limit is set.
@@ -253,7 +252,8 @@ fn requests(resources: &mut Value) -> Option<&mut serde_json::Map<String, Value>
 
 fn mounts(mounted: &BTreeSet<Mounted<'_>>) -> Value {
     let mut mounts = vec![share_mount(), tls_mount()];
-    // The container mounts complete directories, because the kubelet does not update a single mounted file (`subPath`).
+    // The container mounts entire directories, because the kubelet does not update individually mounted files
+    // (`subPath`).
     mounts.extend(
         mounted
             .iter()
@@ -267,8 +267,8 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
         json!({"name": SHARE_VOLUME, "emptyDir": {}}),
         json!({"name": TLS_VOLUME, "secret": {"secretName": workspace_tls_secret(name), "optional": false}}),
     ];
-    // The volumes are optional, so that the pod starts even if an object is missing. A run that requires the object
-    // waits and reports the missing object.
+    // The volumes are optional, so that the pod starts even if a referenced object is missing. A run that requires
+    // the object waits and reports the missing object.
     volumes.extend(mounted.iter().map(|mounted| match mounted {
         Mounted::Secret(secret) => {
             json!({"name": volume_name(*mounted), "secret": {"secretName": secret, "optional": true}})
@@ -278,9 +278,9 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns the name of a volume with a hash of the name of the object. The name of the object is not always a valid
-/// volume name, because it can be 253 characters long and contain dots. A volume name is limited to 63 characters
-/// without dots.
+/// Returns a volume name that contains a hash of the object name. An object name is not always a valid volume name:
+/// object names can contain dots and have up to 253 characters, but a volume name is limited to 63 characters without
+/// dots.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),
@@ -302,7 +302,7 @@ pub(super) enum SecurityProfile {
     /// Pod Security Standard `restricted`.
     #[default]
     Restricted,
-    /// Pod Security Standard `baseline`. The container runs as the user of the image.
+    /// Pod Security Standard `baseline`. The container runs as the user that the image specifies.
     Baseline,
 }
 
@@ -346,7 +346,7 @@ impl SecurityProfile {
     }
 }
 
-/// Returns the security context of a container for the Pod Security Standard `restricted`.
+/// Returns the container security context that the Pod Security Standard `restricted` requires.
 pub(super) fn restricted() -> Value {
     json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
 }

@@ -1,4 +1,4 @@
-//! Reads the state of a workspace pod, and the reason why a pod does not start.
+//! Reads the state of a workspace pod, and the reason why the pod does not start.
 
 use std::time::Duration;
 
@@ -16,25 +16,25 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons of containers in the state `waiting` during a normal start of a pod.
+/// Reasons of waiting containers while a pod starts normally.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-/// Path of the agent in the pods of the Pulumi Kubernetes Operator.
+/// Path of the agent in pods that the Pulumi Kubernetes Operator created.
 const PKO_AGENT: &str = "/share/agent";
-/// Word in the message of the scheduler about a resource request that no node can satisfy.
+/// Word in the scheduler's message about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
-/// Reason of the event about the pull of an image.
+/// Reason of the event that reports an image pull.
 const PULLING: &str = "Pulling";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Maximum length of a message from a container, in bytes.
 const MAX_MESSAGE: usize = 2048;
 /// Delay before the controller reads events about a missing pod, in seconds.
 const NO_POD_SECONDS: i64 = 4;
-/// Minimum age of a pod that has not started before the controller reads its events, in seconds.
+/// Age in seconds after which the controller reads the events of a pod that has not started.
 const SLOW_START_SECONDS: i64 = 40;
-/// Maximum age of an event, in seconds. Older events are irrelevant, because the StatefulSet controller retries after
+/// Maximum age of an event in seconds. Older events are irrelevant, because the StatefulSet controller retries after
 /// at most 1000 seconds and then reports a persistent problem again.
 const OLD_SECONDS: i64 = 1200;
-/// Maximum number of events that the controller reads for an object. Kubernetes clients limit the rate of events per
+/// Maximum number of events that the controller reads per object. Kubernetes clients rate-limit the events of an
 /// object, so more events are unlikely.
 const MAX_EVENTS: u32 = 200;
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub(super) struct PodState {
     pub name: String,
     pub uid: String,
     pub ip: Option<String>,
-    /// Hash of the user inputs at the creation of the pod.
+    /// Hash of the user-defined inputs from which the pod was created.
     pub revision_hash: Option<String>,
     /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which uses a different protocol.
     pub has_pko_agent: bool,
@@ -61,11 +61,11 @@ pub(super) struct PodState {
     pub running: bool,
     /// Whether the `pulumi` container is ready.
     pub ready: bool,
-    /// Start time of the init container `fetch`, or `None` if the container is not running.
+    /// Start time of the running init container `fetch`, or `None` if the container is not running.
     pub fetching: Option<Timestamp>,
-    /// Name of the running init container of the user.
+    /// Name of the user-defined init container that is running.
     pub initializing: Option<String>,
-    /// Reason for a failed start of the pod, or `None` during a normal start.
+    /// Reason why the pod failed to start, or `None` if the pod starts normally.
     pub problem: Option<String>,
     /// Whether the pod does not start because no node meets its requirements.
     pub unschedulable: bool,
@@ -77,7 +77,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
     let container = status
         .and_then(|status| status.container_statuses.as_ref())
         .and_then(|containers| containers.iter().find(|container| container.name == PULUMI_CONTAINER));
-    // After the loss of a node, the states of its containers are outdated.
+    // If the node is lost, the container states are outdated.
     let over = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")));
     let runs = |container: &&ContainerStatus| !over && state(container).is_some_and(|state| state.running.is_some());
     let mut running_init =
@@ -142,7 +142,7 @@ fn problem(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Returns the condition `PodScheduled` of a pod if the scheduler has found no node.
+/// Returns the condition `PodScheduled` if the scheduler has found no node for the pod.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
@@ -171,7 +171,7 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
         return Some(failure(container, terminated));
     };
     let reason = waiting.reason.as_deref().filter(|reason| !ORDINARY_WAITING.contains(reason))?;
-    // The message about a crash loop contains only the backoff. The last termination contains the cause.
+    // The message of a crash loop contains only the backoff. The last termination state contains the cause.
     let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     Some(match last.filter(|_| reason == CRASH_LOOP) {
         Some(last) => failure(container, last),
@@ -180,14 +180,14 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
 }
 
 /// Returns the last failure of an init container that is running again. The status reports the failure until a retry
-/// succeeds. Otherwise, the message would change with each retry.
+/// succeeds, because the message would otherwise change with each retry.
 fn last_failure(container: &ContainerStatus) -> Option<String> {
     state(container)?.running.as_ref()?;
     let last = container.last_state.as_ref()?.terminated.as_ref()?;
     (last.exit_code != 0).then(|| failure(container, last))
 }
 
-/// Describes a failure with a text that stays the same during the next retry.
+/// Describes a failure with a message that remains the same during the next retry.
 fn failure(container: &ContainerStatus, last: &ContainerStateTerminated) -> String {
     let is_repeated = container.restart_count > 0 || state(container).is_some_and(|state| state.terminated.is_none());
     if is_repeated { with_message(CRASH_LOOP, Some(&describe_end(last))) } else { describe_end(last) }
@@ -233,14 +233,13 @@ fn with_message(reason: &str, message: Option<&str>) -> String {
 pub(super) enum StartEvent {
     /// Problem that Kubernetes reports, such as an exceeded quota.
     Warning(String),
-    /// Slow step of a normal start, such as the pull of an image.
+    /// Slow step of a normal pod start, such as an image pull.
     Step(String),
 }
 
 /// Returns the newest event of the StatefulSet if the pod is missing, or the newest event of a pod that has not
 /// started. Returns `None` if the event is irrelevant, or if `NO_POD_SECONDS` or `SLOW_START_SECONDS` have not passed
-/// yet. Only events report exceeded quotas, Pod Security violations, failed mounts of volumes, and the pull of an
-/// image.
+/// yet. Only events report exceeded quotas, Pod Security violations, failed volume mounts and image pulls.
 pub(super) async fn find_start_event(
     workspace: &Workspace,
     stateful_set_uid: Option<&str>,
@@ -249,7 +248,7 @@ pub(super) async fn find_start_event(
     now: Timestamp,
 ) -> Result<Option<StartEvent>, ReconcileError> {
     let uid = match (stateful_set_uid, pod) {
-        // The status of a Workspace that is being deleted does not report why its pod does not start.
+        // The status of a deleted Workspace does not report why the pod does not start.
         _ if workspace.metadata.deletion_timestamp.is_some() => None,
         (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
         (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
@@ -271,8 +270,8 @@ pub(super) async fn find_start_event(
     Ok(newest_event(&events, now))
 }
 
-/// Returns the newest event if the event is a warning or reports the pull of an image. A normal event after a warning
-/// shows that the problem is resolved.
+/// Returns the newest event if it is a warning or reports an image pull. A normal event after a warning shows that
+/// the problem is resolved.
 fn newest_event(events: &[Event], now: Timestamp) -> Option<StartEvent> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);

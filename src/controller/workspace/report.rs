@@ -15,23 +15,24 @@ use crate::pulumi::cli;
 use crate::rpc::proto::{Candidate, InteractiveSession, PolicyPackState};
 use crate::source::Unavailable;
 
-/// Requeue interval of states that normally end with a watch event. The requeue is necessary only if a watch event is
-/// lost.
+/// Requeue interval for a state that normally ends with a watch event. The requeue is necessary only if a watch event
+/// is lost.
 const FALLBACK_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval while the API server rejects an object, or while another client prevents the replacement of the
-/// pod. No watch reports a change to the cause, such as an admission policy.
+/// Requeue interval while the API server rejects an object, or while another client prevents the controller from
+/// replacing the pod. The controller does not watch the cause, such as an admission policy.
 pub(super) const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(3 * 60);
-/// Requeue interval of states that change without a watch event, such as an unreachable agent.
+/// Requeue interval for a state that changes without a watch event, such as an unreachable agent.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum and maximum poll interval while the pod does not exist. The watch of pods reports a new pod, so a poll only
-/// finds the reason why the pod is missing. The intervals are long, because many Workspaces can wait at the same time.
+/// Minimum and maximum poll interval while the pod does not exist. The pod watch reports a new pod, so the controller
+/// polls only to find the reason why the pod is missing. The intervals are long, because many Workspaces can be
+/// waiting at the same time.
 const NO_POD_POLL_INTERVALS: (Duration, Duration) = (POLL_INTERVAL, Duration::from_secs(60));
-/// Divisor of the poll interval while the pod does not exist. The interval is the waiting time divided by this number.
+/// Divisor that computes the poll interval from the waiting time while the pod does not exist.
 const NO_POD_POLL_DIVISOR: u32 = 2;
 /// Minimum and maximum poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// Divisor of the poll interval. The interval is the time since the start of the installation divided by this number,
-/// within the bounds of [`INSTALL_POLL_INTERVALS`].
+/// Divisor that computes the poll interval from the time since the installation started. The result is limited to
+/// [`INSTALL_POLL_INTERVALS`].
 const INSTALL_POLL_DIVISOR: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
@@ -57,7 +58,7 @@ pub enum State {
     Stalled,
 }
 
-/// State for the status, and the requeue interval.
+/// State to report in the status, and the requeue interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub state: State,
@@ -73,8 +74,8 @@ impl Report {
         Self { state: State::Ready, reason: reason::SUCCEEDED, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that the Workspace is sleeping. A sleeping Workspace is ready, because the next run requires no action
-    /// by a user.
+    /// Reports that the Workspace is sleeping. A sleeping Workspace is ready, because the next run requires no user
+    /// action.
     pub(super) fn sleeping(since: Timestamp) -> Self {
         let message = format!("sleeping since {}; the next run creates the pod", conditions::time(since));
         Self { state: State::Ready, reason: reason::SLEEPING, message, again: Some(SLEEP_CHECK_INTERVAL) }
@@ -88,7 +89,7 @@ impl Report {
         Self::working(reason::WAKING, format!("taking pod {pod} from the pool: {why}"), POLL_INTERVAL)
     }
 
-    /// Reports that the kubelet has not mounted the inputs key of the Workspace in a pod from a pool yet.
+    /// Reports that the kubelet has not mounted the Workspace's inputs key in the pod from a pool yet.
     pub(super) fn mounting() -> Self {
         let message = "waiting for the kubelet to update the mounted Secrets and ConfigMaps".to_owned();
         Self::working(reason::INSTALLING, message, MOUNT_POLL_INTERVAL)
@@ -98,7 +99,7 @@ impl Report {
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: None }
     }
 
-    /// Reports that the version of the CLI in the image is not supported.
+    /// Reports that the controller does not support the CLI version in the image.
     pub(super) fn cli_too_old(version: &str) -> Self {
         let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
         let (major, minor) = cli::OLDEST;
@@ -110,14 +111,14 @@ impl Report {
         Self { state: State::Stalled, reason, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that an object with a required name exists but is not part of the Workspace. The controller polls the
-    /// object, because no watch reports its deletion.
+    /// Reports that an object with the required name exists but does not belong to the Workspace. The controller
+    /// polls the object, because no watch reports that the object is deleted.
     pub(super) fn foreign(object: &str) -> Self {
         let message = format!("{object} exists and is not part of this Workspace: delete it or rename the Workspace");
         Self { state: State::Stalled, reason: reason::SPEC_INVALID, message, again: Some(AGENT_STATUS_INTERVAL) }
     }
 
-    /// Reports that the pod does not exist. `waiting` is the time since the last change of the condition `Ready`.
+    /// Reports that the pod does not exist. `waiting` is the time since the condition `Ready` last changed.
     pub(super) fn no_pod(event: Option<&StartEvent>, waiting: Duration) -> Self {
         let (min, max) = NO_POD_POLL_INTERVALS;
         let again = (waiting / NO_POD_POLL_DIVISOR).clamp(min, max);
@@ -143,7 +144,7 @@ impl Report {
         }
     }
 
-    /// Reports that the init containers of the user are running after the delivery of the source.
+    /// Reports that the user-defined init containers are running after the source has been delivered.
     pub(super) fn initializing(pod: &str, container: Option<&str>) -> Self {
         let what = container.map_or_else(
             || "waiting for its init containers".to_owned(),
@@ -177,7 +178,7 @@ impl Report {
     }
 
     /// Reports that an interactive session delays the deletion of the pod. The controller polls the agent, because no
-    /// watch reports the end of the session.
+    /// watch reports when the session ends.
     pub(super) fn pod_waits_for_session(why: &'static str, pod: &str, session: &InteractiveSession) -> Self {
         Self::working(why, format!("waiting for {} to end before deleting pod {pod}", describe(session)), POLL_INTERVAL)
     }
@@ -187,7 +188,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, POLL_INTERVAL)
     }
 
-    /// Adds to the message that runs wait for the end of the interactive session.
+    /// Adds to the message that runs wait until the interactive session ends.
     pub(super) fn with_session(self, session: &InteractiveSession) -> Self {
         let message = format!("{}; runs wait for {} to end", self.message, describe(session));
         Self { message, again: Some(POLL_INTERVAL), ..self }
@@ -228,7 +229,8 @@ impl Report {
         }
     }
 
-    /// Reports missing objects. The installation of the source requires all objects that the environment references.
+    /// Reports that referenced objects are missing. The agent can install the source only if all objects that the
+    /// environment references exist.
     pub(super) fn reference_not_found(artifact: &ArtifactReference, waits: &str) -> Self {
         let message = format!("{waits}; required to install source {}", name(artifact));
         Self::failing(reason::REFERENCE_NOT_FOUND, message, FALLBACK_INTERVAL)
@@ -238,8 +240,8 @@ impl Report {
         Self::working(reason::INSTALLING, format!("installing source {}", name(artifact)), FALLBACK_INTERVAL)
     }
 
-    /// Reports the progress of the installation of a source after `elapsed`. The controller polls the agent, because
-    /// the agent sends no events about the installation.
+    /// Reports how far the installation of a source has progressed after `elapsed`. The controller polls the agent,
+    /// because the agent sends no events during the installation.
     pub(super) fn install_progress(artifact: &ArtifactReference, candidate: &Candidate, elapsed: Duration) -> Self {
         let name = name(artifact);
         if candidate.failure.is_empty() {
@@ -252,8 +254,8 @@ impl Report {
         Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL)
     }
 
-    /// Reports that the store does not contain a policy pack yet. The controller downloads the pack for the Stack that
-    /// requests it.
+    /// Reports that the store does not contain a policy pack yet. The controller downloads the pack when it
+    /// reconciles the Stack that requests the pack.
     pub(super) fn pack_missing(pack: &str) -> Self {
         let message = format!("waiting for policy pack {pack} to be fetched");
         Self::failing(reason::ARTIFACT_UNAVAILABLE, message, FALLBACK_INTERVAL)
@@ -264,7 +266,7 @@ impl Report {
         Self::working(reason::INSTALLING, message, FALLBACK_INTERVAL)
     }
 
-    /// Reports the progress of the installation of a policy pack after `elapsed`.
+    /// Reports how far the installation of a policy pack has progressed after `elapsed`.
     pub(super) fn pack_progress(pack: &str, state: &PolicyPackState, elapsed: Duration) -> Self {
         if !state.failure.is_empty() {
             let message =
@@ -281,7 +283,7 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)
     }
 
-    /// Reports missing objects that the installation of a policy pack requires.
+    /// Reports that objects that a policy pack requires are missing.
     pub(super) fn pack_reference_not_found(pack: &str, waits: &str) -> Self {
         let message = format!("{waits}; required to install policy pack {pack}");
         Self::failing(reason::REFERENCE_NOT_FOUND, message, FALLBACK_INTERVAL)
@@ -292,8 +294,8 @@ impl Report {
         Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)
     }
 
-    /// Reports a failed download of a source. If the URL is not allowed, only a change to the spec resolves the
-    /// problem.
+    /// Reports that the controller failed to download a source. If the URL is not allowed, only a change to the spec
+    /// resolves the problem.
     pub(super) fn artifact_not_fetched(artifact: &ArtifactReference, error: &FetchError) -> Self {
         let message = format!("failed to fetch source {}: {error}", name(artifact));
         match error {
@@ -307,7 +309,7 @@ impl Report {
         }
     }
 
-    /// Reports that the API server forbids an object of the Workspace, for example because of a quota.
+    /// Reports that the API server forbids creating an object of the Workspace, for example because of a quota.
     pub(super) fn forbidden(message: String) -> Self {
         Self::failing(reason::POD_FAILED, message, FALLBACK_INTERVAL)
     }
@@ -317,8 +319,8 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy with an
-    /// unknown message.
+    /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy whose
+    /// message the controller does not recognize.
     pub(super) fn rejected(message: String) -> Self {
         Self { again: Some(REJECTED_REQUEUE_INTERVAL), ..Self::stalled(message) }
     }
@@ -330,8 +332,7 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Adds to the message the objects whose next apply the controller delays. Limits the requeue interval to the
-    /// delay.
+    /// Adds the objects whose next apply is delayed to the message. Limits the requeue interval to the delay.
     pub(super) fn with_contested(self, contested: &Contested) -> Self {
         let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }
@@ -346,7 +347,8 @@ impl Report {
     }
 }
 
-/// Describes an interactive session on one line and with a limited length, because the agent is not trusted.
+/// Describes an interactive session on one line. The description has a limited length, because the agent is not
+/// trusted.
 fn describe(session: &InteractiveSession) -> String {
     let typed: String =
         session.command.chars().take(MAX_COMMAND).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,5 +1,4 @@
-//! Builds the status of a Workspace, and the events about changes to the conditions. No other module builds the
-//! conditions.
+//! Builds the status of a Workspace, and the events about changed conditions. No other module builds the conditions.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -23,16 +22,15 @@ use crate::rpc::proto::StatusReply;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::writes::WriteError;
 
-/// Maximum length of a project name in the CLI, in characters.
+/// Maximum length of a project name in characters, as in the Pulumi CLI.
 const MAX_PROJECT_NAME: usize = 100;
-/// Reason of the event about template fields that have no effect.
+/// Reason of the event that lists the template fields that have no effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
-/// Reason of the event about objects that another client changes after each apply.
+/// Reason of the event that lists the objects that another client changes after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
 
-/// Writes the reported state if it has changed. Returns the Workspace after the write, or `None` if the status was
-/// unchanged.
+/// Writes the reported state if it has changed. Returns the written Workspace, or `None` if the status was unchanged.
 pub(super) async fn write(
     observed: &Observed,
     report: &Report,
@@ -76,8 +74,8 @@ async fn write_status(
     Ok(written)
 }
 
-/// Returns an event about objects that another client changes after each apply, or `None` if the status already reports
-/// the same differences.
+/// Returns an event about objects that another client changes after each apply. Returns `None` if the status already
+/// reports the same differences.
 fn contested_event(observed: &Observed) -> Option<Event> {
     let contested = observed.contested.as_ref()?;
     let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
@@ -87,7 +85,7 @@ fn contested_event(observed: &Observed) -> Option<Event> {
         .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
 }
 
-/// Ends the polls for objects whose changes the kubelet has mounted.
+/// Stops polling for objects whose changes the kubelet has mounted.
 fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context) {
     let before = workspace.status.as_ref().map(|status| &status.mounted_inputs);
     let arrived = now.mounted_inputs.iter().filter(|(object, word)| before.and_then(|b| b.get(*object)) != Some(*word));
@@ -95,7 +93,7 @@ fn mark_mounted(workspace: &Workspace, now: &WorkspaceStatus, context: &Context)
     context.inputs.mark_mounted(&namespace, &workspace.name_any(), arrived.map(|(object, _)| object));
 }
 
-/// Returns the status for a report.
+/// Returns the status that a report describes.
 pub(super) fn status(observed: &Observed, report: &Report, now: Timestamp) -> WorkspaceStatus {
     let workspace = &observed.workspace;
     let generation = workspace.metadata.generation.unwrap_or_default();
@@ -122,7 +120,7 @@ pub(super) fn status(observed: &Observed, report: &Report, now: Timestamp) -> Wo
     status
 }
 
-/// Sets the fields that the agent reports. If the agent does not respond, keeps the last values as long as the same pod
+/// Sets the fields that the agent reports. If the agent does not respond, keeps the last values while the same pod
 /// exists.
 fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     match &observed.agent {
@@ -149,16 +147,16 @@ fn describe_pod(status: &mut WorkspaceStatus, observed: &Observed) {
     }
 }
 
-/// Records the start of the sleep. Removes the UID of the pod, so that no run can be bound to the pod that the
-/// controller is about to remove. Keeps all other fields from the agent, so that the sleep triggers no run of the
-/// Stack.
+/// Records that the Workspace goes to sleep. Removes the pod UID, so that no run can be bound to the pod that the
+/// controller is about to remove. Keeps all other fields from the agent, so that sleeping does not trigger a run of
+/// the Stack.
 fn fall_asleep(status: &mut WorkspaceStatus, observed: &Observed, now: Timestamp) {
     status.pod_uid = None;
     status.agent_start_id = None;
     status.sleep = Some(WorkspaceSleep { since: Some(Time(now)), input_versions: observed.idle.inputs.versions() });
 }
 
-/// Records the end of the sleep. Removes the source, because the new pod contains no source yet.
+/// Records that the Workspace wakes up. Removes the source, because the new pod does not contain a source yet.
 fn wake(status: &mut WorkspaceStatus) {
     status.sleep = None;
     status.artifact = None;
@@ -168,16 +166,16 @@ fn wake(status: &mut WorkspaceStatus) {
 }
 
 /// Returns the hash of the configuration inputs that the agent reports, or the previous hash if the agent cannot
-/// compute the hash. All pods of a Workspace compute the same hash for the same content. The controller therefore
-/// detects a change even if no pod exists at the time of the change.
+/// compute it. All pods of a Workspace compute the same hash from the same content. The controller therefore detects
+/// a change even if no pod existed when the change occurred.
 fn config_inputs(before: Option<String>, reply: &StatusReply, spec: &WorkspaceSpec) -> Option<String> {
     let has_inputs = !config::config_files(spec).is_empty();
     let reported = Some(reply.config_inputs.clone()).filter(|word| !word.is_empty());
     reported.or(before).filter(|_| has_inputs)
 }
 
-/// Returns the hash of each mounted Secret and ConfigMap that the agent reports, or the previous hash if the agent
-/// reports no hash.
+/// Returns the hash that the agent reports for each mounted Secret and ConfigMap. If the agent reports no hash for an
+/// object, returns the previous hash.
 fn mounted_inputs(
     before: &BTreeMap<String, String>,
     reply: &StatusReply,
@@ -192,8 +190,8 @@ fn mounted_inputs(
     environment::directories(spec).into_iter().filter_map(word).take(max_inputs).collect()
 }
 
-/// Removes control characters from the project name that the agent reports, and limits its length, because the agent is
-/// not trusted.
+/// Removes control characters from the project name that the agent reports and limits its length, because the agent
+/// is not trusted.
 fn project_name(reported: &str) -> String {
     reported.chars().filter(|c| !c.is_control()).take(MAX_PROJECT_NAME).collect()
 }
@@ -213,7 +211,7 @@ fn with_revision(found: ArtifactReference, observed: &Observed) -> ArtifactRefer
     }
 }
 
-/// Sets the conditions for a report.
+/// Sets the conditions that a report describes.
 pub fn set_conditions(status: &mut WorkspaceStatus, report: &Report, generation: i64, now: Timestamp) {
     let condition = |kind, status| ConditionUpdate { kind, status, reason: report.reason, message: &report.message };
     let ready = if report.state == State::Ready { Status::True } else { Status::False };
@@ -250,7 +248,7 @@ fn event(workspace: &Workspace, report: &Report) -> Option<Event> {
     })
 }
 
-/// Returns an event about template fields that have no effect, once per generation of the Workspace.
+/// Returns an event that lists the template fields that have no effect, once per generation of the Workspace.
 fn without_effect(workspace: &Workspace) -> Option<Event> {
     let observed = workspace.status.as_ref().and_then(|status| status.observed_generation);
     let template = workspace.spec.pod_template.as_ref().filter(|_| observed != workspace.metadata.generation)?;

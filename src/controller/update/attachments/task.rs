@@ -1,5 +1,5 @@
-//! Implements the task that is attached to a run. The task reads the messages of the agent at a limited rate, and
-//! publishes the state and the progress of the run.
+//! Implements the task that attaches to a run. The task reads the agent's messages at a limited rate, and publishes
+//! the state and the progress of the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::rpc::client::{self as rpc, RpcError};
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::{self};
 
-/// Initial retry delay after a failed call to the agent. The delay doubles up to [`MAX_RETRY`].
+/// Initial retry delay after a failed request to the agent. The delay doubles up to [`MAX_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(250);
-/// Maximum retry delay after a failed call to the agent.
+/// Maximum retry delay after a failed request to the agent.
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// Retry interval while the agent delays the run because of an interactive session.
 const HELD_RETRY: Duration = Duration::from_secs(3);
@@ -29,17 +29,17 @@ const URGENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of an agent message in a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Rate limit in bytes per second. A message about an engine step is about 300 bytes long.
+/// Rate limit for messages in bytes per second. A message about an engine step contains about 300 bytes.
 const RATE: u32 = 1024 * 1024;
 /// Maximum burst in bytes. The burst is sufficient for all messages of a run with tens of thousands of resources, which
 /// the agent sends again when a new controller process attaches to the run.
 const BURST: u32 = 16 * 1024 * 1024;
-/// Cost of a message in bytes, in addition to its size.
+/// Number of bytes that the rate limit adds to the size of each message.
 const MESSAGE: usize = 256;
 
 impl Attachments {
-    /// Reads the messages of a run until the run ends, the agent rejects the run, or the run must not start. Retries
-    /// after errors.
+    /// Reads the messages of a run until the run completes, the agent rejects the run, or the task finds that the run
+    /// must not start. Retries after errors.
     pub(super) async fn follow(&self, target: Target, serial: u64) {
         let mut following = Following::new(target, serial);
         following.steps = self.records_steps.then(ResourceSteps::default);
@@ -64,8 +64,8 @@ impl Attachments {
         }
     }
 
-    /// Handles one connection: attaches to the run, starts the run if the agent has no record of the run, and reads
-    /// messages until the run ends.
+    /// Handles one connection. The task attaches to the run, starts the run if the agent has no record of it, and
+    /// reads messages until the run completes.
     async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
         let agent = self.agents.connect(&following.target.address).await?;
         let id = following.target.request.id.clone();
@@ -85,7 +85,7 @@ impl Attachments {
         self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
             let pause = following.rate.spend(reply.encoded_len() + MESSAGE, Instant::now());
-            // A sleep of zero would still take at least a millisecond.
+            // Even a sleep of zero takes at least one millisecond.
             if pause.is_zero() {
                 tokio::task::yield_now().await
             } else {
@@ -100,7 +100,7 @@ impl Attachments {
         Ok(RunState::Unreachable("agent closed the stream without a result".to_owned()))
     }
 
-    /// Returns the next message. Publishes due progress while it waits.
+    /// Returns the next message. While waiting for the message, publishes the progress when it is due.
     async fn next(
         &self,
         attachment: &mut rpc::Attachment,
@@ -125,8 +125,8 @@ impl Attachments {
         match following.progress.observe(progress) {
             ProgressChange::None => {}
             ProgressChange::Urgent => {
-                // Without a minimum interval, an agent that continuously reports new processes would cause a write per
-                // report.
+                // Without a minimum interval, an agent that continuously reports new processes would cause one status
+                // write for each report.
                 let due = following.published.map_or(now, |published| published + URGENT_INTERVAL);
                 following.due = Some(following.due.map_or(due, |before| before.min(due)));
                 if due <= now {
@@ -151,7 +151,7 @@ impl Attachments {
         }
     }
 
-    /// Publishes the state, and requeues the Update if the state has changed. With the state of an ended run, also
+    /// Publishes the state, and requeues the Update if the state has changed. If the run has completed, also
     /// publishes the last progress and the resource operations.
     fn publish(&self, following: &mut Following, run_state: RunState) {
         let has_ended = matches!(run_state, RunState::Ended(_));
@@ -169,8 +169,8 @@ impl Attachments {
         }
     }
 
-    /// Calls `change` with the attachment of the run, and returns the result of `change`. Returns `false` if this task
-    /// is no longer attached.
+    /// Calls `change` with the attachment of the run, and returns the result of `change`. Returns `false` if this
+    /// task is no longer attached.
     fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
@@ -196,8 +196,8 @@ struct Following {
     published: Option<Instant>,
     /// Time of the next progress report, or `None` if the progress has not changed.
     due: Option<Instant>,
-    /// Rate limit of the task. An agent cannot reset the limit with a new connection, because the limit applies across
-    /// connections.
+    /// Rate limit of the task. The limit applies to all connections of the task, so an agent cannot reset it by
+    /// opening a new connection.
     rate: ByteRate,
 }
 
@@ -209,7 +209,7 @@ impl Following {
     }
 }
 
-/// Replaces control characters in a text from the agent, and limits its length.
+/// Replaces control characters in a string from the agent, and limits the length of the string.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_MESSAGE)

@@ -1,4 +1,4 @@
-//! Watches, creates and deletes the pods of pools.
+//! Watches, creates and deletes the pods in the pools.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,16 +30,16 @@ use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::{WriteError, Writer};
 
-/// Maximum interval between two rounds. A change to the annotation of a namespace takes effect in the next round.
+/// Maximum interval between two maintenance rounds. A changed namespace annotation takes effect in the next round.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum interval between two rounds.
+/// Minimum interval between two maintenance rounds.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of changes per round.
+/// Maximum number of pod changes per round.
 const MAX_CHANGES: usize = 16;
-/// Backoff of all pools of a namespace after a failed change.
+/// Backoff of all pools in a namespace after a failed change.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Maximum delay until the cache contains a new pod. During the delay, the plan includes the pod even if the cache does
-/// not contain it yet.
+/// Maximum delay until the cache contains a new pod. During this delay, the plan includes the pod even if the cache
+/// does not contain it.
 const UNCACHED: Duration = Duration::from_secs(60);
 /// Duration of the start phase of the controller. During this phase, the plan keeps the pods of unused pools, because
 /// the pools may not contain all sleeping Workspaces yet.
@@ -66,21 +66,22 @@ pub struct MaintenanceParts {
     pub namespaces: Namespaces,
 }
 
-/// Creates and deletes the pods of the pools.
+/// Creates and deletes the pods in the pools.
 pub struct Maintenance {
     pool: Pool,
     parts: MaintenanceParts,
-    /// Whether the cache contains all pods of pools.
+    /// Whether the cache contains all pool pods.
     is_listed: AtomicBool,
 }
 
-/// State between two rounds. After a restart, the state is empty, and the controller reads the certificates again.
+/// State that is kept between two rounds. The state is empty after a restart, so the controller then reads the
+/// certificates again.
 struct Memory {
     started: Instant,
-    /// UIDs of the pods with current certificates. The set needs no change after a change of the CA: the key of a pool
-    /// depends on the CA, so the controller replaces the pods.
+    /// UIDs of the pods with current certificates. A new CA does not invalidate this set: the pool key depends on the
+    /// CA, so the controller replaces the pods.
     certified: HashSet<String>,
-    /// Pods that the cache may not contain yet, and the times of their creation.
+    /// Pods that the cache may not contain yet, and their creation times.
     created: Vec<(FreePod, Instant)>,
     /// Times of failed changes by namespace.
     failed: HashMap<String, Instant>,
@@ -97,7 +98,7 @@ impl Maintenance {
         Maintenance { pool, parts, is_listed: AtomicBool::new(false) }
     }
 
-    /// Maintains the pools until `end` is canceled. `cache` is the writer of the pod cache of the pools.
+    /// Maintains the pools until `end` is canceled. `cache` writes the pod cache of the pools.
     pub async fn run(self, cache: StoreWriter<Pod>, end: CancellationToken) {
         tokio::select! {
             () = end.cancelled() => {}
@@ -129,9 +130,9 @@ impl Maintenance {
         let mut memory =
             Memory { started: Instant::now(), certified: HashSet::new(), created: Vec::new(), failed: HashMap::new() };
         loop {
-            // After the timeout, the next round reads the settings of the namespaces again.
+            // After the timeout, the next round reads the namespace settings again.
             let _ = tokio::time::timeout(MAX_INTERVAL, self.pool.changed()).await;
-            // With an incomplete list of pods, the plan would create too many pods.
+            // If the pod list were incomplete, the plan would create too many pods.
             if self.is_listed.load(Ordering::Relaxed) {
                 Box::pin(self.round(&mut memory)).await;
             }
@@ -167,8 +168,8 @@ impl Maintenance {
         }
     }
 
-    /// Returns the number of idle pods per pool, by namespace. Omits namespaces with an unknown number, and namespaces
-    /// in backoff.
+    /// Returns the number of idle pods per pool, by namespace. Omits namespaces whose number is unknown, and
+    /// namespaces in backoff.
     async fn sizes(&self, waiting: &[Waiting], pods: &[FreePod], memory: &mut Memory) -> HashMap<String, usize> {
         let namespaces = waiting.iter().map(|waiting| &waiting.namespace).chain(pods.iter().map(|pod| &pod.namespace));
         let namespaces: HashSet<String> =
@@ -199,8 +200,8 @@ impl Maintenance {
             Change::Create { namespace, key, workspace } => {
                 let Some(pod) = self.create(namespace, key, workspace).await? else { return Ok(()) };
                 memory.created.push((pod.clone(), Instant::now()));
-                // The pod does not start without its certificate. After a failure, the next round issues the
-                // certificate.
+                // The pod does not start without its certificate. If issuing the certificate fails, the next round
+                // retries.
                 self.certify(&pod, memory).await
             }
         }
@@ -219,7 +220,7 @@ impl Maintenance {
         }
     }
 
-    /// Issues the certificate of a pod if the certificate is missing or not current.
+    /// Issues the certificate of a pod if the certificate is missing or outdated.
     async fn certify(&self, pod: &FreePod, memory: &mut Memory) -> Result<(), PoolError> {
         let (authority, now) = (self.parts.authority.borrow().clone(), Timestamp::now());
         let (name, server_name) = (pool_pod_tls_secret(&pod.name), pool_pod_server_name(&pod.name, &pod.namespace));
@@ -246,7 +247,7 @@ impl Maintenance {
     }
 }
 
-/// Removes the fields of a pod that [`Pool`] does not use.
+/// Removes the pod fields that [`Pool`] does not use.
 fn strip_unused_fields(pod: &mut Pod) {
     pod.spec = None;
     pod.metadata.managed_fields = None;
