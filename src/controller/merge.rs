@@ -1,6 +1,6 @@
-//! Merges the templates of a Stack into generated objects with the semantics of `kubectl patch --type=strategic`.
+//! Merges the templates of a Stack into generated objects as `kubectl patch --type=strategic` does.
 //!
-//! Templates of pods and Services stay JSON until the merge, because a conversion to Rust types would drop the fields
+//! Pod and Service templates remain JSON until the merge, because a conversion to Rust types would drop the fields
 //! that `k8s-openapi` does not define. The module `keys` defines the merge keys of lists.
 
 mod keys;
@@ -38,7 +38,8 @@ pub enum TemplateError {
     Generated(#[source] serde_json::Error),
 }
 
-/// Definition of a template: its field in the spec of a Stack, and the fields that its `spec` can contain.
+/// Definition of a template: the Stack field that contains the template, and the fields that the template's `spec`
+/// can contain.
 #[derive(Clone, Copy, Debug)]
 struct Template {
     pub name: &'static str,
@@ -46,20 +47,20 @@ struct Template {
 }
 
 impl Template {
-    /// Returns the metadata and the spec of a template, without sections that are null. If the template contains an
-    /// unsupported field, returns an error with the name of the first such field.
+    /// Returns the metadata and the spec of a template, without null sections. If the template contains an
+    /// unsupported field, returns an error that contains the name of the first such field.
     fn check(&self, template: &Value) -> Result<Map<String, Value>, TemplateError> {
         let not_an_object = || TemplateError::NotAnObject { field: self.name.to_owned() };
         let template = template.as_object().ok_or_else(not_an_object)?;
-        // The schema of the Pulumi Kubernetes Operator permits a complete object in a template. The fields
-        // `apiVersion`, `kind` and `status` of this object have no effect.
+        // The Pulumi Kubernetes Operator permits a complete object in a template. The fields `apiVersion`, `kind` and
+        // `status` of such an object have no effect.
         let is_known = |field: &str| matches!(field, "apiVersion" | "kind" | "metadata" | "spec" | "status");
         if let Some(field) = template.keys().find(|field| !is_known(field)) {
             return Err(TemplateError::Unsupported { field: format!("{}.{field}", self.name) });
         }
         self.check_fields(template, "metadata", METADATA_FIELDS)?;
         self.check_fields(template, "spec", self.spec_fields)?;
-        // A merge of a null section would delete the section of the generated object.
+        // Merging a null section would delete the section from the generated object.
         let counts =
             |(field, section): &(&String, &Value)| matches!(field.as_str(), "metadata" | "spec") && !section.is_null();
         Ok(template.iter().filter(counts).map(|(field, section)| (field.clone(), section.clone())).collect())
@@ -153,9 +154,10 @@ const SERVICE_TEMPLATE_FIELD: &str = "serviceTemplate";
 
 /// Merges the `workspaceTemplate` of a Stack (`metadata` and `spec`) into the generated Workspace.
 ///
-/// If the generated Workspace has no `podTemplate`, this function copies the `podTemplate` of the template without a
-/// merge. The nulls and directives of a copied `podTemplate` take effect when the controller renders the pod. A
-/// generated Workspace has no `serviceTemplate`, so this function always copies the `serviceTemplate` of the template.
+/// If the generated Workspace has no `podTemplate`, this function copies the `podTemplate` from the template without
+/// merging it. The null values and directives in a copied `podTemplate` take effect when the controller renders the
+/// pod. A generated Workspace never has a `serviceTemplate`, so this function always copies the `serviceTemplate`
+/// from the template.
 pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Workspace, TemplateError> {
     let mut template = WORKSPACE_TEMPLATE.check(template)?;
     let generated = serde_json::to_value(generated).map_err(TemplateError::Generated)?;
@@ -179,7 +181,7 @@ pub fn workspace_template(generated: &Workspace, template: &Value) -> Result<Wor
     serde_json::from_value(merged).map_err(WORKSPACE_TEMPLATE.invalid())
 }
 
-/// Error of a template that exceeds the size limit.
+/// Error for a template that exceeds the size limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} must be at most {limit} bytes as JSON, but has {bytes} bytes")]
 pub struct TooLarge {
@@ -188,7 +190,7 @@ pub struct TooLarge {
     limit: usize,
 }
 
-/// Returns an error if the template, encoded as JSON, is larger than `limit` bytes.
+/// Returns an error if the JSON-encoded template is larger than `limit` bytes.
 pub fn check_size(field: &'static str, template: Option<&Value>, limit: usize) -> Result<(), TooLarge> {
     let bytes = template.map_or(0, size);
     if bytes > limit { Err(TooLarge { field, bytes, limit }) } else { Ok(()) }

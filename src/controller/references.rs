@@ -1,5 +1,5 @@
-//! Checks whether the Secrets and ConfigMaps that a run references exist and contain keys, and makes the kubelet update
-//! the mounted objects. The controller reads each object by name and without its data.
+//! Checks whether the Secrets and ConfigMaps that a run references exist and contain keys, and makes the kubelet
+//! update the mounted volumes. The controller reads each object by name, without the object's data.
 
 mod poll;
 
@@ -20,17 +20,17 @@ use crate::runtime::writes::{WriteError, Writer};
 
 pub use poll::{Poll, Reference, ReferencedKind, Waiter};
 
-/// Maximum number of concurrent reads of the objects that one run references.
+/// Maximum number of concurrent reads for the objects that a run references.
 const MAX_CONCURRENT_READS: usize = 8;
 /// Maximum number of missing objects that a message lists.
 const MAX_LISTED: usize = 5;
-/// Maximum delay until the kubelet mounts a change to a Secret or ConfigMap. The kubelet syncs each pod about once a
-/// minute, and the entries in the cache of the kubelet are at most one minute old.
+/// Maximum delay until the kubelet mounts a changed Secret or ConfigMap. The kubelet syncs each pod about once a
+/// minute, and its cache entries are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
-/// Column with the number of keys in the `Table` representation of Secrets and ConfigMaps.
+/// Column that contains the number of keys in the `Table` representation of Secrets and ConfigMaps.
 const KEYS_COLUMN: &str = "Data";
 
-/// Result of a check of all references of a run.
+/// Result of checking all references of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,
@@ -57,7 +57,7 @@ impl Checked {
     }
 }
 
-/// Checks references, and requeues Updates and Workspaces that wait for missing objects. Cheap to clone.
+/// Checks references, and requeues Updates and Workspaces that wait for missing objects. Clones are cheap.
 #[derive(Clone)]
 pub struct References {
     reader: Reader,
@@ -119,8 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// The object has keys, or the controller has no permission to read the object. Without the permission, only the
-    /// agent detects an object without keys and rejects the run.
+    /// The object has keys, or the controller has no permission to read the object. Without permission, only the
+    /// agent detects that an object has no keys, and rejects the run.
     HasKeys,
 }
 
@@ -165,8 +165,8 @@ where
     }
 }
 
-/// Returns whether an object has changed so recently that the kubelet may not have mounted the change in a pod that was
-/// created at `mounted_since`.
+/// Returns whether an object changed so recently that a pod that was created at `mounted_since` may not contain the
+/// change yet.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
@@ -174,9 +174,8 @@ fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Times
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
-/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by changing an annotation of the pod. After
-/// such a change, the kubelet syncs the pod immediately. Without the change, the kubelet syncs the pod about once a
-/// minute.
+/// Makes the kubelet update the mounted Secrets and ConfigMaps of a pod by changing an annotation on the pod. The
+/// kubelet then syncs the pod immediately, instead of about once a minute.
 pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({names::ANNOTATION_MOUNTS_REQUESTED: now.to_string()});
     let namespace = pod.namespace().unwrap_or_default();

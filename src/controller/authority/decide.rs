@@ -7,10 +7,11 @@ use jiff::Timestamp;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::LEAF_VALIDITY;
 
-/// Delay before the promotion of the next CA. During the delay, all Workspaces and pods receive the next CA and trust
-/// it. Workspaces receive the CA within minutes, and pods a few minutes later.
+/// Delay before the next CA becomes the current CA. During the delay, all Workspaces and pods receive the next CA and
+/// trust it. Workspaces receive the CA within minutes, and pods a few minutes later.
 pub(super) const TRUSTED_BEFORE_IT_SIGNS: Duration = Duration::from_secs(60 * 60);
-/// Trust period of a replaced CA: the validity of the certificates that the CA has issued, plus one day for clock skew.
+/// Time for which a replaced CA remains trusted: the validity period of the issued certificates, plus one day for
+/// clock skew.
 pub(super) const TRUSTED_AFTER_IT_SIGNED: Duration = Duration::from_secs(LEAF_VALIDITY.as_secs() + 24 * 60 * 60);
 
 /// Content of the Secret.
@@ -30,28 +31,28 @@ pub(super) enum Found {
 /// the Secret again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// Creates the first CA.
+    /// Create the first CA.
     Make,
-    /// Recreates the deleted Secret with the known CA.
+    /// Recreate the deleted Secret with the known CA.
     WriteAgain,
-    /// Keeps the known CA, because the Secret is unusable. Contains the reason.
+    /// Keep the known CA, because the Secret is unusable for the given reason.
     KeepKnown(String),
-    /// Fails, because the Secret is unusable and no CA is known. Contains the reason.
+    /// Fail, because the Secret is unusable for the given reason and no CA is known.
     Refuse(String),
-    /// Trusts the known CA until `retire_at`, because a user or another process replaced the CA in the Secret.
+    /// Trust the known CA until `retire_at`, because a user or another process replaced the CA in the Secret.
     TrustReplaced { retire_at: Timestamp },
-    /// Creates the next CA, which signs certificates from `promote_at`.
+    /// Create the next CA, which signs certificates from `promote_at`.
     AddNext { promote_at: Timestamp },
-    /// Promotes the next CA to the current CA. The replaced CA stays trusted until `retire_at`.
+    /// Promote the next CA to the current CA. The replaced CA remains trusted until `retire_at`.
     Promote { retire_at: Timestamp },
-    /// Removes the previous CA, so that it is no longer trusted.
+    /// Remove the previous CA, so that it is no longer trusted.
     Retire,
-    /// Uses the CA in the Secret, because no change is due.
+    /// Use the CA in the Secret, because no change is due.
     Use,
 }
 
-/// Selects the next step from the content of the Secret. `known` is the active CA of this process, or `None` if the
-/// process has not read the Secret yet.
+/// Selects the next step based on the content of the Secret. `known` is the active CA of this process, or `None` if
+/// the process has not read the Secret yet.
 pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp) -> Action {
     let (generations, rotation_requested) = match (found, known) {
         (Found::Nothing, None) => return Action::Make,
@@ -68,7 +69,7 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     let is_due = |pending: &Pending| pending.until.is_some_and(|until| until <= now);
     match generations.next() {
         Some(next) if is_due(next) => return Action::Promote { retire_at },
-        // The controller renews only CAs that the controller has generated. A user who provides a CA must renew the CA.
+        // The controller renews only CAs that it has generated. A user who provides a CA must renew this CA.
         None if rotation_requested || (current.is_generated() && current.renewal_due(now)) => {
             return Action::AddNext { promote_at: now + TRUSTED_BEFORE_IT_SIGNS };
         }
@@ -77,8 +78,8 @@ pub(super) fn decide(found: &Found, known: Option<&Generations>, now: Timestamp)
     if generations.previous().is_some_and(is_due) { Action::Retire } else { Action::Use }
 }
 
-/// Returns whether a user or another process has replaced the known CA: the generations in the Secret do not trust the
-/// known CA. The removal of a previous CA is not a replacement, because a previous CA no longer signs certificates.
+/// Returns whether a user or another process has replaced the known CA, so that the generations in the Secret do not
+/// trust it. Removing a previous CA is not a replacement, because a previous CA no longer signs certificates.
 fn was_replaced(known: &Generations, found: &Generations) -> bool {
     !found.trusts(known.current().certificate())
 }
@@ -111,7 +112,7 @@ mod tests {
         Found::Usable { generations: Box::new(generations.clone()), rotation_requested: true }
     }
 
-    /// Returns the generations of a CA that another program created.
+    /// Returns CA generations with a CA that another program created.
     fn foreign() -> Generations {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::default();

@@ -1,5 +1,5 @@
-//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters of
-//! an object share the polls of the object. The polls alternate between namespaces and have a limited rate.
+//! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters
+//! for an object share its polls. The polls alternate between namespaces and have a limited rate.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -17,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Minimum interval between two polls of an object. Between the minimum and the maximum, the interval is an eighth of
-/// the time since the registration of the first waiter.
+/// Minimum interval between two polls for an object. The interval is an eighth of the time since the first waiter was
+/// registered, limited to the minimum and the maximum.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum interval between two polls of an object.
+/// Maximum interval between two polls for an object.
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// Lifetime of the registration of a waiter. The controllers register each waiter again every 30 seconds.
+/// Time after which a registration expires. The controllers register each waiter again every 30 seconds.
 const REGISTRATION_TTL: Duration = Duration::from_secs(90);
-/// Maximum number of objects in a batch.
+/// Maximum number of objects per batch.
 const BATCH: usize = 10;
 /// Delay between two batches.
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -75,20 +75,20 @@ struct Object {
     name: String,
 }
 
-/// Waiters of an object, and the time of its next poll.
+/// Waiters for an object, and the time of the next poll.
 struct Entry {
     waiters: HashMap<Waiter, Instant>,
     since: Instant,
     due: Instant,
 }
 
-/// Missing objects with waiters. Cheap to clone. All clones share the same state.
+/// Missing objects that have waiters. Clones are cheap and share the same state.
 #[derive(Clone, Default)]
 pub struct Poll(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    // The lock is held only for short critical sections and never across an `.await`.
+    // Hold the lock only for short critical sections, and never across an `.await`.
     entries: Mutex<HashMap<Object, Entry>>,
     added: Notify,
 }
@@ -110,7 +110,7 @@ impl Poll {
         self.0.added.notify_one();
     }
 
-    /// Polls until `end` is canceled.
+    /// Polls for missing objects until `end` is canceled.
     pub async fn run(
         self,
         reader: Reader,
@@ -148,8 +148,8 @@ impl Poll {
         }
     }
 
-    /// Returns at most [`BATCH`] objects to poll now. The batch contains one object of each namespace first, then a
-    /// second object of each namespace, and so on.
+    /// Returns at most [`BATCH`] objects that are due. The batch first contains one object from each namespace, then
+    /// a second object from each namespace, and so on.
     fn take_due(&self, now: Instant) -> Vec<Object> {
         let mut entries = self.lock();
         entries.retain(|_, entry| {

@@ -1,5 +1,5 @@
-//! Computes the progress of an open run from the messages of its agent. The progress has a limited size and a one-line
-//! summary. This module performs no I/O.
+//! Computes the progress of an open run from the agent's messages. The progress has a limited size and contains a
+//! one-line summary. This module performs no I/O.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,14 +11,14 @@ use crate::api::auto::RunProgress;
 use crate::api::{columns, conditions};
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Maximum number of operations in progress. Further operations are ignored, even after their completion.
+/// Maximum number of operations in progress. Additional operations are ignored, even after they have completed.
 const MAX_IN_PROGRESS: usize = 64;
 /// Maximum number of resources that the progress counts.
 const MAX_RESOURCES: usize = 10_000;
-/// Maximum length of a text from the agent, in bytes.
+/// Maximum length of a string from the agent, in bytes.
 const MAX_FIELD_LENGTH: usize = 128;
 
-/// Urgency of a change in the progress.
+/// Urgency with which the controller must write changed progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressChange {
     None,
@@ -34,7 +34,7 @@ pub struct Progress {
     resources: Resources,
 }
 
-/// Resources of a run, as a limited number of hashes of their URNs.
+/// Hashes of the URNs of the resources in a run. The number of hashes is limited.
 #[derive(Debug, Default)]
 struct Resources {
     registered: HashSet<u64>,
@@ -47,7 +47,7 @@ struct Reported {
     pid: Option<u32>,
     permalink: Option<String>,
     done: i64,
-    /// Resources with an operation in progress. The oldest operation is first.
+    /// Resources with an operation in progress, oldest operation first.
     in_progress: Vec<RunningStep>,
     idle_since: Option<Timestamp>,
     resources_done: usize,
@@ -57,7 +57,7 @@ struct Reported {
 /// Resource with an operation in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RunningStep {
-    /// Hash of the URN, because a URN can be long.
+    /// Hash of the URN. A URN can be long.
     hash: u64,
     operation: String,
     kind: String,
@@ -69,7 +69,7 @@ struct RunningStep {
 const STACK_RESOURCE_TYPE: &str = "pulumi:pulumi:Stack";
 
 impl Progress {
-    /// Processes a message of the agent.
+    /// Processes a message from the agent.
     pub fn observe(&mut self, progress: &proto::Progress) -> ProgressChange {
         let before = self.reported.clone();
         match &progress.event {
@@ -99,7 +99,7 @@ impl Progress {
 
     fn step(&mut self, step: &proto::ResourceStep, time: i64) {
         let (kind, name) = kind_and_name(&step.urn);
-        // The operation on the stack resource lasts until the end of the run, so the progress ignores this operation.
+        // The operation on the stack resource lasts until the end of the run, so the progress excludes it.
         if kind == STACK_RESOURCE_TYPE {
             return;
         }
@@ -186,8 +186,8 @@ fn hash(urn: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns the type and the name of a resource from its URN,
-/// `urn:pulumi:<stack>::<project>::<types of its parents>$<type>::<name>`.
+/// Parses the type and the name of a resource from its URN, `urn:pulumi:<stack>::<project>::<types of its
+/// parents>$<type>::<name>`.
 pub(super) fn kind_and_name(urn: &str) -> (String, String) {
     let mut parts = urn.splitn(4, "::").skip(2);
     match (parts.next(), parts.next()) {
@@ -196,7 +196,7 @@ pub(super) fn kind_and_name(urn: &str) -> (String, String) {
     }
 }
 
-/// Shortens `aws:s3/bucket:Bucket` to `aws:s3:Bucket` in the same way as the CLI.
+/// Shortens `aws:s3/bucket:Bucket` to `aws:s3:Bucket`, as the Pulumi CLI does.
 fn short(kind: &str) -> String {
     let parts: Vec<&str> = kind.split(':').collect();
     match parts.as_slice() {
@@ -208,13 +208,13 @@ fn short(kind: &str) -> String {
     }
 }
 
-/// Replaces control characters in a text from the agent and limits its length, because the agent is not trusted.
+/// Replaces control characters in a string from the agent and limits its length, because the agent is not trusted.
 fn one_line(text: &str) -> String {
     let line: String = text.chars().take(MAX_FIELD_LENGTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
     conditions::shorten(&line, MAX_FIELD_LENGTH)
 }
 
-/// Returns the present participle of an operation of the Pulumi engine.
+/// Returns the present participle of a Pulumi engine operation.
 fn present_participle(operation: &str) -> &str {
     match operation {
         "create" | "create-replacement" => "creating",

@@ -1,4 +1,4 @@
-//! Indexes the Updates by Workspace and by Stack, and determines the position of each run in the queue for run slots.
+//! Indexes the Updates by Workspace and by Stack, and determines the position of each run in the run slot queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::runtime::run_limiter::{Group, GroupKey, Run, Share};
 
-/// Group of Updates.
+/// Key of the Updates in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpdateGroup {
     /// Updates that run in the given Workspace.
@@ -49,13 +49,14 @@ fn groups_of(update: &Update) -> Vec<UpdateGroup> {
     std::iter::once(workspace).chain(stack).collect()
 }
 
-/// Returns the run of an Update in a pod for the run limiter. `siblings` contains all Updates of the same Workspace.
+/// Converts an Update whose run executes in a pod to a run for the run limiter. `siblings` contains all Updates of
+/// the same Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     run_on(node.unwrap_or_default(), update, siblings)
 }
 
-/// Returns the run of an Update on a node.
+/// Converts an Update whose run executes on a node to a run for the run limiter.
 fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     Run {
         uid: update.uid().unwrap_or_default(),
@@ -73,8 +74,8 @@ fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     }
 }
 
-/// Returns the concurrency group of a bound run from its binding. A change to the Stack or to the annotations of the
-/// namespace therefore does not affect an open run.
+/// Returns the concurrency group that the run binding contains. Changes to the Stack or to the namespace annotations
+/// therefore do not affect an open run.
 fn bound_group(update: &Update) -> Option<Group> {
     let bound = update.status.as_ref()?.run.as_ref()?.concurrency_group.as_ref()?;
     let namespace = update.namespace().filter(|_| !bound.shared.unwrap_or_default());
@@ -83,8 +84,8 @@ fn bound_group(update: &Update) -> Option<Group> {
 }
 
 /// Returns the concurrency group of a run that is not bound yet. The group belongs to the namespace, unless both the
-/// flag `--concurrency-groups` and the annotation of the namespace contain the name of the group. A tenant can
-/// therefore never use the slots of a group that belongs to another namespace.
+/// flag `--concurrency-groups` and the namespace annotation contain the group name. A tenant can therefore never use
+/// the slots of a group that belongs to another namespace.
 pub fn group_of(update: &Update, shared: &BTreeSet<String>, limits: &BTreeMap<String, u32>) -> Option<Group> {
     let group = update.spec.concurrency_group.as_ref()?;
     let name = group.name.clone();
@@ -95,7 +96,7 @@ pub fn group_of(update: &Update, shared: &BTreeSet<String>, limits: &BTreeMap<St
     Some(Group { key: GroupKey { namespace, name }, limit: usize::try_from(limit).unwrap_or(usize::MAX) })
 }
 
-/// Converts a concurrency group for the binding of a run.
+/// Converts a concurrency group for the run binding.
 pub fn binding_of(group: &Group) -> BoundConcurrencyGroup {
     BoundConcurrencyGroup {
         name: group.key.name.clone(),
@@ -104,8 +105,7 @@ pub fn binding_of(group: &Group) -> BoundConcurrencyGroup {
     }
 }
 
-/// Returns the median duration of the completed runs of the same kind in the Workspace, or `None` if no such run
-/// exists.
+/// Returns the median duration of the Workspace's completed runs of the same kind, or `None` if there is no such run.
 fn expected_duration(update: &Update, siblings: &[Arc<Update>]) -> Option<SignedDuration> {
     let kind = |update: &Update| (update.spec.kind, update.spec.preview_of);
     let ended = siblings.iter().filter(|other| other.is_complete() && kind(other) == kind(update));
@@ -120,7 +120,7 @@ fn expected_duration(update: &Update, siblings: &[Arc<Update>]) -> Option<Signed
     durations.get(durations.len() / 2).copied()
 }
 
-/// Returns all open runs with their Updates. After a restart, these are the runs that an earlier process has started.
+/// Returns all open runs with their Updates. After a restart, an earlier controller process has started these runs.
 pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
     let open = updates.iter().filter(|update| !update.is_complete());
     let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
@@ -136,10 +136,10 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
         .collect()
 }
 
-/// Returns the time at which the run became due. The Stack controller sets this time in the Updates that it creates. A
-/// run of any other Update becomes due at the creation of the Update or at the last start of a run in the Workspace,
-/// whichever is later. The runs of a Workspace therefore share one position in the queue, and a user gains no advantage
-/// from many Updates.
+/// Returns the time at which the run became due. The Stack controller sets this time in the Updates that it creates.
+/// The run of any other Update becomes due when the Update is created or when a run last started in the Workspace,
+/// whichever is later. The runs in a Workspace therefore share a single position in the queue, and a user gains no
+/// advantage from creating many Updates.
 fn pending_since(update: &Update, siblings: &[Arc<Update>]) -> Timestamp {
     if let Some(since) = &update.spec.pending_since {
         return since.0;
@@ -233,7 +233,7 @@ mod tests {
         for (name, shared, limits, expected) in rows {
             let found = group_of(&update, &shared, &limits);
             assert_eq!(found, expected, "{name}");
-            // After a restart, the binding has the same group.
+            // After a restart, the binding contains the same group.
             let concurrency_group = found.as_ref().map(binding_of);
             update.status.get_or_insert_default().run = Some(RunBinding { concurrency_group, ..RunBinding::default() });
             assert_eq!(bound_group(&update), expected, "{name}");

@@ -39,7 +39,7 @@ pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> 
     status
 }
 
-/// Returns the status that records the binding of a run. The controller writes this status before it starts the run.
+/// Returns the status that records a run binding. The controller writes this status before it starts the run.
 pub fn bound(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
     let mut status = running(update, None, "run is starting", now);
     status.run = Some(binding.clone());
@@ -64,7 +64,7 @@ pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str,
     status
 }
 
-/// Returns the status of a run whose end is not proven.
+/// Returns the status of a run whose outcome is unknown.
 pub fn outcome_unknown(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
     status.phase = Some(UpdatePhase::OutcomeUnknown);
@@ -128,7 +128,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status
 }
 
-/// Returns a reduced status of a completed run. The controller writes the reduced status after the API server has
+/// Returns a reduced status of a completed run. The controller writes the reduced status if the API server has
 /// rejected the complete status with `error`.
 pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, SHORT_MESSAGE);
@@ -148,14 +148,14 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
         ..outcome.clone()
     };
     let mut status = recorded(update, &brief, None, now);
-    // The process ID identifies the lock of the run.
+    // The process ID identifies the lock that the run holds.
     let pid = status.progress.take().and_then(|progress| progress.pid);
     status.progress = pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() });
     status
 }
 
-/// Returns the time that the agent reports, or `None` if this time is more than one day before the creation of the
-/// Update or more than one day after `now`.
+/// Returns the time that the agent reports. Returns `None` if this time is more than one day before the Update was
+/// created or more than one day after `now`.
 fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option<Timestamp> {
     let day = SignedDuration::from_hours(24);
     let created = update.creation_timestamp().map_or(now, |created| created.0);
@@ -164,8 +164,8 @@ fn plausible(time: Option<Timestamp>, update: &Update, now: Timestamp) -> Option
     time.filter(|time| (earliest..=latest).contains(time))
 }
 
-/// Returns the progress of a completed run, without operations in progress. The progress keeps the process ID, because
-/// a remaining lock of the run contains this ID.
+/// Returns the progress of a completed run, without operations in progress. The progress keeps the process ID,
+/// because the process ID identifies a lock that the run may have left.
 fn ended(last: Option<&RunProgress>, written: Option<&RunProgress>, outcome: &RunOutcome) -> Option<RunProgress> {
     let pid = last.and_then(|last| last.pid).or_else(|| written.and_then(|written| written.pid));
     let changes = summary_of_changes(outcome.changes.iter());

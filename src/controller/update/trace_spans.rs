@@ -1,9 +1,9 @@
-//! Computes the spans of a run from its recorded times. All functions are pure.
+//! Computes the trace spans of a run from the recorded times. All functions are pure.
 //!
-//! The root span covers the period from the detection of the artifact to the recorded result. The children of the root
-//! span are the phases `fetch`, `placement`, `wait`, `queue`, `run` and `record`. The children of `run` are the
-//! resource operations. Users and the agent can set some of the times. This module therefore clamps the times, so that
-//! no phase starts before the end of the previous phase.
+//! The root span covers the period from the detection of the artifact until the result is recorded. The children of
+//! the root span are the phases `fetch`, `placement`, `wait`, `queue`, `run` and `record`. The children of `run` are
+//! the resource operations. Users and the agent can set some of the times. This module therefore clamps the times, so
+//! that no phase starts before the previous phase has ended.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -20,35 +20,36 @@ use crate::controller::update::trace_context::TraceContext;
 use crate::telemetry::redact::url_credentials;
 use crate::telemetry::traces::span;
 
-/// Name of the span of the run. The agent receives the context of this span.
+/// Name of the `run` span, whose context the agent receives.
 pub const RUN: &str = "run";
-/// Maximum length of a text in an attribute, in bytes.
+/// Maximum length of a string attribute, in bytes.
 const MAX_TEXT: usize = 512;
-/// Maximum period between the detection of the artifact and the creation of the Update. Earlier times in the annotation
+/// Maximum time between the detection of the artifact and the creation of the Update. Earlier times in the annotation
 /// are ignored.
 const MAX_LEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// A run with a recorded result.
+/// Run whose result is recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     pub update: &'a Update,
-    /// Status with the result. Its times can be more precise than the times in the status of `update`.
+    /// Status that contains the result. The times in this status can be more precise than the times in the status of
+    /// `update`.
     pub status: &'a UpdateStatus,
-    /// Recording time of the result.
+    /// Time at which the controller recorded the result.
     pub recorded: Timestamp,
     /// Resource operations, or `None` if this process has not received them.
     pub steps: Option<&'a ResourceSteps>,
 }
 
-/// The times of the phases, in ascending order.
+/// Times of the phases, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Phases {
-    /// Detection time of the artifact, or `None` if the run has another cause.
+    /// Time at which the controller detected the artifact, or `None` if the run has another cause.
     detected: Option<Timestamp>,
     fetched: Option<Timestamp>,
     placed: Option<Timestamp>,
     requested: Timestamp,
-    /// Start and end of the run, or `None` if the run did not start.
+    /// Start time and end time of the run, or `None` if the run did not start.
     run: Option<(Timestamp, Timestamp)>,
     recorded: Timestamp,
 }
@@ -60,7 +61,7 @@ impl Phases {
         let earliest = created.saturating_sub(MAX_LEAD).unwrap_or(created);
         let times = PhaseTimes::of(run.update.annotations()).unwrap_or_default();
         let mut latest = earliest;
-        // Clamps a time to the period from the previous phase to the end of the trace.
+        // Clamps a time to the period between the previous phase and the end of the trace.
         let mut next = |time: Timestamp| {
             latest = time.clamp(latest, recorded);
             latest
@@ -84,7 +85,7 @@ impl Phases {
         self.detected.unwrap_or(self.requested)
     }
 
-    /// Returns the name, the start and the end of each phase.
+    /// Returns the name, the start time and the end time of each phase.
     fn spans(&self) -> Vec<(&'static str, Timestamp, Timestamp)> {
         let installed = self.placed.unwrap_or(self.requested);
         let fetch = self.detected.zip(self.fetched).map(|(start, end)| ("fetch", start, end));
@@ -97,7 +98,7 @@ impl Phases {
     }
 }
 
-/// Returns all spans of a run. The root is the first span.
+/// Returns all spans of a run, starting with the root span.
 pub fn spans(run: &Recorded<'_>) -> Vec<SpanData> {
     let context = TraceContext::of(run.update);
     let (trace, ids) = (context.trace(), context.root());
@@ -116,7 +117,7 @@ pub fn spans(run: &Recorded<'_>) -> Vec<SpanData> {
     spans
 }
 
-/// Returns the spans of the resource operations within the period of the run.
+/// Returns the spans of the resource operations, clamped to the time of the run.
 fn resource_spans(
     context: &TraceContext,
     steps: &ResourceSteps,
@@ -142,7 +143,7 @@ fn resource_spans(
     steps.steps().iter().enumerate().map(of_step).collect()
 }
 
-/// Returns the attributes of the root, without unknown values.
+/// Returns the attributes of the root span. Omits unknown values.
 fn attributes(run: &Recorded<'_>) -> Vec<KeyValue> {
     let (update, status) = (run.update, run.status);
     let artifact = update.artifact();

@@ -22,14 +22,14 @@ use crate::runtime::failpoint;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::writes::{Object, WriteError};
 
-/// Continuation of the reconciliation after an action.
+/// Next step of the reconciliation after an action.
 pub(super) enum Step {
     /// Perform another step.
     Again,
     Done(Outcome),
 }
 
-/// Inputs of an action. The methods perform the action.
+/// Inputs of an action, and the methods that perform the action.
 pub(super) struct Act<'a> {
     pub observed: &'a Observed,
     pub agent: Option<&'a AgentClient>,
@@ -87,7 +87,7 @@ impl Act<'_> {
         status::write(self.observed, report, self.context, self.now).await?;
         Ok(Step::Done(match report.again {
             None => Outcome::Settled,
-            // Jitter distributes the regular polls of ready Workspaces over time. Other intervals need no jitter.
+            // Jitter distributes the periodic polls of ready Workspaces over time. Other intervals need no jitter.
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
@@ -122,8 +122,8 @@ impl Act<'_> {
         }
     }
 
-    /// Counts an apply to outdated objects. A high count shows that another client changes the objects after each
-    /// apply.
+    /// Counts an apply if an object was outdated. A high count shows that another client changes the objects after
+    /// each apply.
     fn record_apply(&self, [service, _, budget, stateful_set]: [bool; 4]) {
         let Observed { workspace, desired: Ok(desired), .. } = self.observed else { return };
         let parts = [
@@ -137,7 +137,7 @@ impl Act<'_> {
         }
     }
 
-    /// Takes over an object from the Pulumi Kubernetes Operator. The next apply then removes the fields of the operator
+    /// Takes over an object from the Pulumi Kubernetes Operator. The next apply then removes the operator's fields
     /// that the rendered object does not contain.
     async fn take_over<K: Object>(&self) -> Result<(), ReconcileError> {
         let workspace = &self.observed.workspace;
@@ -149,8 +149,8 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Applies the selected objects among the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
-    /// `certificate` is the existing Secret with the certificate.
+    /// Applies the selected objects: the Service, the certificate, the PodDisruptionBudget and the StatefulSet.
+    /// `certificate` is the existing Secret that contains the certificate.
     async fn apply_parts(
         &self,
         [service, tls, budget, stateful_set]: [bool; 4],
@@ -162,8 +162,8 @@ impl Act<'_> {
         let writer = &self.context.writer;
         let rendered = &desired.rendered;
         if stateful_set {
-            // The check rejects unknown fields in the `podTemplate` of the user. Without the check, the apply would
-            // silently drop these fields.
+            // The check rejects unknown fields in the user-defined `podTemplate`. Without the check, the API server
+            // would silently drop these fields.
             writer.check::<StatefulSet>(&rendered.stateful_set).await?;
         }
         if service {
@@ -194,7 +194,7 @@ impl Act<'_> {
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         let authority = self.context.authority.borrow().clone();
         let issued = match workspace.pooled_pod() {
-            // The Secret of a pod from a pool contains a key from the Secret of the Workspace.
+            // The Secret of a pool pod contains a key that the controller copies from the Workspace's Secret.
             Some(pod) if self.observed.tls == PartState::Current => {
                 tls::issue_for_pod(pod, &namespace, before, &authority, self.now)
             }
@@ -224,7 +224,7 @@ impl Act<'_> {
         Ok(Step::Again)
     }
 
-    /// Records in the status that the Workspace is awake, and the pod that it takes from a pool. The following steps
+    /// Records in the status that the Workspace is awake, and which pod it takes from a pool. The following steps
     /// take or create the pod, even after a restart of the controller.
     async fn wake(&self, why: &str) -> Result<Step, ReconcileError> {
         let workspace = &self.observed.workspace;
@@ -238,7 +238,7 @@ impl Act<'_> {
         Ok(Step::Again)
     }
 
-    /// Reserves a pod from a pool for a Workspace without a pod.
+    /// Reserves a pod from a pool for a Workspace that has no pod.
     fn reserve_pod(&self) -> Option<PooledPod> {
         let has_pod = self.observed.pod.is_some() || self.observed.workspace.pooled_pod().is_some();
         let template = self.observed.pool_template.as_ref().filter(|_| !has_pod)?;
@@ -257,8 +257,8 @@ impl Act<'_> {
         let patch = take_patch(&name, pod, version, &desired.rendered.revision_hash, &service);
         match self.context.writer.merge::<Pod>(&namespace, &pod.name, &patch).await {
             Err(error) if error.is_conflict() || error.is_not_found() => {}
-            // The API server rejects the patch, for example because an admission policy does not permit the labels. The
-            // StatefulSet creates a pod instead.
+            // The API server can reject the patch, for example if an admission policy does not permit the labels. The
+            // StatefulSet then creates a pod instead.
             Err(error) if rejection(&error).is_some() => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "failed to take a pod from a pool");
                 self.forget_pod().await?;
@@ -285,8 +285,8 @@ impl Act<'_> {
         }
     }
 
-    /// Deletes the selected objects among the Service, the certificate and the PodDisruptionBudget in one step, because
-    /// each additional step would read the complete state of the Workspace again.
+    /// Deletes the selected objects (the Service, the certificate and the PodDisruptionBudget) in a single step,
+    /// because each additional step would read the complete Workspace state again.
     async fn delete_parts(&self, [service, tls, budget]: [bool; 3]) -> Result<(), WriteError> {
         let writer = &self.context.writer;
         let workspace = &self.observed.workspace;
@@ -313,8 +313,8 @@ impl Act<'_> {
     }
 }
 
-/// Returns the report about an object that the API server rejects, or `None` for any other error. The reconciler
-/// retries other errors with backoff.
+/// Returns a report if the API server rejects an object, or `None` for any other error. The reconciler retries other
+/// errors with backoff.
 fn rejection(error: &WriteError) -> Option<Report> {
     let message = || refusal(error);
     match error {

@@ -1,5 +1,6 @@
-//! Detects objects of a Workspace that another client, such as a mutating webhook or a controller, changes after each
-//! apply. Without a backoff, continuous applies would load the controller and the API server without effect.
+//! Detects Workspace objects that another client, such as a mutating webhook or a controller, changes after each
+//! apply. Without a backoff, continuous applies would put load on the controller and the API server without any
+//! effect.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,25 +14,25 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// Number of applies of the same content to outdated objects before the backoff starts.
+/// Number of times that the controller applies the same content to outdated objects before the backoff starts.
 const MAX_APPLIES: u32 = 5;
 /// Initial backoff. Each further apply doubles the backoff, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Minimum interval between the last apply and the reset of the count of applies. If twice the backoff is longer, the
-/// interval is twice the backoff.
+/// Minimum delay after the last apply before the controller resets the apply count. If twice the backoff is longer,
+/// twice the backoff applies.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// Maximum number of fields in the description of one object.
+/// Maximum number of fields in the description of an object.
 const MAX_FIELDS: usize = 5;
-/// Maximum length of the description of one object, in characters.
+/// Maximum length of an object description, in characters.
 const MAX_TEXT: usize = 500;
 
-/// Objects that another client changes after each apply, so that the controller delays the next apply.
+/// Objects that another client changes after each apply. The controller therefore delays the next apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contested {
-    /// Description of the objects, with the fields that differ and the managers of these fields.
+    /// Description of the objects, including the fields that differ and the managers of these fields.
     pub message: String,
-    /// Time until the next apply.
+    /// Remaining time until the next apply.
     pub pause: Duration,
     /// Whether the StatefulSet is one of the objects. If `true`, a new pod might not match the spec.
     pub stateful_set: bool,
@@ -49,7 +50,7 @@ impl Contested {
     }
 }
 
-/// Counts of applies to outdated objects, by namespace and name of the Workspace. The counts exist only in memory, and
+/// Number of applies to outdated objects, by namespace and name of the Workspace. The counts exist only in memory and
 /// start at zero after a restart.
 #[derive(Default)]
 pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
@@ -72,7 +73,7 @@ impl Applied {
 }
 
 impl Applies {
-    /// Records an apply of the content with the given hash to outdated objects.
+    /// Records that the controller applied the content with the given hash to outdated objects.
     pub(super) fn record(&self, (namespace, name): (&str, &str), parts_hash: &str) {
         let mut known = self.lock();
         known.retain(|_, applied| !applied.is_over());
@@ -82,7 +83,8 @@ impl Applies {
         known.insert(key, Applied { parts_hash: parts_hash.to_owned(), count, last: Instant::now() });
     }
 
-    /// Returns the remaining backoff of the content with the given hash, or `None` if the content can be applied now.
+    /// Returns the remaining backoff for the content with the given hash, or `None` if the controller can apply the
+    /// content now.
     pub(super) fn pause(&self, (namespace, name): (&str, &str), parts_hash: &str) -> Option<Duration> {
         let known = self.lock();
         let applied = known.get(&(namespace.to_owned(), name.to_owned()))?;
@@ -95,8 +97,8 @@ impl Applies {
     }
 }
 
-/// Describes an object with its kind, its name, the fields that differ from the applied fields, and the managers of
-/// these fields.
+/// Describes an object: its kind, its name, the fields that differ from the applied fields, and the managers of these
+/// fields.
 pub(super) fn describe<K: Resource<DynamicType = ()> + Serialize>(found: &K, desired: &Value) -> String {
     let value = serde_json::to_value(found).unwrap_or_default();
     let mut paths = BTreeSet::new();
@@ -117,9 +119,9 @@ fn field(path: &[String], managed: &[ManagedFieldsEntry]) -> String {
     format!("{} ({})", path.join("."), changed_by(&managers(managed, path)))
 }
 
-/// Describes the clients that changed a field. The API server attributes a change by an admission webhook or policy to
-/// the client of the request, which is this controller. Therefore, an admission webhook or policy has changed a field
-/// without another manager.
+/// Describes the clients that changed a field. If an admission webhook or policy changes a field, the API server
+/// attributes the change to the client that sent the request, which is this controller. A changed field without
+/// another manager was therefore changed by an admission webhook or policy.
 fn changed_by(managers: &BTreeSet<&str>) -> String {
     match managers.is_empty() {
         true => "changed by an admission webhook or policy".to_owned(),
@@ -127,8 +129,8 @@ fn changed_by(managers: &BTreeSet<&str>) -> String {
     }
 }
 
-/// Collects the paths of fields that differ from `desired`. Treats a list as one field, and ignores fields that are not
-/// in `desired`.
+/// Collects the paths of the fields that differ from `desired`. Treats a list as a single field, and ignores fields
+/// that `desired` does not contain.
 fn differences(found: &Value, desired: &Value, path: &mut Vec<String>, paths: &mut BTreeSet<Vec<String>>) {
     // The API server normalizes quantities, so a difference is not a conflict.
     if path.last().is_some_and(|field| field == "resources") {

@@ -1,7 +1,7 @@
 //! Workspace controller: the watches, and the reconcile loop (observe, decide, act).
 //!
-//! Changes to the Workspace, its pod, its StatefulSet, its runs and the CA, and explicit requests trigger a
-//! reconciliation.
+//! The controller reconciles a Workspace after explicit requests, and after changes to the Workspace, its pod, its
+//! StatefulSet, its runs or the CA.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -38,15 +38,16 @@ use crate::runtime::watch::{self, only_changes};
 
 /// Maximum number of steps per reconciliation. A reconciliation normally needs fewer steps.
 const MAX_STEPS: usize = 12;
-/// Requeue interval after a reconciliation with the maximum number of steps.
+/// Requeue interval after a reconciliation that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Inputs of the controller other than the Workspaces.
 pub struct Watches<W> {
-    /// Store of all Updates in the scope of the controller. The stored Updates contain only the fields that
+    /// Store of all Updates that the controller watches. The stored Updates contain only the fields that
     /// [`watch::strip_update`] keeps. `Context::updates` reads this store.
     pub updates: IndexWriter<Update, UpdateGroup>,
-    /// Workspaces to reconcile immediately, for example because the bytes of their artifact are available.
+    /// Workspaces that the controller must reconcile immediately, for example because the bytes of their artifact are
+    /// available.
     pub requeues: W,
 }
 
@@ -71,7 +72,7 @@ where
             .watches_stream(only_changes(stateful_sets, spec_state), move |stateful_set| {
                 let workspace = workspace_of(&stateful_set)?;
                 let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
-                // A StatefulSet in the first list has not necessarily changed.
+                // A StatefulSet in the initial list has not necessarily changed.
                 if runner.has_begun_key(&key) {
                     changed.memory.verified_parts.invalidate((&key.0, &key.1));
                 }
@@ -87,7 +88,8 @@ where
     start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;
 }
 
-/// Returns a stream with an item for each change to the CA. After a change, the controller must issue new certificates.
+/// Returns a stream that contains an item for each change to the CA. After a change, the controller must issue new
+/// certificates.
 fn authority_changes(
     authority: tokio::sync::watch::Receiver<Arc<Generations>>,
 ) -> impl Stream<Item = ()> + Send + 'static {
@@ -97,14 +99,16 @@ fn authority_changes(
     })
 }
 
-/// Removes the spec and the status, because each reconciliation reads its Workspace from the API.
+/// Removes the spec and the status from a watched Workspace, because each reconciliation reads the Workspace from the
+/// API server.
 fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.spec = WorkspaceSpec::default();
     workspace.status = None;
 }
 
-/// Returns a stream of the Updates whose run is bound, ends, or starts or stops waiting for references. The store
-/// contains the current version of an Update before the stream returns the Update.
+/// Returns a stream of Updates. The stream contains an Update when its run is bound, when the run completes, and when
+/// the run starts or stops waiting for references. The store contains the current version of an Update before the
+/// stream returns it.
 fn run_changes(
     scope: &Scope,
     context: &Context,
@@ -131,14 +135,13 @@ fn run_state(update: &Update) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// Returns the fields of a pod that can change the next action. While a pod starts, the kubelet writes many other
-/// fields.
+/// Returns the pod fields that can change the next action. While a pod starts, the kubelet writes many other fields.
 fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
 
-/// Returns the fields of a StatefulSet that clients can change. The result does not include the status, because the
-/// state of the pod is more detailed.
+/// Returns the StatefulSet fields that clients can change. The result excludes the status, because the pod state is
+/// more detailed.
 fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(
@@ -182,9 +185,9 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     Ok(Outcome::After(STEP_LIMIT_REQUEUE))
 }
 
-/// Returns the Workspace from the first list of the Stack controller, for the first reconciliation. Returns `None` if
-/// the watch of this controller has delivered another version, because the newer version triggers no further
-/// reconciliation.
+/// Returns the Workspace from the initial list of the Stack controller, which the first reconciliation uses. Returns
+/// `None` if the watch of this controller has delivered a different version, because the newer version triggers no
+/// further reconciliation.
 fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let listed = context.first_workspaces.take(FirstReader::WorkspaceController, &namespace, &name)?;

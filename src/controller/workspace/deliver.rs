@@ -1,4 +1,4 @@
-//! Delivers the source: downloads the source into the store, and sends it to the agent.
+//! Delivers the source: downloads the source into the store, and sends the source to the agent.
 
 use std::time::Duration;
 
@@ -26,11 +26,12 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
-/// Delay before the status reports the installation of the source. The status does not report a shorter delivery.
+/// Delay before the status reports that the source is being installed. The status does not report a shorter delivery.
 const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 impl Act<'_> {
-    /// Downloads the source into the store, or requests another fetch of its Git repository.
+    /// Downloads the source into the store. If the source comes from a Git repository, requests another fetch of the
+    /// repository.
     pub(super) async fn fetch(&self) -> Result<Step, ReconcileError> {
         let Ok(DesiredState { source, .. }) = &self.observed.desired else { return Ok(Step::Again) };
         let digest = &source.artifact.digest;
@@ -52,8 +53,8 @@ impl Act<'_> {
         });
         let Err(error) = fetched else { return Ok(Step::Again) };
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
-        // The returned error delays the retries with backoff, because each retry downloads the complete content, which
-        // has probably not changed.
+        // Returns an error, so that the controller retries with backoff. Each retry downloads the entire content,
+        // which probably has not changed.
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
@@ -98,8 +99,8 @@ impl Act<'_> {
         let mut written = None;
         let result = match tokio::time::timeout(INSTALLING_REPORT_DELAY, &mut put).await {
             Ok(result) => result,
-            // A rejection stays in the status until the agent accepts the source. Otherwise, the message would change
-            // twice with each retry.
+            // A rejection remains in the status until the agent accepts the source. Otherwise, the message would
+            // change twice with each retry.
             Err(_) if self.was_refused() => put.await,
             Err(_) => {
                 written = status::write(self.observed, &Report::installing(artifact), self.context, self.now).await?;
@@ -148,8 +149,8 @@ impl Act<'_> {
         }
     }
 
-    /// Checks that the agent reports the policy pack. Without this check, an agent that accepts a pack but does not
-    /// report it would receive the pack repeatedly without backoff.
+    /// Checks that the agent reports the policy pack. Without this check, the controller would repeatedly send the
+    /// pack to an agent that accepts the pack but does not report it.
     async fn pack_sent(&self, pack: &DesiredPack) -> Result<Step, ReconcileError> {
         tracing::info!(pack = pack.name, "policy pack sent to the agent");
         let Some(agent) = self.agent else { return Ok(Step::Again) };
@@ -164,7 +165,7 @@ impl Act<'_> {
         }
     }
 
-    /// Reports a failed delivery of a policy pack.
+    /// Reports that a policy pack could not be delivered.
     async fn pack_failed(&self, pack: &DesiredPack, error: RpcError) -> Result<Step, ReconcileError> {
         if error.is_unavailable() && !error.is_timeout() {
             return self.report(&Report::unreachable(&error.to_string())).await;
@@ -174,12 +175,12 @@ impl Act<'_> {
             false => Report::pack_refused(&pack.name, &error.message),
         };
         self.report(&report).await?;
-        // The returned error delays the retries with backoff, as for a source.
+        // Returns an error, so that the controller retries with backoff, as it does for a source.
         Err(ReconcileError::transient(error))
     }
 
-    /// Returns the mount directories that the installation requires. If objects are missing, returns a message about
-    /// the missing objects, and requeues the Workspace when they exist.
+    /// Returns the mount directories that the installation requires. If referenced objects are missing, returns a
+    /// message that lists these objects, and requeues the Workspace when they exist.
     async fn required_directories(&self) -> Result<Result<Vec<String>, String>, ReconcileError> {
         let workspace = &self.observed.workspace;
         let namespace = workspace.namespace().unwrap_or_default();
@@ -206,12 +207,12 @@ impl Act<'_> {
         Ok(Ok(desired.into_iter().map(|reference| reference.directory).collect()))
     }
 
-    /// Returns whether the status reports, for the current spec, that the agent rejected the source.
+    /// Returns whether the status reports that the agent rejected the source of the current spec.
     fn was_refused(&self) -> bool {
         self.has_reason(workspace_reason::ARTIFACT_REFUSED)
     }
 
-    /// Returns whether the condition `Ready` has the given reason for the current spec.
+    /// Returns whether the condition `Ready` has the given reason and applies to the current spec.
     fn has_reason(&self, reason: &str) -> bool {
         let workspace = &self.observed.workspace;
         let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -231,8 +232,8 @@ impl Act<'_> {
         act.report(&Report::initializing(&pod.name, None)).await
     }
 
-    /// Reports a failed delivery. `written` is the Workspace after a status write during the delivery, or `None`
-    /// without a status write.
+    /// Reports that the source could not be delivered. `written` is the Workspace after a status write during the
+    /// delivery, or `None` if there was no status write.
     async fn source_failed(
         &self,
         artifact: &ArtifactReference,
@@ -244,12 +245,13 @@ impl Act<'_> {
         let act = Act { observed: &observed, ..*self };
         if error.is_unavailable() {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
-            // The returned error delays the retries with backoff. Without backoff, an agent that is slow on purpose
+            // Returns an error, so that the controller retries with backoff. Otherwise, an intentionally slow agent
             // would occupy a stream slot most of the time.
             return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
-        // The returned error delays the retries with backoff, because the agent probably rejects the same bytes again.
+        // Returns an error, so that the controller retries with backoff: the agent probably rejects the same bytes
+        // again.
         Err(ReconcileError::transient(error))
     }
 
@@ -257,8 +259,8 @@ impl Act<'_> {
         let digest = artifact.digest.clone();
         let artifacts = self.context.artifacts.clone();
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
-        // The access runs on a blocking thread, because the first access after a restart of the controller reads the
-        // complete file.
+        // A blocking thread opens the artifact, because the first access after a restart of the controller reads the
+        // entire file.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
             tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
@@ -276,8 +278,9 @@ async fn holding<T>(slot: Slot, slow: &Semaphore, sending: &Sending, call: impl 
     call.await
 }
 
-/// Holds the slot until all bytes are sent. If `slow` has a free slot, a slow stream moves to this slot, and then
-/// delays only streams of its own namespace. Without this move, slow agents of a few namespaces could occupy all slots.
+/// Holds the slot until all bytes are sent. A slow stream moves to a slot in `slow` if one is free, so that the
+/// stream delays only streams in its own namespace. Otherwise, slow agents in a few namespaces could occupy all
+/// slots.
 async fn hold(mut slot: Slot, slow: &Semaphore, sending: &Sending) {
     let is_slow = async {
         sending.until_slow().await;

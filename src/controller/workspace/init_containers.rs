@@ -1,6 +1,6 @@
-//! Arranges the init containers of a pod: the generated init containers, followed by the init containers of the user in
-//! their order. If an init container of the user runs to completion, a generated init container receives the source
-//! first, so that the init container of the user can read the source.
+//! Arranges the init containers of a pod: the generated init containers come first, followed by the user-defined init
+//! containers in their original order. If a user-defined init container runs to completion, a generated init
+//! container receives the source first, so that the user-defined init container can read the source.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};
@@ -9,25 +9,25 @@ use super::environment::has_name;
 use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
-/// Name of the init container that copies the agent binary into the share volume. The `pulumi` container can therefore
-/// use any Pulumi image.
+/// Name of the init container that copies the agent binary into the shared volume. The `pulumi` container can
+/// therefore use any Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
-/// Name of the init container that receives the source before the init containers of the user run.
+/// Name of the init container that receives the source before the user-defined init containers run.
 pub(super) const FETCH_CONTAINER: &str = "fetch";
 /// Generated init containers, in execution order.
 pub(super) const GENERATED_CONTAINERS: [&str; 2] = [BOOTSTRAP_CONTAINER, FETCH_CONTAINER];
-/// Fields of the generated init containers that a user can change, because a policy can require these fields in all
-/// containers of a namespace.
+/// Fields of the generated init containers that users can change. A policy can require these fields in all containers
+/// of a namespace.
 const ADJUSTABLE: [&str; 3] = ["imagePullPolicy", "resources", "securityContext"];
-/// Lists of `fetch` that a user can extend, with the merge key of their items. Templates for the Pulumi Kubernetes
-/// Operator extend these lists, because its container `fetch` downloads the source.
+/// Lists of the `fetch` container that users can extend, with the merge key of their items. Templates for the Pulumi
+/// Kubernetes Operator extend these lists, because its `fetch` container downloads the source.
 const EXTENSIBLE: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
 /// Maximum number of items that [`without_effect`] lists.
 const MAX_LISTED: usize = 10;
-/// Fields of a security context that set the user and the group of a container.
+/// Security context fields that set the user and the group of a container.
 const IDENTITY: [&str; 2] = ["runAsUser", "runAsGroup"];
 
-/// Returns an error for the first generated field that the template of the user changes.
+/// Returns an error for the first generated field that the user-defined template changes.
 pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let protected = |field: String| Err(SpecError::Protected { field });
     for name in GENERATED_CONTAINERS {
@@ -44,8 +44,8 @@ pub(super) fn check(generated: &Value, merged: &Value) -> Result<(), SpecError> 
     Ok(())
 }
 
-/// Returns the items that the template of the user adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. The items have no
-/// effect, because the controller downloads the source.
+/// Returns the items that the user-defined template adds to `fetch`, such as `env[SSH_KNOWN_HOSTS]`. The items have
+/// no effect, because the controller downloads the source.
 pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     let Some(fetch) = find(pod_template, FETCH_CONTAINER) else { return Vec::new() };
     let items = EXTENSIBLE.iter().flat_map(|(list, key)| {
@@ -55,9 +55,10 @@ pub(super) fn without_effect(pod_template: &Value) -> Vec<String> {
     items.take(MAX_LISTED).collect()
 }
 
-/// Sorts the merged init containers: first the generated init containers, then the init containers of the user. Keeps
-/// `fetch` only if `has_source` is `true` and an init container of the user runs to completion. Returns whether the
-/// template still contains `fetch`. If `true`, the pod receives the source before the init containers of the user run.
+/// Sorts the merged init containers: the generated init containers come first, followed by the user-defined init
+/// containers. Keeps `fetch` only if `has_source` is `true` and a user-defined init container runs to completion.
+/// Returns whether the template still contains `fetch`. If `true`, the pod receives the source before the
+/// user-defined init containers run.
 pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     let identity = identity_of_pulumi(template);
     let Some(containers) = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut) else {
@@ -78,7 +79,7 @@ pub(super) fn arrange(template: &mut Value, has_source: bool) -> bool {
     fetches
 }
 
-/// Returns the names of the init containers of the user that run to completion.
+/// Returns the names of the user-defined init containers that run to completion.
 pub(super) fn of_user(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let waited_for = containers.filter(|container| container.restart_policy.as_deref() != Some("Always"));
@@ -89,7 +90,7 @@ fn is_own(container: &Value) -> bool {
     GENERATED_CONTAINERS.iter().any(|name| has_name(container, name))
 }
 
-/// Returns whether a container runs to completion. No container waits for the end of a sidecar, which keeps running.
+/// Returns whether a container runs to completion. A sidecar keeps running, so no container waits for it to complete.
 fn runs_to_completion(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) != Some("Always")
 }
@@ -99,7 +100,7 @@ fn find<'a>(template: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
     containers.iter().find(|container| has_name(container, name))?.as_object()
 }
 
-/// Returns the user and the group in the security context of the `pulumi` container.
+/// Returns the user and the group from the security context of the `pulumi` container.
 fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     let containers = template.pointer("/spec/containers").and_then(Value::as_array);
     let pulumi = containers.into_iter().flatten().find(|container| has_name(container, PULUMI_CONTAINER));
@@ -108,8 +109,8 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     identity.map(|(field, value)| (field.clone(), value.clone())).collect()
 }
 
-/// Sets the user and the group of `fetch`, unless `fetch` already sets them. The user of the agent must own the files
-/// of the source, because the agent changes the files.
+/// Sets the user and the group of the `fetch` container, unless it already sets them. The user that the agent runs as
+/// must own the source files, because the agent changes them.
 fn set_identity(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));

@@ -9,8 +9,8 @@ use crate::api::auto::{ArtifactReference, IdleKeep, WorkspaceSpec};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME, workspace_object};
 use crate::api::pulumi::PulumiCloudOidc;
 
-/// Annotation with the hash of a rendered StatefulSet or Service. The controller applies the object if the existing
-/// object has a different hash.
+/// Annotation that contains the hash of a rendered StatefulSet or Service. The controller applies the object if the
+/// hash of the existing object differs.
 pub(super) const ANNOTATION_RENDERED: &str = "auto.pulumi.com/rendered-hash";
 /// Length of the hash in bytes.
 const HASH_BYTES: usize = 16;
@@ -25,34 +25,34 @@ pub(super) fn metadata(name: &str, namespace: &str) -> Value {
     json!({"name": workspace_object(name), "namespace": namespace, "labels": labels(name)})
 }
 
-/// Returns whether the labels of an object contain the given name of a Workspace.
+/// Returns whether the labels of an object contain the given Workspace name.
 pub(super) fn is_ours<K: Resource>(object: &K, name: &str) -> bool {
     workspace_name(object) == Some(name)
 }
 
-/// Returns the name of the Workspace in the labels of an object.
+/// Returns the Workspace name from the labels of an object.
 pub(super) fn workspace_name<K: Resource>(object: &K) -> Option<&str> {
     object.labels().get(LABEL_WORKSPACE_NAME).map(String::as_str)
 }
 
-/// Returns a hash of the fields of the spec that determine the pod. A pod with another hash is outdated. `bound`
-/// contains the source if the pod depends on the source, and the hash then covers the source.
+/// Returns the hash of the spec fields that determine the pod. A pod with a different hash is outdated. If the pod
+/// depends on the source, `bound` contains the source, and the hash includes it.
 ///
-/// The hash does not cover the agent image and the defaults of the controller. Otherwise, an upgrade of the controller
-/// would replace all pods. The Secret with the default access token (`default_token`) is an exception, because a pod
-/// without the volume of this Secret would have no credentials. The hash does not cover the `serviceTemplate`, because
-/// the Service does not affect the pod. The hash also does not cover the Pulumi stacks and their configuration values,
-/// because the agent receives them by RPC. The only field of `pulumiCloudOIDC` in the hash is the audience of the
-/// mounted token.
+/// The hash excludes the agent image and the controller defaults, because an upgrade of the controller would
+/// otherwise replace all pods. An exception is the Secret that contains the default access token (`default_token`): a
+/// pod without the volume for this Secret would have no credentials. The hash excludes the `serviceTemplate`, because
+/// the Service does not affect the pod. It also excludes the Pulumi stacks and their configuration values, because
+/// the agent receives them by RPC. The audience of the mounted token is the only field of `pulumiCloudOIDC` that the
+/// hash includes.
 pub(super) fn revision_hash(
     spec: &WorkspaceSpec,
     bound: Option<&ArtifactReference>,
     default_token: Option<&str>,
 ) -> String {
-    // A changed default of the controller takes effect in the next pod of a Workspace.
+    // A changed controller default takes effect in the next pod of a Workspace.
     let kept = spec.idle.as_ref().filter(|idle| idle.keep != Some(IdleKeep::Nothing));
     let mut inputs = json!({
-        // The hash does not cover the revision, because another revision with the same content does not change the pod.
+        // The hash excludes the revision, because a new revision with the same content does not change the pod.
         "artifact": bound.map(|artifact| json!({"digest": artifact.digest, "dir": artifact.dir})),
         "claim": kept.and_then(|idle| idle.claim.as_ref()),
         "defaultAccessTokenSecret": default_token,
@@ -60,7 +60,8 @@ pub(super) fn revision_hash(
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "keep": kept.and_then(|idle| idle.keep),
-        // The kubelet updates the content of mounted objects in a running pod. A new object requires a new volume.
+        // The kubelet updates the content of mounted objects in a running pod, but an additional object requires a
+        // new volume.
         "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
         "oidcAudience": spec.pulumi_cloud_oidc.as_ref().map(PulumiCloudOidc::audience),
         "podTemplate": spec.pod_template,
@@ -68,15 +69,15 @@ pub(super) fn revision_hash(
         "securityProfile": spec.security_profile,
         "serviceAccountName": spec.service_account_name,
     });
-    // Only inputs with a value are part of the hash. A new field in a later version of the controller therefore changes
-    // the hash only if the Workspace sets the field.
+    // The hash includes only inputs that have a value. If a later controller version adds a field, the hash therefore
+    // changes only for Workspaces that set this field.
     if let Some(inputs) = inputs.as_object_mut() {
         inputs.retain(|_, input| !input.is_null() && input != &json!([]));
     }
     hash(&inputs)
 }
 
-/// Returns a hash of a JSON value. The hash does not depend on the order of fields.
+/// Returns the hash of a JSON value. The order of the fields does not affect the hash.
 pub(super) fn hash(value: &Value) -> String {
     let digest = Sha256::digest(canonical(value).to_string());
     hex::encode(digest.iter().take(HASH_BYTES).copied().collect::<Vec<u8>>())

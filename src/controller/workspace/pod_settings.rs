@@ -1,5 +1,5 @@
-//! Settings and restrictions of the controller for workspace pods. The restrictions apply in addition to the admission
-//! control of the cluster. All functions are pure.
+//! Settings and restrictions that the controller applies to workspace pods. The restrictions apply in addition to the
+//! admission control of the cluster. All functions are pure.
 
 use serde_json::Value;
 
@@ -7,14 +7,14 @@ use super::pod_security;
 use super::spec_error::SpecError;
 use crate::config::StorageConfig;
 
-/// Default ServiceAccount of a pod.
+/// ServiceAccount of a pod that sets no ServiceAccount.
 const DEFAULT_SERVICE_ACCOUNT: &str = "default";
-/// Labels that network policies and Services usually use to select pods.
+/// Labels with which network policies and Services usually select pods.
 const SELECTOR_LABELS: [&str; 3] = ["app", "control-plane", "k8s-app"];
-/// Prefix of further labels that network policies and Services usually use to select pods.
+/// Prefix of other labels with which network policies and Services usually select pods.
 const SELECTOR_PREFIX: &str = "app.kubernetes.io/";
-/// Names of controllers in labels such as `app` or `app.kubernetes.io/component`. The network policies of Flux and of
-/// this controller select pods by these labels.
+/// Controller names in labels such as `app` or `app.kubernetes.io/component`. The network policies for Flux and for
+/// this controller use these labels to select pods.
 const CONTROLLERS: [&str; 9] = [
     "helm-controller",
     "image-automation-controller",
@@ -26,34 +26,34 @@ const CONTROLLERS: [&str; 9] = [
     "source-watcher",
     "controller",
 ];
-/// Names of installations in the label `app.kubernetes.io/part-of`. The network policies of Flux and of this controller
-/// also select pods by this label.
+/// Installation names in the label `app.kubernetes.io/part-of`. The network policies for Flux and for this controller
+/// also use this label to select pods.
 const INSTALLATIONS: [&str; 2] = ["flux", "pulumi-controller"];
 
-/// Settings of the controller for workspace pods.
+/// Settings that the controller applies to workspace pods.
 #[derive(Clone, Debug)]
 pub struct PodSettings {
     /// Image that contains the binary `/pulumi-controller`.
     pub agent_image: String,
-    /// Pull policy of the agent image, or `None` for the default of Kubernetes.
+    /// Pull policy of the agent image, or `None` for the Kubernetes default.
     pub agent_image_pull_policy: Option<String>,
     /// Default image of the `pulumi` container.
     pub default_image: String,
-    /// Secret with the default access token for Pulumi Cloud.
+    /// Secret that contains the default access token for Pulumi Cloud.
     pub default_access_token_secret: Option<String>,
     pub restrictions: PodRestrictions,
     /// Default storage that an idle Workspace keeps.
     pub storage: StorageConfig,
 }
 
-/// Restrictions for the workspace pods of all namespaces.
+/// Restrictions that apply to the workspace pods in all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRestrictions {
-    /// Whether pods must meet the Pod Security Standard `restricted`, and must not set labels that network policies
-    /// usually use to select pods.
+    /// Whether pods must meet the Pod Security Standard `restricted`, and must not set labels with which network
+    /// policies usually select pods.
     pub is_restricted: bool,
-    /// ServiceAccounts that pods can use: `name` in all namespaces, or `namespace/name` in one namespace. An empty list
-    /// allows all ServiceAccounts.
+    /// ServiceAccounts that pods can use. `name` allows the ServiceAccount in all namespaces, and `namespace/name` in
+    /// one namespace. An empty list allows all ServiceAccounts.
     pub service_accounts: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl PodRestrictions {
     }
 }
 
-/// Returns whether a network policy would treat a pod with the given label as a pod of a controller.
+/// Returns whether a network policy would treat a pod with the given label as a controller pod.
 fn is_of_controller(label: &str, value: &Value) -> bool {
     let value = value.as_str().unwrap_or_default();
     match label {

@@ -1,9 +1,10 @@
 //! Renders the objects of a Workspace: a headless Service, a StatefulSet with one pod, and a PodDisruptionBudget. All
-//! functions are pure. The objects stay JSON until the apply, because the `podTemplate` of the user can contain fields
-//! that `k8s-openapi` does not define.
+//! functions are pure. The objects remain JSON until the controller applies them, because the user-defined
+//! `podTemplate` can contain fields that `k8s-openapi` does not define.
 //!
-//! The objects have no owner references. With owner references, a foreground deletion of the Workspace would delete the
-//! pod during a run. The controller deletes the objects before it removes the finalizer of the Workspace.
+//! The objects have no owner references. With owner references, a foreground deletion of the Workspace would delete
+//! the pod during a run. Instead, the controller deletes the objects before it removes the finalizer from the
+//! Workspace.
 
 use serde_json::{Map, Value, json};
 
@@ -20,24 +21,24 @@ use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
-/// Metadata fields that the `serviceTemplate` can set. The `serviceTemplate` can set no other fields of the Service.
+/// Metadata fields that the `serviceTemplate` can set. No other fields of the Service can be set.
 const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
-    /// PodDisruptionBudget that blocks a drain of the node while a run is open.
+    /// PodDisruptionBudget that blocks a node drain while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the user inputs. An annotation of the pod contains the hash.
+    /// Hash of the user-defined inputs, which the pod has as an annotation.
     pub revision_hash: String,
     /// Number of replicas of the StatefulSet: zero if the Workspace is sleeping or has taken a pod from a pool,
     /// otherwise one.
     pub replicas: i32,
-    /// Hash of the StatefulSet. An annotation of the StatefulSet contains the hash.
+    /// Hash of the StatefulSet, which the StatefulSet has as an annotation.
     pub rendered_hash: String,
-    /// Hash of all rendered objects, and of the pod that the Workspace has taken from a pool.
+    /// Hash of all rendered objects and of the pod that the Workspace has taken from a pool.
     pub parts_hash: String,
 }
 
@@ -56,8 +57,8 @@ pub fn render(
     let credentials = Credentials::of(&workspace.spec, settings.default_access_token_secret.as_deref())?;
     let mut template = pod_template(name, workspace, settings, &credentials, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
-    // Another source requires another pod if the init containers of the user can read the source, or if the image or
-    // the init containers provide the source.
+    // A new source requires a new pod in two cases: the user-defined init containers can read the source, or the
+    // image or the init containers provide the source.
     let is_bound = is_fetched_first || source.is_in_pod();
     let bound = is_bound.then_some(&source.artifact);
     if is_bound {
@@ -75,8 +76,8 @@ pub fn render(
             "serviceName": workspace_object(name),
             // With the policy `OrderedReady`, a pod that never becomes ready would block its replacement.
             "podManagementPolicy": "Parallel",
-            // With the strategy `OnDelete`, only this controller replaces the pod, and only if no run is open in the
-            // pod.
+            // With the strategy `OnDelete`, only this controller replaces the pod, and only if the pod has no open
+            // run.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": labels(name)},
             "template": template,
@@ -129,7 +130,8 @@ fn pod_template(
     Ok(merged)
 }
 
-/// Returns a PodDisruptionBudget that selects the pod only while a run is open, so that an idle pod can be evicted.
+/// Returns a PodDisruptionBudget that selects the pod only while a run is open, so that Kubernetes can evict an idle
+/// pod.
 fn budget(name: &str, namespace: &str) -> Value {
     json!({
         "metadata": metadata(name, namespace),
@@ -140,11 +142,12 @@ fn budget(name: &str, namespace: &str) -> Value {
     })
 }
 
-/// Returns the headless Service with the labels and annotations of the template. The generated labels and the selector
-/// take precedence.
+/// Returns the headless Service with the labels and annotations from the template. The generated labels and the
+/// selector take precedence.
 fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // Adds the field even without a template, so that an empty template has the same result as a missing template.
+    // The field is added even without a template, so that an empty template has the same result as a missing
+    // template.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check_service_template(template)?;
@@ -159,14 +162,14 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
         "metadata": metadata,
         "spec": {
             "clusterIP": "None",
-            // The agent accepts calls before the pod is ready.
+            // The agent accepts requests before the pod is ready.
             "publishNotReadyAddresses": true,
             "selector": labels(name),
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // The hash detects the removal of fields from the template. A comparison of the remaining fields with the existing
-    // Service would find no difference.
+    // The hash changes when a user removes fields from the template. A comparison of the remaining fields with the
+    // existing Service would not detect the removal.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());
@@ -188,7 +191,7 @@ fn check_service_template(template: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Adds the entries with keys that do not exist yet.
+/// Adds the entries whose keys do not exist yet.
 fn add(metadata: &mut Value, field: &str, more: Option<&Map<String, Value>>) {
     let Some(fields) = entry(metadata, field) else { return };
     for (key, value) in more.into_iter().flatten() {

@@ -31,8 +31,8 @@ const MAX_MESSAGE: usize = 1024;
 
 /// Rate limit for messages in bytes per second. A message about an engine step contains about 300 bytes.
 const RATE: u32 = 1024 * 1024;
-/// Maximum burst in bytes. The burst is sufficient for all messages of a run with tens of thousands of resources, which
-/// the agent sends again when a new controller process attaches to the run.
+/// Maximum burst in bytes. When a new controller process attaches to a run, the agent sends all messages again. The
+/// burst is sufficient for a run with tens of thousands of resources.
 const BURST: u32 = 16 * 1024 * 1024;
 /// Number of bytes that the rate limit adds to the size of each message.
 const MESSAGE: usize = 256;

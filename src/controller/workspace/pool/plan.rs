@@ -1,12 +1,12 @@
-//! Selects the pods of pools to create and to delete. All functions are pure.
+//! Selects the pool pods that the controller creates and deletes. All functions are pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
-/// Maximum number of pools of a namespace. Without a limit, Workspaces with different templates would each have a pool
-/// with idle pods.
+/// Maximum number of pools per namespace. Without this limit, each Workspace with a different template would have its
+/// own pool of idle pods.
 const MAX_POOLS: usize = 4;
 
 /// Workspace that can take a pod, or could take a pod until recently.
@@ -21,7 +21,7 @@ pub struct Waiting {
     pub since: Instant,
 }
 
-/// Pod of a pool that no Workspace has taken.
+/// Pool pod that no Workspace has taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreePod {
     pub namespace: String,
@@ -30,7 +30,7 @@ pub struct FreePod {
     /// Key of the pool.
     pub key: String,
     pub is_ready: bool,
-    /// Whether the containers of the pod have ended and will not restart.
+    /// Whether the pod's containers have terminated and will not restart.
     pub has_ended: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct FreePod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Delete(FreePod),
-    /// Check the certificate of the pod, and replace a missing or outdated certificate.
+    /// Check the pod's certificate, and replace the certificate if it is missing or outdated.
     Certify(FreePod),
     /// Create a pod in the pool with the given key. The Service of the given Workspace owns the pod.
     Create {
@@ -57,7 +57,7 @@ impl Change {
     }
 }
 
-/// Pool with at least one Workspace.
+/// Demand for a pool that at least one Workspace uses.
 #[derive(Default)]
 struct Demand<'a> {
     asleep: Vec<&'a str>,
@@ -65,9 +65,9 @@ struct Demand<'a> {
     last_use: Option<Instant>,
 }
 
-/// Returns the changes to the pools. `sizes` contains the number of idle pods per pool, by namespace. The plan contains
-/// no changes to a namespace that `sizes` does not contain. `certified` contains the UIDs of the pods with current
-/// certificates. If `keeps_unused` is `true`, the plan keeps the pods of pools without Workspaces.
+/// Returns the changes to the pools. `sizes` contains the number of idle pods per pool, by namespace. The plan
+/// contains no changes to namespaces that are missing from `sizes`. `certified` contains the UIDs of the pods with
+/// current certificates. If `keeps_unused` is `true`, the plan keeps the pods in pools that no Workspace uses.
 pub fn plan(
     waiting: &[Waiting],
     pods: &[FreePod],
@@ -107,7 +107,7 @@ pub fn plan(
     changes
 }
 
-/// Returns the pools of a namespace by key.
+/// Returns the demand for each pool in a namespace, by pool key.
 fn demands<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<&'a str, Demand<'a>> {
     let mut demands: BTreeMap<&str, Demand<'_>> = BTreeMap::new();
     for Waiting { workspace, key, is_asleep, since, .. } in waiting {
@@ -155,7 +155,7 @@ mod tests {
         FreePod { namespace, name: name.to_owned(), uid, key: key.to_owned(), is_ready, has_ended: false }
     }
 
-    /// Returns the changes to the pools of a namespace as text. `size` is the number of idle pods per pool.
+    /// Returns the changes to the pools of a namespace as strings. `size` is the number of idle pods per pool.
     fn changes(waiting: &[Waiting], pods: &[FreePod], size: usize, keeps_unused: bool) -> Vec<String> {
         let certified = pods.iter().map(|pod| pod.uid.clone()).filter(|uid| uid != "new").collect();
         let planned = plan(waiting, pods, &[("team".to_owned(), size)].into(), &certified, keeps_unused);

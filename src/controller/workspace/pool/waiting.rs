@@ -1,4 +1,4 @@
-//! Tracks the Workspaces that can take a pod from a pool, and the free pods.
+//! Tracks the free pods, and the Workspaces that can take a pod from a pool.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,29 +19,29 @@ use crate::api::auto::PooledPod;
 use crate::api::names::LABEL_POOL;
 use crate::controller::workspace::metadata::workspace_name;
 
-/// Duration of the reservation of a pod for a Workspace. At the end of the reservation, the cached pod has the labels
-/// of the Workspace, unless the Workspace has not taken the pod.
+/// Time for which a pod remains reserved for a Workspace. If the Workspace has taken the pod by then, the cached pod
+/// has the labels of the Workspace.
 const RESERVED: Duration = Duration::from_secs(60);
-/// Retention period of the pods of a pool after a Workspace has woken up. The pool keeps the pods, because a Workspace
-/// often goes back to sleep soon.
+/// Time for which a pool keeps its pods after a Workspace has woken up. Such a Workspace often soon goes back to
+/// sleep.
 const KEPT: Duration = Duration::from_secs(5 * 60);
 
 /// Namespace and name of a Workspace.
 type Key = (String, String);
 
-/// Pools of all namespaces. Cheap to clone. All clones share the same state.
+/// Pools of all namespaces. Clones are cheap and share the same state.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
 struct Shared {
-    /// Maximum number of idle pods of a pool. Zero disables the pools.
+    /// Maximum number of idle pods per pool. Zero disables the pools.
     maximum: usize,
-    /// Pods of pools, including the pods that Workspaces have taken. The pods contain only the fields that
+    /// Pool pods, including the pods that Workspaces have taken. The cached pods contain only the fields that
     /// [`Maintenance`](super::Maintenance) keeps.
     pods: Store<Pod>,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// State of the pools. Hold the lock only for short critical sections, and never across an `.await`.
     state: Mutex<State>,
-    /// Notification about changes to the state or the pods.
+    /// Notifies [`Maintenance`](super::Maintenance) when the state or the pods have changed.
     changed: Notify,
 }
 
@@ -50,7 +50,7 @@ struct State {
     waiting: HashMap<Key, Sleeper>,
     /// Templates by key. Workspaces with the same key share a template.
     templates: HashMap<String, Arc<PoolTemplate>>,
-    /// UIDs of the reserved pods, and the times of the reservations.
+    /// UIDs of the reserved pods, and the times at which they were reserved.
     reserved: HashMap<String, Instant>,
 }
 
@@ -58,7 +58,7 @@ struct State {
 struct Sleeper {
     template: Arc<PoolTemplate>,
     since: Instant,
-    /// End of the sleep, or `None` if the Workspace is sleeping.
+    /// Time at which the Workspace woke up, or `None` if it is sleeping.
     awake: Option<Instant>,
 }
 
@@ -69,14 +69,14 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Creates the pools, and the writer of the pod cache of the pools.
+    /// Creates the pools, and the writer that fills their pod cache.
     pub fn new(maximum: usize) -> (Self, Writer<Pod>) {
         let (pods, writer) = reflector::store();
         let shared = Shared { maximum, pods, state: Mutex::default(), changed: Notify::new() };
         (Pool(Arc::new(shared)), writer)
     }
 
-    /// Returns the maximum number of idle pods of a pool.
+    /// Returns the maximum number of idle pods per pool.
     pub fn maximum(&self) -> usize {
         self.0.maximum
     }
@@ -99,7 +99,7 @@ impl Pool {
         self.notify();
     }
 
-    /// Records that a Workspace is awake, does not exist, or can take no pod.
+    /// Records that a Workspace is awake, does not exist, or cannot take a pod.
     pub fn withdraw(&self, namespace: &str, name: &str) {
         let mut state = self.lock();
         let sleeper = state.waiting.get_mut(&(namespace.to_owned(), name.to_owned()));
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Reserves a ready, free pod, or returns `None` if the pool has no such pod.
+    /// Reserves a free pod that is ready. Returns `None` if the pool has no such pod.
     pub fn reserve(&self, namespace: &str, key: &str) -> Option<PooledPod> {
         let ready = self.free_pods().into_iter().filter(|pod| pod.is_ready);
         let mut pods = ready.filter(|pod| pod.namespace == namespace && pod.key == key);
