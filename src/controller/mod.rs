@@ -1,4 +1,5 @@
-//! Reconcilers. Each reconciler observes the state, decides on an action, performs the action, and writes the status.
+//! Reconcilers for all kinds. Each reconciler observes the state, decides on an action, performs the action, and
+//! writes the status.
 
 pub mod authority;
 pub mod merge;
@@ -16,13 +17,13 @@ mod test_parts;
 use crate::api::pulumi::PulumiStack;
 use crate::pulumi::stack_name::Qualified;
 
-/// Returns whether two values identify different Pulumi stacks. Ignores a part, such as the project, that only one of
-/// the values contains.
+/// Returns whether two values identify different Pulumi stacks. Ignores parts that only one of the values contains,
+/// such as the project.
 pub fn differ(one: &PulumiStack, other: &PulumiStack) -> bool {
     qualified(one).differs_from(&qualified(other))
 }
 
-/// Returns the name, the project and the backend of a Pulumi stack for a comparison.
+/// Returns the name, the project and the backend of a Pulumi stack in a form that can be compared.
 fn qualified(stack: &PulumiStack) -> Qualified<'_> {
     Qualified { name: &stack.name, project: stack.project.as_deref(), backend: stack.backend.as_deref() }
 }

@@ -1,4 +1,4 @@
-//! Program controller: reports whether a Program is valid, and which artifact the Program produces.
+//! Program controller: reports whether a Program is valid, and which artifact it produces.
 //!
 //! The Stack controller does not read the status of a Program. Instead, it builds a byte-identical artifact from the
 //! Program.
@@ -28,7 +28,7 @@ pub struct Context {
     pub writer: Writer,
     pub events: Events,
     pub metrics: Metrics,
-    /// All Programs in the scope of the controller.
+    /// All Programs that the controller watches.
     pub programs: Reflected<Program>,
 }
 
@@ -43,14 +43,14 @@ pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the spec and the status. The controller uses the cache only to count Programs, and each reconciliation reads
-/// its Program from the API.
+/// Removes the spec and the status. The controller uses the cache only to count Programs, and each reconciliation
+/// reads its Program from the API server.
 fn strip_unused_fields(program: &mut Program) {
     program.program = ProgramSpec::default();
     program.status = None;
 }
 
-/// Reconciles one Program. The reconciliation reads and writes no other object except events.
+/// Reconciles a Program. The reconciliation accesses no other objects, but publishes events.
 async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.metrics.set_program_count(context.programs.len());
     let namespace = program.namespace().unwrap_or_default();
@@ -70,13 +70,13 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Publishes the artifact of a valid Program. `needs` describes the values that a Stack must provide.
+    /// Publish the artifact of a valid Program. `needs` describes the values that a Stack must provide.
     Publish { artifact: Published, needs: Option<String> },
-    /// Reports the problems of an invalid Program, each with its location.
+    /// Report the problems of an invalid Program, each with its location.
     Refuse(String),
 }
 
-/// Artifact of a Program for its status.
+/// Artifact of a Program as the status reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub path: String,
@@ -102,7 +102,8 @@ pub fn decide(program: &Program) -> Action {
     Action::Publish { artifact, needs }
 }
 
-/// Returns the status of a Program after an action. The status of an invalid Program keeps the last valid artifact.
+/// Returns the status of a Program after an action. If the Program is invalid, the status keeps the last valid
+/// artifact.
 pub fn status_after(program: &Program, action: &Action, now: Timestamp) -> ProgramStatus {
     let mut status = program.status.clone().unwrap_or_default();
     let generation = program.metadata.generation.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! StackReceiver controller: derives the webhook path from the token, and publishes the path or the reason why no path
-//! is available.
+//! StackReceiver controller: derives the webhook path from the token. It publishes either the path or the reason why
+//! no path is available.
 //!
 //! The module [`crate::receiver`] serves the webhooks in each replica.
 
@@ -42,7 +42,7 @@ pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<C
     start.run(strip_unused_fields, |_| (), |controller| controller, reconcile, context).await;
 }
 
-/// Removes the fields that the cache does not need. Each reconciliation reads its StackReceiver from the API.
+/// Removes the fields that the cache does not need. Each reconciliation reads its StackReceiver from the API server.
 fn strip_unused_fields(receiver: &mut StackReceiver) {
     receiver.spec.resources.clear();
     receiver.status = None;
@@ -66,7 +66,7 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     })
 }
 
-/// Reads the token. If the API server rejects the read, returns the rejection as the reason for the status.
+/// Reads the token. If the API server denies the request, returns the error message as the reason for the status.
 async fn observe(
     receiver: &StackReceiver,
     context: &Context,
@@ -79,8 +79,8 @@ async fn observe(
     }
 }
 
-/// Publishes an event if the condition `Ready` changes. The event does not contain the path, because alert providers
-/// forward events to chats, and the path alone authenticates requests of the type `generic`.
+/// Publishes an event if the condition `Ready` changes. The event excludes the path: alert providers forward events
+/// to chats, and the path alone authenticates requests to a receiver of type `generic`.
 fn publish_event(receiver: &StackReceiver, status: &StackReceiverStatus, events: &Events) {
     let Some(ready) = conditions::find(&status.conditions, READY) else { return };
     let before = receiver.status.as_ref().and_then(|status| conditions::find(&status.conditions, READY));
@@ -97,25 +97,25 @@ fn publish_event(receiver: &StackReceiver, status: &StackReceiverStatus, events:
 
 /// Requeue interval while the token is missing. The controller does not watch Secrets.
 const TOKEN_RETRY: Duration = Duration::from_secs(30);
-/// Minimum requeue interval in seconds, which limits the number of reads of the Secret.
+/// Minimum requeue interval in seconds, which limits how often the controller reads the Secret.
 const MIN_INTERVAL: u64 = 10;
-/// Requeue interval in seconds if `spec.interval` is invalid. The CRD schema normally rejects such a value.
+/// Requeue interval in seconds if `spec.interval` is invalid. The CRD schema normally rejects an invalid interval.
 const DEFAULT_INTERVAL: u64 = 600;
 
 /// Next action for a StackReceiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Keeps the conditions and the path of a suspended StackReceiver.
+    /// Keep the conditions and the path of a suspended StackReceiver.
     Leave,
-    /// Reports that this controller does not serve webhooks.
+    /// Report that this controller does not serve webhooks.
     NotServed,
-    /// Reports that the token is not available, with the reason `why`, and requeues the StackReceiver after `requeue`.
+    /// Report that the token is not available for the reason `why`, and requeue the StackReceiver after `requeue`.
     Await { why: String, requeue: Duration },
-    /// Publishes the webhook path, and requeues the StackReceiver after `requeue`.
+    /// Publish the webhook path, and requeue the StackReceiver after `requeue`.
     Publish { path: String, requeue: Duration },
 }
 
-/// Selects the next action from the StackReceiver and the token in its Secret.
+/// Selects the next action based on the StackReceiver and the token in its Secret.
 pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
     if receiver.is_suspended() {
         return Action::Leave;

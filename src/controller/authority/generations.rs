@@ -1,5 +1,4 @@
-//! CA generations: the current CA, which signs certificates, and the next CA and the previous CA, which are only
-//! trusted.
+//! CA generations: the current CA signs certificates, and the next CA and the previous CA are only trusted.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::rpc::identity::{Authority, IdentityError, Issued};
 
-/// Current, next and previous CA. Cheap to clone.
+/// Current, next and previous CA. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Generations {
     current: Arc<Authority>,
@@ -17,8 +16,8 @@ pub struct Generations {
     bundle: String,
 }
 
-/// Next CA with the time of its promotion, or previous CA with the time of its removal. Without a time, only a user can
-/// promote or remove the CA.
+/// Next CA and its promotion time, or previous CA and its removal time. Without a time, only a user can promote or
+/// remove the CA.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub authority: Arc<Authority>,
@@ -26,7 +25,7 @@ pub(super) struct Pending {
 }
 
 impl Generations {
-    /// Creates generations with a current CA, but without a next CA or a previous CA.
+    /// Creates generations that contain a current CA, but neither a next CA nor a previous CA.
     pub fn first(authority: Authority) -> Self {
         Self::new(Arc::new(authority), None, None)
     }
@@ -48,8 +47,8 @@ impl Generations {
         &self.bundle
     }
 
-    /// Issues the client certificates of the controller: one from the current CA, and one from the previous CA for pods
-    /// that do not trust the current CA yet.
+    /// Issues the client certificates of the controller: one from the current CA, and one from the previous CA for
+    /// pods that do not trust the current CA yet.
     pub(super) fn issue_clients(&self, now: Timestamp) -> Result<Vec<Issued>, IdentityError> {
         let previous = self.previous.as_ref().map(|pending| pending.authority.as_ref());
         std::iter::once(self.current.as_ref()).chain(previous).map(|authority| authority.issue_client(now)).collect()
@@ -63,20 +62,20 @@ impl Generations {
         self.previous.as_ref()
     }
 
-    /// Returns whether the bundle contains the CA certificate.
+    /// Returns whether the bundle contains the given CA certificate.
     pub(super) fn trusts(&self, certificate: &CertificateDer<'_>) -> bool {
         let others = [&self.next, &self.previous].into_iter().flatten().map(|pending| &pending.authority);
         std::iter::once(&self.current).chain(others).any(|authority| authority.certificate() == certificate)
     }
 
-    /// Returns the generations with `next` as the next CA, which is promoted at `promote_at`.
+    /// Returns the generations with `next` as the next CA, which the controller promotes at `promote_at`.
     pub(super) fn with_next(&self, next: Authority, promote_at: Timestamp) -> Self {
         let next = Pending { authority: Arc::new(next), until: Some(promote_at) };
         Self::new(self.current.clone(), Some(next), self.previous.clone())
     }
 
-    /// Returns the generations after the promotion of the next CA. The replaced CA stays trusted until `retire_at`. If
-    /// no next CA exists, returns the same generations.
+    /// Returns the generations after the next CA has been promoted. The replaced CA remains trusted until
+    /// `retire_at`. Returns the same generations if there is no next CA.
     pub(super) fn promoted(&self, retire_at: Timestamp) -> Self {
         match &self.next {
             Some(next) => Self::new(next.authority.clone(), None, Some(self.outgoing(retire_at))),
@@ -89,7 +88,7 @@ impl Generations {
         Self::new(self.current.clone(), self.next.clone(), None)
     }
 
-    /// Returns the generations with the current CA of `replaced` as the previous CA. This CA stays trusted until
+    /// Returns the generations with the current CA of `replaced` as the previous CA. This CA remains trusted until
     /// `retire_at`.
     pub(super) fn succeeding(&self, replaced: &Generations, retire_at: Timestamp) -> Self {
         Self::new(self.current.clone(), None, Some(replaced.outgoing(retire_at)))

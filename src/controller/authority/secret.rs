@@ -1,5 +1,5 @@
-//! Format of the Secret with the CA: up to three pairs of a certificate and a private key, and two timestamps in
-//! annotations.
+//! Format of the Secret that stores the CA: up to three pairs of a certificate and a private key, and two annotations
+//! with timestamps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use super::decide::Found;
 use super::generations::{Generations, Pending};
 use crate::rpc::identity::Authority;
 
-/// Name of the Secret.
+/// Name of the Secret that stores the CA.
 pub const SECRET: &str = "pulumi-controller-authority";
 
-/// Names of two entries in the Secret: a certificate and its private key. `ca.crt` can contain additional certificates,
-/// which are also trusted.
+/// Names of two entries in the Secret: a certificate and its private key. `ca.crt` can contain additional
+/// certificates that are also trusted.
 type Pair = [&'static str; 2];
 const CURRENT: Pair = ["ca.crt", "ca.key"];
 const NEXT: Pair = ["next.crt", "next.key"];
 const PREVIOUS: Pair = ["previous.crt", "previous.key"];
 
-/// Annotation with the promotion time of the next CA.
+/// Annotation that contains the promotion time of the next CA.
 const PROMOTE_AT: &str = "pulumi.com/promote-at";
-/// Annotation with the end of the trust in the previous CA.
+/// Annotation that contains the time at which the previous CA is no longer trusted.
 const RETIRE_AT: &str = "pulumi.com/retire-at";
-/// Annotation that a user sets to request a rotation of the CA.
+/// Annotation that a user sets to request a CA rotation.
 const ROTATE: &str = "pulumi.com/rotate";
 
-/// Parses the Secret. Ignores a next CA or a previous CA that is not valid.
+/// Parses the Secret. Ignores an invalid next or previous CA.
 pub(super) fn read(secret: Option<&Secret>) -> Found {
     let Some(secret) = secret else {
         return Found::Nothing;
@@ -89,8 +89,8 @@ pub(super) fn new(generations: &Generations, namespace: &str) -> Secret {
     }
 }
 
-/// Returns the merge patch that stores the generations and removes a rotation request. The API server rejects the patch
-/// if the Secret has changed since the controller read it.
+/// Returns the merge patch that stores the generations and removes a rotation request. The API server rejects the
+/// patch if the Secret has changed since the controller read it.
 pub(super) fn patch(generations: &Generations, found: &Secret) -> Value {
     let bytes = |pem: Option<Zeroizing<String>>| pem.map(|pem| ByteString(pem.as_bytes().to_vec()));
     let data: BTreeMap<_, _> = data(generations).into_iter().map(|(key, pem)| (key, bytes(pem))).collect();

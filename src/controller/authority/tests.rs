@@ -1,5 +1,4 @@
-//! Tests of the reaction to changes that users and other processes make to the Secret. A fake API server stores the
-//! Secret.
+//! Tests for changes that users and other processes make to the Secret. A fake API server stores the Secret.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use crate::telemetry::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// Fake API server with the stored Secret and the number of writes to the Secret.
+/// Fake API server that stores the Secret and counts the writes to the Secret.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<(Option<Value>, u64)>>);
 
@@ -43,7 +42,7 @@ impl Api {
         }
     }
 
-    /// Changes the Secret on behalf of another client.
+    /// Changes the Secret as another client would.
     fn change(&self, change: impl FnOnce(&mut Option<Value>)) {
         let mut api = self.0.lock().unwrap();
         let mut secret = api.0.take();

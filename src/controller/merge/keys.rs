@@ -10,7 +10,7 @@ pub struct KeyTable(pub &'static [(&'static str, Rule)]);
 pub enum Rule {
     /// Map that is merged field by field.
     Map(&'static KeyTable),
-    /// List of maps. Items with the same value of `key` in the base and in the patch are merged.
+    /// List of maps. Items in the base and in the patch are merged if they have the same value for `key`.
     List { key: &'static str, items: &'static KeyTable },
     /// List of scalars. The result is the union of both lists.
     Set,
@@ -19,13 +19,13 @@ pub enum Rule {
 }
 
 impl KeyTable {
-    /// Returns the rule of a field, or `None` if the field has no rule.
+    /// Returns the merge rule for a field, or `None` if the field has no rule.
     pub fn rule(&self, field: &str) -> Option<&'static Rule> {
         self.0.iter().find(|(name, _)| *name == field).map(|(_, rule)| rule)
     }
 }
 
-/// Rules of an object without merge keys: maps are merged, and lists are replaced.
+/// Rules for an object without merge keys: maps are merged, and lists are replaced.
 pub static PLAIN: KeyTable = KeyTable(&[]);
 
 static METADATA: KeyTable =
@@ -50,10 +50,10 @@ static POD_SPEC: KeyTable = KeyTable(&[
     ("volumes", Rule::List { key: "name", items: &PLAIN }),
 ]);
 
-/// Rules of `PodTemplateSpec` (core/v1), with the `patchMergeKey` of each list in Kubernetes.
+/// Rules for `PodTemplateSpec` (core/v1). Each list has the `patchMergeKey` that Kubernetes defines.
 pub static POD_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&POD_SPEC))]);
 
-/// Rules of `Service` (core/v1), limited to the fields of `serviceTemplate`.
+/// Rules for `Service` (core/v1), limited to the fields of `serviceTemplate`.
 pub static SERVICE_TEMPLATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
 static CONFIG_ITEM: KeyTable = KeyTable(&[("value", Rule::Whole)]);
@@ -66,8 +66,8 @@ static WORKSPACE_SPEC: KeyTable = KeyTable(&[
     ("stacks", Rule::List { key: "name", items: &STACK }),
 ]);
 
-/// Rules of `Update` (`auto.pulumi.com`).
+/// Rules for `Update` (`auto.pulumi.com`).
 pub static UPDATE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA))]);
 
-/// Rules of `Workspace` (`auto.pulumi.com`).
+/// Rules for `Workspace` (`auto.pulumi.com`).
 pub static WORKSPACE: KeyTable = KeyTable(&[("metadata", Rule::Map(&METADATA)), ("spec", Rule::Map(&WORKSPACE_SPEC))]);

@@ -1,6 +1,6 @@
-//! Parses the annotations of a namespace that set the maximum number of concurrent runs, the weight, the shared
-//! concurrency groups and the number of idle pods. Only an administrator can set these annotations: the ClusterRole
-//! `edit` does not permit changes to a namespace.
+//! Parses the namespace annotations that set the maximum number of concurrent runs, the weight, the shared
+//! concurrency groups and the number of idle pods. Only an administrator can set these annotations, because the
+//! ClusterRole `edit` does not permit changes to a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,26 +11,26 @@ use crate::api::names::{
 };
 use crate::runtime::run_limiter::Share;
 
-/// Maximum value of the annotation that limits the concurrent runs of a namespace.
+/// Maximum value of the annotation that limits the concurrent runs in a namespace.
 const MAX_RUNS: usize = 10_000;
 /// Maximum weight of a namespace.
 const MAX_WEIGHT: usize = 100;
 /// Maximum value of the annotation that sets the number of idle pods.
 const MAX_IDLE_PODS: usize = 1000;
-/// Maximum number of shared concurrency groups of a namespace.
+/// Maximum number of concurrency groups that a namespace shares.
 const MAX_GROUPS: usize = 100;
 /// Maximum length of a value in a message, in bytes.
 const MAX_SHOWN: usize = 64;
 
-/// Share of the run slots, shared concurrency groups and number of idle pods of a namespace.
+/// Run slot share, shared concurrency groups and number of idle pods of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunShare {
     pub share: Share,
     /// Names of the concurrency groups that the namespace shares with other namespaces.
     pub shared_groups: BTreeSet<String>,
-    /// Number of idle pods that each pool of the namespace keeps.
+    /// Number of idle pods that each pool in the namespace keeps.
     pub idle_pods: usize,
-    /// Messages about annotations that have no effect because of invalid values.
+    /// Messages about annotations that have no effect because their values are invalid.
     pub ignored: Vec<String>,
 }
 
@@ -58,8 +58,9 @@ impl RunShare {
         RunShare { share: Share { limit, weight }, shared_groups, idle_pods, ignored }
     }
 
-    /// Returns a message that lists the groups of the annotation that the flag `--concurrency-groups` does not contain.
-    /// `limits` contains the groups of the flag. The controller does not share the listed groups between namespaces.
+    /// Returns a message that lists the annotated groups that the flag `--concurrency-groups` does not define.
+    /// `limits` contains the groups that the flag defines. The controller does not share the listed groups between
+    /// namespaces.
     pub fn missing_groups(&self, namespace: &str, limits: &BTreeMap<String, u32>) -> Option<String> {
         let missing = self.shared_groups.iter().map(String::as_str).filter(|name| !limits.contains_key(*name));
         let missing = missing.collect::<Vec<_>>().join(", ");

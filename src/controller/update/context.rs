@@ -20,7 +20,7 @@ use crate::runtime::run_limiter::RunLimiter;
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
-/// Dependencies of an Update reconciliation. Cheap to clone.
+/// Dependencies of an Update reconciliation. Clones are cheap.
 #[derive(Clone)]
 pub struct Context {
     pub reader: Reader,
@@ -31,17 +31,17 @@ pub struct Context {
     pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
-    /// Settings of namespaces, such as the pause and the share of the run slots.
+    /// Namespace settings, such as the pause and the run slot share.
     pub namespaces: Namespaces,
-    /// Limits of the concurrency groups that namespaces can share, by name.
+    /// Limits for the concurrency groups that namespaces can share, by name.
     pub concurrency_groups: Arc<BTreeMap<String, u32>>,
     pub metrics: Metrics,
-    /// All Updates in the scope of the controller.
+    /// All Updates that the controller watches.
     pub updates: Updates,
-    /// Guard of [`Context::adopt_open_runs`], which assigns slots once per process.
+    /// Guard that ensures that [`Context::adopt_open_runs`] assigns slots only once per process.
     pub adopted: Arc<Once>,
     pub timeouts: RunTimeouts,
-    /// Name of the cluster for the tags of Pulumi stacks, or an empty string.
+    /// Cluster name for the Pulumi stack tags, or an empty string.
     pub cluster_name: Arc<str>,
     pub traces: RunTraces,
 }
@@ -59,8 +59,8 @@ impl Context {
         self.updates.in_group(&UpdateGroup::workspace(&namespace, &update.spec.workspace_name))
     }
 
-    /// Assigns slots to the open runs of an earlier process before the first run starts. Otherwise, the number of open
-    /// runs could exceed the limit.
+    /// Assigns slots to the open runs that an earlier process started, before the first new run starts. Otherwise,
+    /// the number of open runs could exceed the limit.
     pub fn adopt_open_runs(&self) {
         self.adopted.call_once(|| {
             for (run, update) in open_runs(&self.updates.store().state()) {
@@ -70,8 +70,8 @@ impl Context {
         });
     }
 
-    /// Ends the task of a run that is no longer open, and releases the slot of the run. This process can have such a
-    /// task after another leader has recorded the end of the run.
+    /// Stops the task of a run that is no longer open, and releases its slot. This process can have such a task if
+    /// another leader has recorded the result of the run.
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);

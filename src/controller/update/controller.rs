@@ -1,7 +1,7 @@
 //! Update controller: the watches, and the reconcile loop (observe, decide, act).
 //!
-//! The following events trigger a reconciliation: a change to the Update or its Workspace, the end of the preceding
-//! Update, a report of the attached task, and a free run slot.
+//! The controller reconciles an Update in the following cases: the Update or its Workspace changes, the preceding
+//! Update completes, the attached task reports a change, or a run slot becomes free.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::runtime::watch;
 /// Maximum number of steps per reconciliation. The limit prevents one Update from delaying other Updates.
 const STEPS: usize = 6;
 
-/// Streams of Updates to reconcile.
+/// Streams of Updates that the controller must reconcile.
 pub struct Feeds<G> {
     /// Updates whose attached task reports a change.
     pub requeues: mpsc::Receiver<ObjectRef<Update>>,
@@ -58,7 +58,7 @@ pub async fn controller(
         controller
             .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
                 // Only a completed Update that still has its finalizer requeues the waiting Updates. Without this
-                // condition, each Update that was completed before the start of the controller would requeue other
+                // condition, each Update that was completed before the controller started would requeue other
                 // Updates.
                 match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
                     true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
@@ -80,10 +80,10 @@ fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec
     of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
 
-/// Returns whether the cached Update needs no further action: its run is complete, and its result is released. Such an
-/// Update never needs an action again, so the reconciliation does not read it from the API server. After a restart, the
-/// controller reconciles several completed Updates for each Stack. An Update without a binding is not released, because
-/// the controller may have to take over the Update from the Pulumi Kubernetes Operator.
+/// Returns whether the cached Update needs no further action, because its run is complete and its result is released.
+/// Such an Update never needs another action, so the reconciliation does not read it from the API server. After a
+/// restart, the controller reconciles several completed Updates for each Stack. An Update without a binding is not
+/// released, because the controller may have to take it over from the Pulumi Kubernetes Operator.
 fn is_released(update: &Update) -> bool {
     let has_binding = update.status.as_ref().is_some_and(|status| status.run.is_some());
     has_binding
@@ -100,8 +100,8 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         context.forget(&update);
         return Ok(Outcome::Settled);
     }
-    // The reconciliation needs the current binding of the run, but the cache may not contain the last write of this
-    // controller yet. The controller therefore reads the Update from the API server.
+    // The reconciliation needs the current run binding, but the cache may not contain the controller's last write
+    // yet. The controller therefore reads the Update from the API server.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
         context.forget(&update);

@@ -1,5 +1,5 @@
-//! Deadline of a run. Normally, the agent enforces the timeout of a run. A Pulumi program can prevent the enforcement,
-//! because it runs as the same user as the agent. The controller therefore deletes the pod of a run that exceeds its
+//! Deadline of a run. Normally, the agent enforces the timeout of a run. A Pulumi program can prevent this, because
+//! it runs as the same user as the agent. The controller therefore deletes the pod of a run that exceeds its
 //! deadline. All functions are pure.
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,11 +9,12 @@ use crate::api::auto::Update;
 use crate::api::{duration, names};
 use crate::controller::update::request::{self, RunTimeouts};
 
-/// Timeout of the report about the end of a canceled run, in addition to the termination grace period of the pod.
+/// Time within which the agent must report that a canceled run has ended, in addition to the termination grace period
+/// of the pod.
 const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Returns the timeout of the run, such as `3h0m0s`, if the timeout has elapsed since the controller recorded the
-/// binding. The run must then no longer start. Otherwise, a run that waits for the end of an interactive session could
+/// binding. The run must then no longer start. Otherwise, a run that waits for an interactive session to end could
 /// hold its run slot forever.
 pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> Option<String> {
     let (bound_at, timeout) = limit(update, timeouts)?;
@@ -22,9 +23,9 @@ pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> 
 
 /// Returns the timeout of the run, such as `3h0m0s`, if the deadline of the run has passed.
 ///
-/// The deadline is the recording time of the binding plus twice the timeout, the termination grace period of `pod`, and
-/// `REPORT_TIMEOUT`. The run starts at most one timeout after the recording of the binding, and the agent cancels the
-/// run one timeout after its start. The cancellation takes at most the grace period.
+/// The deadline is the time at which the binding was recorded plus twice the timeout, the termination grace period of
+/// `pod`, and `REPORT_TIMEOUT`. The run starts within one timeout after the controller has recorded the binding. The
+/// agent cancels the run one timeout after the start, and the cancellation takes at most the grace period.
 pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, now: Timestamp) -> Option<String> {
     let (bound_at, timeout) = limit(update, timeouts)?;
     let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);
@@ -35,8 +36,8 @@ pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, no
     (now.duration_since(bound_at) > allowed).then(|| duration::display(timeout))
 }
 
-/// Returns the recording time of the binding and the timeout of the run, or `None` if the run has no binding or no
-/// timeout.
+/// Returns the time at which the binding was recorded, and the timeout of the run. Returns `None` if the run has no
+/// binding or no timeout.
 fn limit(update: &Update, timeouts: RunTimeouts) -> Option<(Timestamp, SignedDuration)> {
     let status = update.status.as_ref().filter(|status| status.run.is_some())?;
     let bound_at = status.start_time.as_ref()?.0;

@@ -1,6 +1,6 @@
-//! Update controller. An Update is one run. The controller first records the binding of the run, which identifies the
-//! pod, in `status.run` of the Update: the run is then *bound*. The controller never starts or attaches to a run that
-//! is not bound. The controller records the result of each run once.
+//! Update controller. An Update represents a single run. The controller first records the binding of the run, which
+//! identifies the pod, in the Update's `status.run`. The run is then *bound*. The controller never starts or attaches
+//! to a run that is not bound. The controller records the result of each run once.
 //!
 //! `controller` contains the watches and the reconcile loop: `observe` reads the state, `decide` selects the next
 //! action, `act` performs the action, and `status` builds the status.

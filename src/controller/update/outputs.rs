@@ -1,4 +1,4 @@
-//! Stores the outputs of an Update in a Secret with the format of the Pulumi Kubernetes Operator. A run does not fail
+//! Stores the outputs of an Update in a Secret, in the format of the Pulumi Kubernetes Operator. A run does not fail
 //! if the controller cannot write the Secret.
 
 use base64::Engine as _;
@@ -15,8 +15,8 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Timeout of the retries while the API server forbids the creation of the Secret, for example because of a quota or
-/// policy. The timeout starts at the end of the run.
+/// Time for which the controller retries after the run has completed, if the API server forbids creating the Secret,
+/// for example because of a quota or policy.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of the attempt to store the outputs.
@@ -24,9 +24,9 @@ const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 pub(super) enum Stored {
     /// The outputs are stored in the Secret, or there are no outputs.
     Yes,
-    /// The outputs are not stored yet. The controller retries the write. Contains the reason.
+    /// The outputs are not stored yet for the given reason. The controller retries the write.
     NotYet(String),
-    /// The outputs are not stored. The controller does not retry the write. Contains the reason.
+    /// The outputs are not stored for the given reason. The controller does not retry the write.
     No(String),
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn store(
     }
 }
 
-/// Returns the result of a failed write, or an error if the reconciler retries the write with backoff.
+/// Returns the result of a failed write, or an error if the reconciler must retry the write with backoff.
 pub(super) fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
     let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
     match error {
@@ -70,8 +70,8 @@ pub fn is_of(secret: &Secret, update: &Update) -> bool {
     secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
 }
 
-/// Builds the Secret with the JSON value of each output in a separate key. An annotation lists the keys of secret
-/// outputs.
+/// Builds the Secret, which contains the JSON value of each output under a separate key. An annotation lists the keys
+/// of secret outputs.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let data: serde_json::Map<String, Value> =
         outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
@@ -101,7 +101,7 @@ pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, dat
     serde_json::from_value(secret).unwrap_or_default()
 }
 
-/// Returns the key in the Secret for the name of an output.
+/// Returns the key under which the Secret contains the output with the given name.
 pub fn key(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }

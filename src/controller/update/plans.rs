@@ -1,4 +1,4 @@
-//! Stores and reads the Secret with the plan that a preview saved. The Secret contains the plan file of the Pulumi CLI,
+//! Stores and reads the Secret that contains a saved plan. The Secret contains the plan file of the Pulumi CLI,
 //! compressed with gzip. The CLI encrypts the secret values in the plan file.
 
 use base64::Engine as _;
@@ -24,10 +24,10 @@ const KEY: &str = "plan.json.gz";
 /// Plan of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanFile {
-    /// The run has no plan, or the step of the reconciliation does not need the plan.
+    /// The run has no plan, or the current step of the reconciliation does not need it.
     NotNeeded,
     Found(Vec<u8>),
-    /// The plan does not exist or has changed. Contains the reason.
+    /// The plan does not exist or has changed. Contains the error message.
     Unavailable(String),
 }
 

@@ -4,7 +4,7 @@ use crate::api::pulumi::{EnforcementLevel, PolicyViolation, PolicyViolations};
 use crate::api::{bounds, conditions};
 use crate::rpc::proto;
 
-/// Returns the violations that a run reports, in a fixed order, or `None` if the run reports no violations.
+/// Returns the violations that a run reports in a fixed order, or `None` if the run reports no violations.
 pub fn violations(result: &proto::Result) -> Option<PolicyViolations> {
     let listed = |mandatory: bool| {
         let listed = result.policy_violations.iter().filter(|violation| violation.mandatory == mandatory).count();

@@ -1,18 +1,18 @@
-//! Records the times of the resource operations of a run for the spans of its trace. The agent is not trusted, so the
-//! module limits the number and the size of the recorded operations. This module performs no I/O.
+//! Records the times of a run's resource operations for the trace spans. The agent is not trusted, so the module
+//! limits the number and the size of the recorded operations. This module performs no I/O.
 
 use crate::controller::update::progress::kind_and_name;
 use crate::rpc::proto::{self, StepState, progress};
 
-/// Maximum number of recorded operations of a run.
+/// Maximum number of recorded operations per run.
 const MAX_STEPS: usize = 500;
-/// Maximum length of a URN, in bytes. The module removes the beginning of a longer URN, because its end contains the
+/// Maximum length of a URN, in bytes. The module removes the beginning of a longer URN, because the end contains the
 /// name of the resource.
 const MAX_URN: usize = 512;
-/// Maximum length of the name of an operation, in bytes.
+/// Maximum length of an operation name, in bytes.
 const MAX_OPERATION: usize = 32;
 
-/// Resource operation. The times are in milliseconds since the Unix epoch, as in the messages of the agent.
+/// Resource operation. The times are in milliseconds since the Unix epoch, as in the agent's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceStep {
     pub urn: String,
@@ -22,12 +22,12 @@ pub struct ResourceStep {
     pub kind: String,
     pub name: String,
     pub start: i64,
-    /// End of the operation, or `None` if the operation has not ended.
+    /// End of the operation, or `None` if the operation is in progress.
     pub end: Option<i64>,
     pub has_failed: bool,
 }
 
-/// The first resource operations of a run, in the order of their start, without operations on unchanged resources.
+/// The first resource operations of a run, ordered by start time. Operations on unchanged resources are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSteps {
     steps: Vec<ResourceStep>,
@@ -35,7 +35,7 @@ pub struct ResourceSteps {
 }
 
 impl ResourceSteps {
-    /// Processes a message of the agent.
+    /// Processes a message from the agent.
     pub fn observe(&mut self, progress: &proto::Progress) {
         let Some(progress::Event::Resource(step)) = &progress.event else { return };
         if step.operation == "same" {
@@ -49,7 +49,7 @@ impl ResourceSteps {
         }
     }
 
-    /// Ends the newest open operation with the same URN and operation name.
+    /// Sets the end time of the newest open operation that has the same URN and operation name.
     fn end(&mut self, ended: &proto::ResourceStep, time: i64) {
         let (urn, operation) = (last_bytes(&ended.urn), operation(ended));
         let is_it = |step: &&mut ResourceStep| step.end.is_none() && step.urn == urn && step.operation == operation;

@@ -1,4 +1,4 @@
-//! Stores the outputs and the plan of an ended run in Secrets.
+//! Stores the outputs and the plan of a completed run in Secrets.
 
 use jiff::Timestamp;
 
@@ -12,13 +12,13 @@ use crate::runtime::reconcile::ReconcileError;
 /// Result of an attempt to store the outputs and the plan.
 #[derive(Debug)]
 pub(super) enum Files {
-    /// No retry is necessary. Contains the outcome of the run, which is a failure if the plan is not stored.
+    /// No retry is necessary. Contains the outcome of the run, which is a failure if the plan could not be stored.
     Stored(Box<RunOutcome>),
     /// The controller retries the write. Contains the message for the status.
     NotYet(String),
 }
 
-/// Stores the outputs and the plan of an ended run before the controller writes the status that references them.
+/// Stores the outputs and the plan of a completed run before the controller writes the status that references them.
 pub(super) async fn store(
     update: &Update,
     outcome: RunOutcome,

@@ -1,4 +1,4 @@
-//! Acquires the slot of a run from the run limiter, and reports annotations of the namespace that have no effect.
+//! Acquires a run slot from the run limiter, and reports namespace annotations that have no effect.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,9 +16,9 @@ use crate::runtime::run_limiter::{Permit, Run};
 #[derive(Debug)]
 pub struct Slot {
     pub permit: Permit<ObjectRef<Update>>,
-    /// Concurrency group of the run, for its binding.
+    /// Concurrency group that the run binding records.
     pub group: Option<BoundConcurrencyGroup>,
-    /// Messages about groups in the annotation of the namespace that the controller does not share between namespaces.
+    /// Messages about the groups in the namespace annotation that the controller does not share between namespaces.
     pub warnings: Vec<String>,
 }
 
@@ -27,29 +27,29 @@ pub struct Slot {
 pub struct Waiting {
     /// Message for the status.
     pub message: String,
-    /// Messages about annotations of the namespace that have no effect.
+    /// Messages about namespace annotations that have no effect.
     pub warnings: Vec<String>,
 }
 
-/// Acquires the slot of a run in the given pod.
+/// Acquires the slot for a run in the given pod.
 ///
 /// # Errors
 ///
-/// Returns the reason why the run waits. If an annotation of the namespace has no effect, the message contains the
-/// cause, because an administrator can expect a different number of slots.
+/// Returns the reason why the run waits. If a namespace annotation has no effect, the message explains the cause,
+/// because an administrator may expect a different number of slots.
 pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot, Waiting> {
     let (update, run_share) = (&observed.update, &observed.run_share);
     let missing = run_share.missing_groups(&update.namespace().unwrap_or_default(), &context.concurrency_groups);
     let group = group_of(update, &run_share.shared_groups, &context.concurrency_groups);
     let run = Run { group, share: run_share.share, ..run_in(pod, update, &context.siblings(update)) };
     if context.run_limiter.has_moved(&run) {
-        // The pod or the group has changed after a failed attempt to bind the run.
+        // The pod or the group has changed since a failed attempt to bind the run.
         context.attachments.detach(&run.uid);
     }
     match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => {
             let group = run.group.as_ref().map(binding_of);
-            // The warning is also necessary for a run that does not wait, because a group that is not shared can have
+            // The warning is necessary even if the run does not wait, because a group that is not shared can have
             // free slots.
             let is_unshared = |group: &BoundConcurrencyGroup| {
                 !group.shared.unwrap_or_default() && run_share.shared_groups.contains(&group.name)
@@ -65,7 +65,7 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
     }
 }
 
-/// Reports annotations of the namespace that have no effect.
+/// Reports namespace annotations that have no effect.
 pub fn report(update: &Update, warnings: &[String], context: &Context) {
     if warnings.is_empty() {
         return;

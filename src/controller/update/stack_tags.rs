@@ -1,4 +1,5 @@
-//! Tags of the Pulumi stack of a run. Pulumi Cloud displays the tags, and users can group and filter stacks by tags.
+//! Tags that a run sets on its Pulumi stack. Pulumi Cloud displays the tags, and users can group and filter stacks by
+//! tags.
 
 use std::collections::HashMap;
 
@@ -7,10 +8,10 @@ use kube::ResourceExt;
 use crate::api::auto::Update;
 use crate::controller::stack::stack_of;
 
-/// Maximum length of the value of a tag, in bytes. Pulumi Cloud rejects longer values.
+/// Maximum length of a tag value, in bytes. Pulumi Cloud rejects longer values.
 const MAX_VALUE: usize = 256;
 
-/// Returns the tags for a run, without tags that have an empty value. `cluster` is the name of the cluster and can be
+/// Returns the tags for a run, except tags whose value would be empty. `cluster` is the cluster name, which can be
 /// empty.
 pub fn of(update: &Update, cluster: &str) -> HashMap<String, String> {
     let revision = update.artifact().map(|artifact| artifact.revision.clone()).unwrap_or_default();
@@ -24,8 +25,8 @@ pub fn of(update: &Update, cluster: &str) -> HashMap<String, String> {
     tags.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Removes control characters from a text, and truncates the beginning of a long text. The end of a revision is more
-/// important, because it contains the checksum.
+/// Removes control characters from a string, and removes the beginning of a long string. The end of a revision is
+/// more important, because it contains the checksum.
 fn value(text: &str) -> String {
     let text: String = text.chars().filter(|character| !character.is_control()).collect();
     let start = text.ceil_char_boundary(text.len().saturating_sub(MAX_VALUE));

@@ -1,5 +1,5 @@
 //! Exports the trace of a run. When the controller records the result of the run, it computes all spans from the
-//! recorded times and queues them for the export.
+//! recorded times and queues them for export.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,22 +14,22 @@ use crate::controller::update::trace_spans::{self, RUN, Recorded};
 use crate::rpc::proto;
 use crate::telemetry::traces::{Traces, traceparent};
 
-/// Maximum number of remembered Updates. If more runs end before the controller removes the finalizer of an Update, the
-/// controller exports the spans of this Update twice.
+/// Maximum number of Updates that the controller remembers. If more runs complete before the controller removes the
+/// finalizer from an Update, the controller exports the spans of this Update twice.
 const MAX_EXPORTED: usize = 1024;
 
-/// Exports the traces of runs. Without a collector, all calls have no effect. Cheap to clone.
+/// Exports the traces of runs. Without a collector, the methods have no effect. Clones are cheap.
 #[derive(Clone, Debug, Default)]
 pub struct RunTraces {
     traces: Traces,
-    /// Endpoint for the spans of the CLI, or an empty string if the CLI exports no spans.
+    /// Endpoint to which the CLI exports its spans, or an empty string if the CLI exports no spans.
     cli_endpoint: Arc<str>,
-    /// Updates whose spans this process has exported. The lock is held only for short critical sections.
+    /// Updates whose spans this process has exported. Hold the lock only for short critical sections.
     exported: Arc<Mutex<Exported>>,
 }
 
-/// UIDs of the Updates with the most recently exported spans. The UID of an Update remains after the removal of its
-/// finalizer, because the removal can fail and the cache can still contain the finalizer.
+/// UIDs of the Updates whose spans were most recently exported. A UID remains after the controller has removed the
+/// finalizer from the Update, because the removal can fail and the cache can still contain the finalizer.
 #[derive(Debug, Default)]
 struct Exported {
     uids: HashSet<String>,
@@ -63,7 +63,7 @@ impl RunTraces {
         self.traces.is_enabled()
     }
 
-    /// Returns the trace ID of the run of an Update, or `None` if the controller exports no traces.
+    /// Returns the trace ID for the run of an Update, or `None` if the controller exports no traces.
     pub fn trace_id(&self, update: &Update) -> Option<TraceId> {
         self.is_enabled().then(|| TraceContext::of(update).trace())
     }
@@ -87,8 +87,8 @@ impl RunTraces {
         self.export(&Recorded { update, status, recorded: jiff::Timestamp::now(), steps });
     }
 
-    /// Exports the spans of a run if an earlier process has recorded the result of the run and may have ended before
-    /// the export. The spans of the resource operations are lost.
+    /// Exports the spans of a run if an earlier process recorded the result, because that process may have terminated
+    /// before the export. The spans of the resource operations are lost.
     pub fn release(&self, update: &Update) {
         if !self.is_enabled() {
             return;
@@ -100,7 +100,8 @@ impl RunTraces {
         }
     }
 
-    /// Records the export of the spans of an Update. Returns whether this is the first export by this process.
+    /// Records that the spans of an Update are exported. Returns whether this process exports them for the first
+    /// time.
     fn is_first_export(&self, update: &Update) -> bool {
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
         exported.insert(update.uid().unwrap_or_default())

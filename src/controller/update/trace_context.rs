@@ -1,10 +1,10 @@
-//! Identifiers of the trace and of the spans of a run. The identifiers depend only on the Update. The agent can
-//! therefore receive the context of a span before the span exists, and a repeated export has the same identifiers.
+//! Identifiers of a run's trace and spans. The identifiers depend only on the Update. The agent can therefore receive
+//! the context of a span before the span exists, and repeated exports contain the same identifiers.
 //!
-//! All runs of a push share one trace: the preview that saves the plan, the run that executes the plan, and their
-//! retries until the first success. A run with another cause has its own trace. If this run is a preview that saves a
-//! plan, the trace also contains the run that executes the plan. The root span of the first run is the root of the
-//! trace. The root spans of the other runs are children of this span.
+//! All runs that a push triggers share one trace: the preview that saves the plan, the run that executes the plan,
+//! and their retries until the first success. A run with a different cause has its own trace. If such a run is a
+//! preview that saves a plan, its trace also contains the run that executes the plan. The root span of the first run
+//! is the root of the trace. The root spans of the other runs are its children.
 
 use kube::ResourceExt;
 use opentelemetry::trace::{SpanId, TraceId};
@@ -29,8 +29,9 @@ pub struct TraceContext {
 impl TraceContext {
     /// Returns the trace of an Update.
     ///
-    /// The hash includes the namespace, because users can change the annotation of an Update. A user who knows the UID
-    /// of a Stack can therefore add a run to the trace of the Stack only in the namespace of the Stack.
+    /// The trace ID is a hash that includes the namespace, because users can change the annotation of an Update. Even
+    /// a user who knows the UID of a Stack can therefore add runs to the trace of this Stack only in the namespace of
+    /// the Stack.
     pub fn of(update: &Update) -> Self {
         let uid = update.uid().unwrap_or_default();
         let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());
@@ -41,14 +42,14 @@ impl TraceContext {
             (Some(stack), Some(pushed)) => {
                 (trace_id(&["push", &namespace, stack, &digest, &pushed.to_string()]), detected.is_some())
             }
-            // A Stack never reuses the number in the name of an Update, so the name is unique.
+            // A Stack never reuses the number in an Update name, so the name is unique.
             (Some(stack), None) => (trace_id(&["run", &namespace, stack, plan.unwrap_or(&name)]), plan.is_none()),
             (None, _) => (trace_id(&["update", &uid]), true),
         };
         TraceContext { trace, uid, is_first }
     }
 
-    /// Returns the trace of an Update that a Stack has created or will create, or `None` for any other Update.
+    /// Returns the trace of an Update that a Stack has created or will create. Returns `None` for any other Update.
     pub fn of_stack(update: &Update) -> Option<Self> {
         PhaseTimes::of(update.annotations())?.stack.map(|_| Self::of(update))
     }
@@ -57,8 +58,8 @@ impl TraceContext {
         self.trace
     }
 
-    /// Returns the root span of the run and the parent of the root span. The parent is invalid if the span is the root
-    /// of the trace.
+    /// Returns the root span of the run, and the parent of this span. The parent is invalid if the root span is the
+    /// root of the trace.
     pub fn root(&self) -> (SpanId, SpanId) {
         let root_of_trace = span_id(&[ROOT, &self.trace.to_string()]);
         match self.is_first {
@@ -67,7 +68,7 @@ impl TraceContext {
         }
     }
 
-    /// Returns the span of the run with the given name.
+    /// Returns the span that has the given name in the run.
     pub fn span(&self, name: &str) -> SpanId {
         span_id(&[&self.uid, name])
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
     use crate::artifact::Digest;
 
-    /// Returns the trace of an Update of a Stack with the given name, times and plan.
+    /// Returns the trace of an Update that belongs to a Stack and has the given name, times and plan.
     fn of(name: &str, stack: &str, times: &Value, plan: Option<&str>) -> TraceContext {
         let mut times = times.clone();
         times["stack"] = json!(stack);

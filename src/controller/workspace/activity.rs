@@ -1,16 +1,16 @@
-//! Tracks the last activity of each Workspace, which determines when an idle Workspace goes to sleep. The state exists
-//! only in memory. After a restart, the start of the process is the last activity of each Workspace, so a restart can
-//! only delay the sleep.
+//! Tracks the last activity of each Workspace, which determines when an idle Workspace goes to sleep. The state
+//! exists only in memory. After a restart, the start of the process is the last activity of each Workspace, so a
+//! restart can only delay the time at which a Workspace goes to sleep.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 
-/// Times of the last activities, by namespace and name of the Workspace.
+/// Time of the last activity, by namespace and name of the Workspace.
 pub(super) struct Activity {
     started: Timestamp,
-    /// The lock is held only for short critical sections and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     last: Mutex<HashMap<(String, String), Timestamp>>,
 }
 
@@ -21,12 +21,12 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// Records that a run or an interactive session is open, or that an Update waits.
+    /// Records that a Workspace has an open run, an interactive session or a waiting Update.
     pub(super) fn record(&self, (namespace, name): (&str, &str), now: Timestamp) {
         self.lock().insert((namespace.to_owned(), name.to_owned()), now);
     }
 
-    /// Returns the time of the last activity, or the start of the process if no activity is recorded.
+    /// Returns the time of the last activity, or the start time of the process if no activity is recorded.
     pub(super) fn last(&self, (namespace, name): (&str, &str)) -> Timestamp {
         self.lock().get(&(namespace.to_owned(), name.to_owned())).copied().unwrap_or(self.started)
     }

@@ -1,5 +1,5 @@
-//! Probes agents that are starting. A task probes the port of the agent until the port is open, and then requeues the
-//! Workspace. The kubelet would report the readiness of the container up to two seconds later, because it checks
+//! Probes agents that are starting. A task probes the agent's port until the port is open, and then requeues the
+//! Workspace. The kubelet would report up to two seconds later that the container is ready, because it checks
 //! containers once per second and runs their probes afterwards.
 
 use std::collections::HashMap;
@@ -19,19 +19,19 @@ use crate::api::names::AGENT_PORT;
 
 /// Interval between two probes. A probe sends one or two packets.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Timeout of one probe.
+/// Timeout of a single probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Timeout of all probes of one agent. After the timeout, the controller waits until the kubelet reports the readiness
-/// of the pod.
+/// Time for which the task probes an agent. Afterwards, the controller waits until the kubelet reports that the pod
+/// is ready.
 const PROBE_DURATION: Duration = Duration::from_secs(20);
 
-/// All probes of this process. Cheap to clone.
+/// All probes of this process. Clones are cheap.
 #[derive(Clone)]
 pub struct AgentProbes {
     requeue: mpsc::Sender<ObjectRef<Workspace>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// Probes by UID of the pod. The lock is held only for short critical sections and never across an `.await`.
+    /// Probes by pod UID. Hold the lock only for short critical sections, and never across an `.await`.
     probes: Arc<Mutex<HashMap<String, Probe>>>,
 }
 
@@ -41,13 +41,13 @@ struct Probe {
 }
 
 impl AgentProbes {
-    /// Creates the component. `requeue` receives the Workspaces whose agent has opened its port. All tasks end when
+    /// Creates the component. `requeue` receives the Workspaces whose agent has opened its port. All tasks stop when
     /// `end` is canceled.
     pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
         AgentProbes { requeue, tasks, end, probes: Arc::default() }
     }
 
-    /// Returns whether the agent of the pod has opened its port. The first call for a pod starts the probes.
+    /// Returns whether the agent in the pod has opened its port. The first call for a pod starts the probes.
     pub(super) fn is_open(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, ip: IpAddr) -> bool {
         let mut probes = self.lock();
         if let Some(probe) = probes.get(pod_uid) {
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Address of the agent in this test. All agents have the same port, so no other test may use this address.
+    /// Address of the agent in this test. All agents use the same port, so no other test may use this address.
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]

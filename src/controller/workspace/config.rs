@@ -1,5 +1,5 @@
 //! Derives the mounted Secrets and ConfigMaps, and the settings of a run, from the configuration of the Pulumi stacks
-//! of a Workspace. All functions are pure.
+//! in a Workspace. All functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(super) enum Mounted<'a> {
 }
 
 impl Mounted<'_> {
-    /// Returns the kind and name, such as `Secret/aws`.
+    /// Returns the kind and the name of the object, such as `Secret/aws`.
     pub(super) fn object(self) -> String {
         match self {
             Mounted::Secret(name) => format!("Secret/{name}"),
@@ -52,7 +52,7 @@ pub(super) fn mounted(spec: &WorkspaceSpec) -> BTreeSet<Mounted<'_>> {
     items.filter_map(|item| key_of(item.value_from.as_ref()?)).map(|(mounted, _)| mounted).collect()
 }
 
-/// Returns the objects that must exist before a run of the Pulumi stack `stack` starts.
+/// Returns the objects that must exist before a run of the given Pulumi stack starts.
 pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     let stack = spec.stacks.iter().find(|found| found.name == stack);
     let items = stack.into_iter().flat_map(|stack| &stack.config);
@@ -63,8 +63,8 @@ pub(super) fn required(spec: &WorkspaceSpec, stack: &str) -> Vec<Reference> {
     required.collect()
 }
 
-/// Returns the files in mounted Secrets and ConfigMaps that contain configuration of any Pulumi stack. A change to such
-/// a file triggers a run. The result does not include environment variables and files in other volumes.
+/// Returns the files in mounted Secrets and ConfigMaps that contain the configuration of any Pulumi stack. A change
+/// to such a file triggers a run. Excludes environment variables and files in other volumes.
 pub fn config_files(spec: &WorkspaceSpec) -> BTreeSet<String> {
     let items = spec.stacks.iter().flat_map(|stack| &stack.config);
     let keys = items.filter_map(|item| key_of(item.value_from.as_ref()?));
@@ -82,7 +82,7 @@ pub fn settings(spec: &WorkspaceSpec, stack: &str) -> Result<proto::Settings, Sp
     Ok(proto::Settings { stack: stack.to_owned(), config, environments: found.environment.clone(), policy_packs })
 }
 
-/// Validates the configuration of all Pulumi stacks.
+/// Validates the configuration of all Pulumi stacks in a Workspace.
 pub(super) fn check(spec: &WorkspaceSpec) -> Result<(), SpecError> {
     for stack in &spec.stacks {
         settings(spec, &stack.name)?;
@@ -135,8 +135,8 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     secret.or_else(config_map)
 }
 
-/// Validates a key of the settings file: `<name>` or `<namespace>:<name>`, followed by property names and indexes if
-/// the key is a path. The agent parses the path.
+/// Validates a key from the settings file. The key has the form `<name>` or `<namespace>:<name>`. If the key is a
+/// path, property names and indexes follow, which the agent parses.
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {
@@ -160,7 +160,7 @@ fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
             return Err("namespace of the key must not contain white space");
         }
     }
-    // In the settings file, a colon with a following space ends the key, even within a name.
+    // In the settings file, a colon followed by a space ends the key, even within a name.
     if full_name.split(':').any(is_padded) || key.contains(": ") {
         return Err("key must not contain white space next to a colon");
     }
@@ -188,13 +188,13 @@ pub(super) fn check_name(mounted: Mounted<'_>) -> Result<(), &'static str> {
     if is_valid { Ok(()) } else { Err(what) }
 }
 
-/// Validates a key of a Secret or ConfigMap.
+/// Validates a key from a Secret or ConfigMap.
 pub(super) fn check_key(key: &str) -> Result<(), &'static str> {
     if is_data_key(key) { Ok(()) } else { Err("`key` must be a key of a Secret or ConfigMap") }
 }
 
-/// Returns whether a Secret or ConfigMap can have the given key. The rules for keys are less strict than the rules for
-/// object names.
+/// Returns whether a Secret or ConfigMap can contain the given key. The rules for keys are less strict than the rules
+/// for object names.
 fn is_data_key(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= MAX_NAME && name != "." && !name.starts_with("..") && name.chars().all(plain)

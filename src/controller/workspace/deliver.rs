@@ -220,8 +220,9 @@ impl Act<'_> {
             .is_some_and(|ready| ready.reason == reason && ready.observed_generation == workspace.metadata.generation)
     }
 
-    /// Completes a successful delivery. If the init container `fetch` received the source, reports that the init
-    /// containers of the user run next. The container `fetch` then exits, and the watch of pods requeues the Workspace.
+    /// Completes a successful delivery. If the init container `fetch` received the source, reports that the
+    /// user-defined init containers run next. The container `fetch` then exits, and the pod watch requeues the
+    /// Workspace.
     async fn source_placed(&self, written: Option<Workspace>) -> Result<Step, ReconcileError> {
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);

@@ -1,5 +1,5 @@
-//! Validates the `podTemplate` of the user. Except for [`check_fields`], the checks use the merged template, so that a
-//! merge directive cannot bypass the checks.
+//! Validates the user-defined `podTemplate`. Except for [`check_fields`], the checks use the merged template, so that
+//! merge directives cannot bypass the checks.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ use crate::api::names::{
     PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
 };
 
-/// Directories of the share volume in which the agent creates and removes files.
+/// Directories in the share volume in which the agent creates and removes files.
 const AGENT_DIRECTORIES: [&str; 7] = ["bin", "operations", "previous", "settings", "source", "staging", "workspace"];
 /// Fields of the `pulumi` container that the agent requires.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
 
-/// Returns an error for the first field in the template other than the spec, the labels and the annotations of the pod.
+/// Returns an error for the first template field that is neither the spec nor the labels or annotations of the pod.
 pub(super) fn check_fields(patch: &Value) -> Result<(), SpecError> {
     let unsupported = |field: String| Err(SpecError::Unsupported { field });
     for (field, value) in patch.as_object().into_iter().flatten() {
@@ -55,9 +55,9 @@ fn check_pod(merged: &Value) -> Result<(), SpecError> {
     if field("ephemeralContainers").is_some() {
         return unsupported("ephemeralContainers");
     }
-    // The end of the container must prove the end of its run. If the container has its own PID namespace, the kernel
-    // kills all processes of the container together with the first process, which is `agent::init`. In a shared PID
-    // namespace, processes of the run could outlive the container.
+    // The termination of the container must prove that its run has ended. If the container has its own PID namespace,
+    // the kernel kills all its processes when the first process, `agent::init`, exits. In a shared PID namespace,
+    // processes of the run could outlive the container.
     for name in ["hostPID", "shareProcessNamespace"] {
         if field(name).is_some_and(|value| value != &Value::Bool(false)) {
             return unsupported(name);
@@ -89,7 +89,7 @@ fn check_metadata(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Checks that the generated variables and mounts of `fetch` are unchanged. Users can add further variables and mounts.
+/// Checks that the generated variables and mounts of `fetch` are unchanged. Users can add other variables and mounts.
 fn check_fetch_container(generated: &Value, merged: &Value) -> Result<(), SpecError> {
     let fetch = |template| container(template, "/spec/initContainers", FETCH_CONTAINER);
     let (Some(ours), Some(theirs)) = (fetch(generated), fetch(merged)) else {
@@ -138,7 +138,7 @@ fn check_items(generated: &Value, merged: &Value, pointer: &str, path: &str) -> 
     }
 }
 
-/// Checks that the mounts of the user do not hide directories of the agent or prevent the removal of these directories.
+/// Checks that user-defined mounts neither hide the agent's directories nor prevent the agent from removing them.
 fn check_mount_paths(ours: &Value, theirs: &Value, container: &str) -> Result<(), SpecError> {
     let mounts =
         |container: &Value| container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -153,7 +153,8 @@ fn check_mount_paths(ours: &Value, theirs: &Value, container: &str) -> Result<()
     Ok(())
 }
 
-/// Normalizes a path in the same way as the container runtime: absolute, without empty, `.` and `..` segments.
+/// Normalizes a path as the container runtime does: the result is absolute and contains no empty, `.` or `..`
+/// segments.
 fn plain_path(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {

@@ -1,4 +1,5 @@
-//! Observes the idle time of a Workspace and the versions of its inputs, which determine whether the Workspace sleeps.
+//! Observes how long a Workspace has been idle, and the versions of its inputs. Both determine whether the Workspace
+//! sleeps.
 
 use std::sync::Arc;
 
@@ -16,8 +17,9 @@ use crate::api::pulumi::Stack;
 use crate::config::MIN_IDLE_AFTER;
 use crate::runtime::reads::ReadError;
 
-/// Minimum idle time of a Workspace before the first run of its Stack in the pod. A controller with many new Stacks can
-/// need longer than the configured idle time to start the run, and would otherwise delete the pod before its first run.
+/// Minimum idle time of a Workspace before its Stack has started the first run in the pod. A controller with many new
+/// Stacks can need longer than the configured idle time to start a run, and would otherwise delete the pod before the
+/// first run.
 const MIN_BEFORE_RUN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Idle time and inputs of a Workspace.
@@ -27,16 +29,16 @@ pub(super) struct Idle {
     pub after: Option<SignedDuration>,
     /// Time of the last activity: a run, a waiting Update, an interactive session, or the start of the pod.
     pub since: Timestamp,
-    /// Name of an Update that has not ended. Such an Update requires the pod.
+    /// Name of an Update that is not complete. Such an Update requires the pod.
     pub pending_update: Option<String>,
-    /// Objects that the Workspace references. `observe` reads the objects only if the Workspace is sleeping or can go
-    /// to sleep now.
+    /// Versions of the objects that the Workspace references. `observe` reads the objects only if the Workspace is
+    /// sleeping or can go to sleep now.
     pub inputs: Inputs,
 }
 
 impl Idle {
-    /// Returns the remaining idle time before the Workspace goes to sleep. The time can be negative. Returns `None` if
-    /// the Workspace never sleeps or an Update requires the pod.
+    /// Returns the remaining idle time before the Workspace goes to sleep. The result can be negative. Returns `None`
+    /// if the Workspace never sleeps or an Update requires the pod.
     pub(super) fn time_left(&self, now: Timestamp) -> Option<SignedDuration> {
         let after = self.after.filter(|_| self.pending_update.is_none())?;
         Some(after.saturating_sub(now.duration_since(self.since)))
@@ -47,8 +49,8 @@ impl Idle {
     }
 }
 
-/// Observes the idle time and the inputs. `is_busy` is `true` if the agent reports a run, an interactive session or an
-/// installation.
+/// Observes the idle time and the inputs. `is_busy` is `true` if the agent reports a run, an interactive session or
+/// an installation.
 pub(super) async fn observe(
     workspace: &Workspace,
     updates: &[Arc<Update>],
@@ -70,7 +72,8 @@ pub(super) async fn observe(
     let idle = Idle { after, since, pending_update, inputs: Inputs::NotRead };
     let is_kept = workspace.metadata.deletion_timestamp.is_none();
     if workspace.is_asleep() && is_kept {
-        // Normally, a call of the agent registers these objects. A sleeping Workspace has no agent.
+        // Normally, the controller registers these objects when it calls the agent, but a sleeping Workspace has no
+        // agent.
         let objects = environment::directories(&workspace.spec).into_keys().collect();
         context.inputs.set_mounts(&namespace, &name, objects);
     }
@@ -82,7 +85,7 @@ pub(super) async fn observe(
     }
 }
 
-/// Returns whether a Stack owns the Workspace, and no run has ended since the Workspace became ready.
+/// Returns whether a Stack owns the Workspace, and no run has completed since the Workspace became ready.
 fn awaits_first_run(workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
     let is_owned = workspace.owner_references().iter().any(|owner| owner.kind == Stack::kind(&()));
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();

@@ -9,7 +9,7 @@ use super::environment::has_name;
 use super::spec_error::SpecError;
 use crate::api::names::PULUMI_CONTAINER;
 
-/// Name of the init container that copies the agent binary into the shared volume. The `pulumi` container can
+/// Name of the init container that copies the agent binary into the share volume. The `pulumi` container can
 /// therefore use any Pulumi image.
 pub(super) const BOOTSTRAP_CONTAINER: &str = "bootstrap";
 /// Name of the init container that receives the source before the user-defined init containers run.

@@ -1,7 +1,7 @@
 //! Reads the versions of the Secrets and ConfigMaps that a Workspace references. While a Workspace is sleeping, no
-//! agent reads the mounted objects. The controller therefore compares the versions of the objects with the versions at
-//! the start of the sleep, and wakes up the Workspace if an object has changed. The agent then determines whether the
-//! content has changed.
+//! agent reads the mounted objects. The controller therefore compares the current versions with the versions that it
+//! recorded when the Workspace went to sleep, and wakes up the Workspace if an object has changed. The agent then
+//! determines whether the content has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -20,11 +20,11 @@ use super::environment;
 use crate::api::auto::Workspace;
 use crate::runtime::reads::ReadError;
 
-/// Maximum delay until the kubelet mounts a change to an object. During the delay, the agent may not have reported the
+/// Maximum delay until the kubelet mounts a changed object. During this delay, the agent may not have reported the
 /// change.
 const MOUNT_TIME: SignedDuration = SignedDuration::from_mins(3);
 
-/// Objects that a Workspace references.
+/// Versions of the objects that a Workspace references.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Inputs {
     NotRead,
@@ -39,15 +39,15 @@ pub(super) enum Inputs {
 pub(super) struct InputVersion {
     /// Resource version, or an empty string if the object does not exist.
     pub version: String,
-    /// Time of the last change, according to the API server.
+    /// Time at which the object last changed, according to the API server.
     pub changed: Option<Timestamp>,
     /// Whether a change to the object can trigger a run.
     pub starts_run: bool,
 }
 
 impl Inputs {
-    /// Returns the first object that has changed since the recorded version, if its change can trigger a run. Ignores
-    /// deleted objects, because a run waits until a deleted object exists again.
+    /// Returns the first object that has changed since the recorded version, if this change can trigger a run.
+    /// Ignores deleted objects, because a run waits until a deleted object exists again.
     pub(super) fn changed_since(&self, recorded: &BTreeMap<String, String>) -> Option<&str> {
         let Inputs::Read(versions) = self else { return None };
         let is_other = |object: &str, now: &InputVersion| {
@@ -57,8 +57,8 @@ impl Inputs {
         changed.map(|(object, _)| object.as_str())
     }
 
-    /// Returns the remaining delay until the kubelet has mounted the last change, or `None` if the kubelet has mounted
-    /// it.
+    /// Returns the remaining delay until the kubelet has mounted the last change, or `None` if it has already mounted
+    /// this change.
     pub(super) fn until_mounted(&self, now: Timestamp) -> Option<SignedDuration> {
         let Inputs::Read(versions) = self else { return None };
         let changed = versions.values().filter(|version| version.starts_run).filter_map(|version| version.changed);
@@ -66,7 +66,7 @@ impl Inputs {
         left.is_positive().then_some(left)
     }
 
-    /// Returns the versions for the status.
+    /// Returns the versions to record in the status.
     pub(super) fn versions(&self) -> BTreeMap<String, String> {
         match self {
             Inputs::Read(versions) => {
@@ -106,8 +106,8 @@ where
     Ok(context.reader.get_metadata_opt::<K>(namespace, name).await?.map(|object| object.metadata))
 }
 
-/// Returns the version of an object. A change to an object of the configuration always triggers a run. A change to
-/// another object triggers a run only if the object matches `watched`.
+/// Returns the version of an object. A change to an object that the configuration references always triggers a run. A
+/// change to any other object triggers a run only if the object matches `watched`.
 fn version(metadata: Option<&ObjectMeta>, is_of_config: bool, watched: Option<&Selector>) -> InputVersion {
     let Some(metadata) = metadata else {
         return InputVersion { starts_run: is_of_config, ..InputVersion::default() };

@@ -1,5 +1,4 @@
-//! Determines for each object of a Workspace, except the pod, whether the object exists and matches the rendered
-//! object.
+//! Determines whether each object of a Workspace, except the pod, exists and matches the rendered object.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use crate::runtime::reconcile::ReconcileError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     Missing,
-    /// An object with the same name exists, but is not part of the Workspace.
+    /// An object with the same name exists, but does not belong to the Workspace.
     Foreign,
     Outdated,
     /// The Pulumi Kubernetes Operator manages fields of the object.
@@ -43,11 +42,11 @@ impl PartState {
     }
 }
 
-/// States of the objects of a Workspace, except the pod.
+/// States of the Workspace objects, except the pod.
 pub(super) struct Parts {
     pub(super) service: PartState,
     pub(super) tls: PartState,
-    /// State of the Secret with the certificate of the pod that the Workspace has taken from a pool.
+    /// State of the Secret that contains the certificate for the pod that the Workspace has taken from a pool.
     pub(super) pooled_tls: PartState,
     pub(super) budget: PartState,
     pub(super) stateful_set: PartState,
@@ -56,8 +55,8 @@ pub(super) struct Parts {
     pub(super) contested: Option<Contested>,
 }
 
-/// Returns the states of the objects. If a pod exists and `VerifiedParts` contains the Workspace, returns
-/// [`PartState::Current`] for all objects without a read.
+/// Returns the states of the objects. If a pod exists and `VerifiedParts` contains the Workspace, the controller does
+/// not read the objects, and their state is [`PartState::Current`].
 pub(super) async fn parts(
     workspace: &Workspace,
     pod: Option<&PodState>,
@@ -124,8 +123,8 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Returns whether the objects were current at the last reconciliation: the Workspace is ready, and its ready pod has
-/// the rendered template.
+/// Returns whether the objects were current during the last reconciliation: the Workspace is ready, and its ready pod
+/// has the rendered template.
 fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&Rendered>) -> bool {
     let (Some(pod), Some(rendered)) = (pod, rendered) else { return false };
     let status = workspace.status.as_ref();
@@ -137,7 +136,7 @@ fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&
     was_ready && pod.ready && !pod.terminating && pod.revision_hash.as_ref() == Some(&rendered.revision_hash)
 }
 
-/// Returns the state of the Secret of the pooled pod, or [`PartState::Current`] if the Workspace has no pooled pod.
+/// Returns the state of the Secret for the pooled pod, or [`PartState::Current`] if the Workspace has no pooled pod.
 /// `own` is the Secret of the Workspace.
 async fn pooled_tls(
     workspace: &Workspace,
@@ -159,7 +158,8 @@ async fn pooled_tls(
     })
 }
 
-/// Describes the outdated objects. `pause` is the delay of the next apply. Returns `None` if no object is outdated.
+/// Describes the outdated objects, or returns `None` if no object is outdated. `pause` is the delay before the next
+/// apply.
 fn contested(
     parts: &Parts,
     (service, budget, stateful_set): (Option<&Service>, Option<&PodDisruptionBudget>, Option<&StatefulSet>),
@@ -191,8 +191,9 @@ fn is_as_desired<K: Serialize>(found: &K, desired: Option<&Value>) -> bool {
     desired.is_some_and(|desired| covers(&found, desired))
 }
 
-/// Returns whether a StatefulSet has the hash and the replicas of the rendered StatefulSet, and is unchanged since the
-/// last apply. A comparison of all fields would report false differences, because the API server normalizes quantities.
+/// Returns whether a StatefulSet has the hash and the replicas of the rendered StatefulSet, and is unchanged since
+/// the last apply. A comparison of all fields would report false differences, because the API server normalizes
+/// quantities.
 fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Context) -> bool {
     let hash = found.annotations().get(ANNOTATION_RENDERED);
     let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);

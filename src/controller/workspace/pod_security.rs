@@ -1,10 +1,10 @@
 //! Validates a complete pod template against the Pod Security Standard `restricted` (Kubernetes 1.35). All functions
 //! are pure.
 //!
-//! A label of a namespace enforces the standard in the namespace, and `--restrict-workspace-pods` enforces the standard
-//! in all namespaces. Without enforcement, a user with the permission to edit Workspaces could make the controller
-//! create any pod. The module ignores the exemption of the standard for Windows, because the agent supports only Linux,
-//! and the exemption for user namespaces, because a node can ignore `hostUsers`.
+//! A namespace label enforces the standard in the namespace, and `--restrict-workspace-pods` enforces the standard in
+//! all namespaces. Without enforcement, a user who can edit Workspaces could make the controller create any pod. The
+//! module ignores two exemptions that the standard defines: the exemption for Windows, because the agent supports
+//! only Linux, and the exemption for user namespaces, because a node can ignore `hostUsers`.
 
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ pub fn check(template: &Value) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Pod spec or container, with its path.
+/// Pod spec or container, and its path in the pod template.
 struct Part<'a> {
     path: String,
     value: &'a Value,
@@ -135,7 +135,7 @@ fn check_pod(pod: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the controls of the standard that apply to both the pod and its containers.
+/// Checks the controls that apply to both the pod and its containers.
 fn check_context(part: &Part<'_>) -> Result<(), Violation> {
     part.forbid_true("HostProcess", "/securityContext/windowsOptions/hostProcess")?;
     part.one_of("AppArmor", "/securityContext/appArmorProfile/type", &PROFILES)?;
@@ -196,7 +196,7 @@ fn check_hosts(container: &Part<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks the fields that a container must set unless the pod sets them.
+/// Checks the fields that each container must set if the pod does not set them.
 fn check_inherited(pod: &Part<'_>, container: &Part<'_>) -> Result<(), Violation> {
     let is_set = |pointer: &str| pod.get(pointer).is_some() || container.get(pointer).is_some();
     let (seccomp, non_root) = ("/securityContext/seccompProfile/type", "/securityContext/runAsNonRoot");

@@ -19,7 +19,7 @@ pub(super) struct DesiredPack {
 }
 
 impl DesiredPack {
-    /// Returns the artifact in the format of the agent.
+    /// Returns the artifact as the agent's protocol represents it.
     pub(super) fn to_proto(&self) -> proto::Artifact {
         artifact(&self.artifact)
     }
@@ -37,7 +37,7 @@ pub(super) fn desired(
     desired.collect()
 }
 
-/// Returns the policy packs in the settings of a run.
+/// Returns the policy packs for the settings of a run.
 pub(super) fn of_run(spec: &WorkspaceSpec) -> Result<Vec<proto::PolicyPack>, SpecError> {
     let packs = spec.policy_packs.iter().map(|pack| -> Result<proto::PolicyPack, SpecError> {
         let config = match pack.config.is_empty() {

@@ -1,5 +1,5 @@
-//! Credentials of a workspace pod for Pulumi Cloud: a ServiceAccount token for the login of each run, or the access
-//! token in the default Secret of the controller. All functions are pure.
+//! Pulumi Cloud credentials for a workspace pod: either a ServiceAccount token with which each run logs in, or the
+//! access token from the controller's default Secret. All functions are pure.
 
 use serde_json::{Value, json};
 
@@ -13,8 +13,8 @@ use crate::rpc::proto;
 
 const OIDC_VOLUME: &str = "pulumi-cloud-oidc";
 const ACCESS_TOKEN_VOLUME: &str = "pulumi-cloud-access-token";
-/// Validity of the ServiceAccount token, in seconds. A login never uses an expired token, because the kubelet replaces
-/// the token after 80 % of its validity.
+/// Validity period of the ServiceAccount token, in seconds. A login never uses an expired token, because the kubelet
+/// replaces the token after 80 % of this period.
 const TOKEN_SECONDS: u32 = 3600;
 
 /// Credentials that the controller adds to a pod.
@@ -24,12 +24,12 @@ pub(super) enum Credentials {
     Environment,
     /// A ServiceAccount token for the given audience.
     ServiceAccountToken { audience: String },
-    /// The access token in the given Secret, which can be missing.
+    /// The access token in the given Secret, which may not exist.
     Secret(String),
 }
 
 impl Credentials {
-    /// Returns the credentials for the pod of a Workspace. `default_secret` is the default Secret of the controller.
+    /// Returns the credentials for the pod of a Workspace. `default_secret` is the controller's default Secret.
     pub(super) fn of(spec: &WorkspaceSpec, default_secret: Option<&str>) -> Result<Self, SpecError> {
         let environment = environment::desired(spec)?;
         let has_token = environment.variable(TOKEN_VARIABLE).is_some();
@@ -61,8 +61,8 @@ impl Credentials {
         }
     }
 
-    /// Mounts the credentials in the `pulumi` container of a pod template. The files are readable by all users (mode
-    /// 0644), because the user of the container depends on the security profile and on the image.
+    /// Mounts the credentials in the `pulumi` container of a pod template. All users can read the files (mode 0644),
+    /// because the container user depends on the security profile and on the image.
     pub(super) fn mount(&self, template: &mut Value) {
         let (name, directory, source) = match self {
             Credentials::Environment => return,
@@ -92,12 +92,12 @@ impl Credentials {
     }
 }
 
-/// Returns the backend URL in the environment, or `None` if the environment does not contain a literal URL.
+/// Returns the backend URL from the environment, or `None` if the environment does not contain a literal URL.
 fn backend_url(environment: &Desired) -> Option<&str> {
     environment.variable(URL_VARIABLE)?.get("value")?.as_str()
 }
 
-/// Returns the login of a run, or `None` if the Workspace defines no login. A timeout of 0 means that the run has no
+/// Returns the login for a run, or `None` if the Workspace defines no login. A timeout of 0 means that the run has no
 /// timeout.
 pub fn oidc_login(spec: &WorkspaceSpec, timeout_seconds: u64) -> Option<proto::OidcLogin> {
     let oidc = spec.pulumi_cloud_oidc.as_ref()?;

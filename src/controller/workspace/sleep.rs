@@ -1,8 +1,8 @@
 //! Decides when an idle Workspace goes to sleep and when it wakes up. All functions are pure.
 //!
-//! A sleeping Workspace has a StatefulSet without replicas, and no pod from a pool. The controller records the sleep in
-//! the status before it removes the pod, and records the end of the sleep before it creates a pod. The decisions
-//! therefore survive a restart of the controller.
+//! A sleeping Workspace has a StatefulSet without replicas, and no pod from a pool. The controller records in the
+//! status that the Workspace is sleeping before it removes the pod, and that the Workspace is awake before it creates
+//! a pod. The decisions therefore survive a restart of the controller.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::api::names::ANNOTATION_REQUESTED_AT;
 /// Minimum requeue interval of a Workspace that is about to go to sleep.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 
-/// Decision about an awake Workspace with a ready pod that contains the requested source.
+/// Decision about an awake Workspace whose pod is ready and contains the requested source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SleepDecision {
     /// Keep the pod until a watch event or the next poll.
@@ -33,7 +33,8 @@ pub(super) enum SleepDecision {
 /// Decides whether a ready Workspace goes to sleep.
 pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
     let is_in_use = observed.open_run().is_some() || observed.interactive_session().is_some();
-    // The controller cannot set the number of replicas while another client changes the StatefulSet after each apply.
+    // While another client changes the StatefulSet after each apply, the controller cannot set the number of
+    // replicas.
     if observed.workspace.is_asleep() || is_in_use || observed.contested.is_some() {
         return SleepDecision::Stay;
     }
@@ -42,16 +43,16 @@ pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
         return SleepDecision::After(left);
     }
     match &observed.idle.inputs {
-        // Without the versions, the controller could not detect a change during the sleep.
+        // Without the versions, the controller could not detect a change while the Workspace is sleeping.
         Inputs::NotRead | Inputs::Unreadable(_) => SleepDecision::Stay,
-        // The agent may not have reported a recent change yet. The controller would not detect this change during the
-        // sleep.
+        // The agent may not have reported a recent change yet. The controller would not detect this change while the
+        // Workspace is sleeping.
         Inputs::Read(_) => observed.idle.inputs.until_mounted(now).map_or(SleepDecision::Now, SleepDecision::After),
     }
 }
 
-/// Returns the delay until the next decision about the sleep of a ready Workspace, or `None` if no later decision is
-/// due.
+/// Returns the delay until the controller decides again whether a ready Workspace goes to sleep. Returns `None` if no
+/// later decision is due.
 pub(super) fn time_left(observed: &Observed, now: Timestamp) -> Option<Duration> {
     match decision(observed, now) {
         SleepDecision::After(left) => Some(left.unsigned_abs().max(MIN_WAIT)),
@@ -59,7 +60,7 @@ pub(super) fn time_left(observed: &Observed, now: Timestamp) -> Option<Duration>
     }
 }
 
-/// Returns the reason to wake up a sleeping Workspace, or `None` if the Workspace is awake or stays asleep.
+/// Returns the reason to wake up a sleeping Workspace. Returns `None` if the Workspace is awake or stays asleep.
 pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     let workspace = &observed.workspace;
     let status = workspace.status.as_ref().filter(|_| workspace.is_asleep())?;
@@ -85,8 +86,8 @@ pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     }
     match (&observed.idle.inputs, &observed.agent) {
         (Inputs::Unreadable(why), _) => Some(format!("changes cannot be detected: {why}")),
-        // A run may be open in the pod of an unreachable agent. If the StatefulSet has no replicas and the pod is not
-        // from a pool, no run is open, because the drained agent is already terminating.
+        // The pod of an unreachable agent may have an open run. If the StatefulSet has no replicas and the pod is not
+        // from a pool, there is no open run, because the drained agent is already terminating.
         (_, Agent::Unreachable(why))
             if observed.stateful_set != PartState::Current || pod_from_pool(observed).is_some() =>
         {
@@ -96,7 +97,7 @@ pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     }
 }
 
-/// Returns the pod that a Workspace has taken from a pool, unless the pod is being deleted.
+/// Returns the pod that a Workspace has taken from a pool. Returns `None` if the pod is being deleted.
 pub(super) fn pod_from_pool(observed: &Observed) -> Option<&PodState> {
     let is_pooled = matches!(observed.pooled, Pooled::Taken | Pooled::Ended);
     observed.pod.as_ref().filter(|pod| is_pooled && !pod.terminating)

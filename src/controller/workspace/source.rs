@@ -18,7 +18,7 @@ use crate::source::{Origin, Unavailable};
 pub(super) struct DesiredSource {
     /// Artifact with a normalized digest and directory.
     pub artifact: ArtifactReference,
-    /// Origin of the bytes, or `None` if the controller that has set `artifact` also provides the bytes.
+    /// Origin of the bytes, or `None` if the controller that set `artifact` also provides the bytes.
     pub origin: Option<Origin>,
 }
 
@@ -27,13 +27,13 @@ impl DesiredSource {
         self.origin == Some(Origin::InPod)
     }
 
-    /// Returns whether the init containers of the user provide the source.
+    /// Returns whether user-defined init containers provide the source.
     pub(super) fn is_from_init_containers(&self) -> bool {
         InPod::of(&self.artifact.digest) == Some(InPod::InitContainers)
     }
 }
 
-/// Returns the source of a Workspace. At most one field of the spec can define the source. If no field defines the
+/// Returns the source of a Workspace. At most one field in the spec can define the source. If no field defines the
 /// source, the init containers provide it.
 pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> {
     let written = InlineSource::of(spec);
@@ -50,15 +50,16 @@ pub(super) fn desired(spec: &WorkspaceSpec) -> Result<DesiredSource, SpecError> 
     Ok(DesiredSource { artifact, origin: Some(resolved.origin) })
 }
 
-/// Returns the source of an artifact that another controller or a user has set.
+/// Returns the source for an artifact that another controller or a user has set.
 fn from_artifact_reference(artifact: &ArtifactReference) -> Result<DesiredSource, SpecError> {
     let origin = InPod::of(&artifact.digest).map(|_| Origin::InPod);
     let dir = Directory::from_str(&artifact.dir)?.as_str().to_owned();
     Ok(DesiredSource { artifact: ArtifactReference { dir, ..artifact.clone() }, origin })
 }
 
-/// Replaces `spec.git` in `workspace` with an artifact for the current revision of the Git repository. Returns the
-/// origin of the bytes, or `None` if the Workspace has no Git repository or keeps the artifact of an earlier revision.
+/// Replaces `spec.git` in `workspace` with an artifact that contains the current revision of the Git repository.
+/// Returns the origin of the bytes, or `None` if the Workspace has no Git repository or keeps the artifact of an
+/// earlier revision.
 pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavailable> {
     let follower = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let desired = match repository(workspace) {
@@ -80,7 +81,7 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
             put(workspace, artifact);
             Ok(Some(resolved.origin))
         }
-        // A ready Workspace keeps its artifact and stays ready until the controller has resolved the revision.
+        // A ready Workspace keeps its artifact and remains ready until the controller has resolved the revision.
         Err(error @ Unavailable::Resolving(_)) => match ready(workspace) {
             Some(artifact) => {
                 put(workspace, artifact);
@@ -114,7 +115,7 @@ fn known(workspace: &Workspace) -> Option<KnownArtifact> {
     Some(KnownArtifact { revision, digest, selection: None, metadata: None })
 }
 
-/// Returns the artifact in the pod if the Workspace is ready for the current spec.
+/// Returns the artifact in the pod if the Workspace is ready with its current spec.
 fn ready(workspace: &Workspace) -> Option<ArtifactReference> {
     let status = workspace.status.as_ref()?;
     let ready = find(&status.conditions, READY).filter(|ready| ready.status == "True")?;

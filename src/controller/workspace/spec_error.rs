@@ -4,12 +4,12 @@ use super::pod_security::Violation;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
-/// Maximum length of the name of a Workspace, in characters. A longer name would be too long for the labels of pods and
-/// ControllerRevisions that contain the name.
+/// Maximum length of a Workspace name, in characters. With a longer name, the pod and ControllerRevision labels that
+/// contain the name would be too long.
 pub(super) const MAX_NAME: usize = 42;
 
-/// Maximum termination grace period of a workspace pod, in seconds. After its timeout, a run can keep its run slot for
-/// the grace period.
+/// Maximum termination grace period of a workspace pod, in seconds. After its timeout, a run can hold its run slot
+/// during the grace period.
 pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 
 /// Error in the spec of a Workspace. Only a change to the spec resolves the error.

@@ -1,4 +1,4 @@
-//! Storage that a Workspace keeps while it has no pod: a cache of dependencies or the share volume. All functions are
+//! Storage that a Workspace keeps while it has no pod: a dependency cache or the share volume. All functions are
 //! pure.
 
 use serde_json::{Value, json};
@@ -11,32 +11,32 @@ use crate::api::auto::{IdleKeep, WorkspaceSpec};
 use crate::api::names::{self, CACHE_DIRECTORY, CACHE_SIZE_VARIABLE, SHARE_VOLUME};
 use crate::config::StorageConfig;
 
-/// Name of the volume with the cache of dependencies.
+/// Name of the volume that contains the dependency cache.
 pub(super) const CACHE_VOLUME: &str = "dependency-cache";
-/// Group of the files on a persistent volume. Pods with the profile `restricted` run with this group.
+/// Group that owns the files on a persistent volume. Pods with the profile `restricted` run with this group.
 const FILE_SYSTEM_GROUP: u32 = 1000;
-/// Argument of `bootstrap` with the name of the Workspace that owns a persistent share volume.
+/// Argument of `bootstrap` that specifies the name of the Workspace that owns a persistent share volume.
 const OWNER_ARGUMENT: &str = "--owner";
-/// Argument of `bootstrap` that discards the source of the previous pod.
+/// Argument of `bootstrap` that discards the source from the previous pod.
 const DISCARD_ARGUMENT: &str = "--discard-source";
 
-/// Storage of a Workspace that outlives the pod.
+/// Workspace storage that outlives the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storage<'a> {
     Nothing,
-    /// A PersistentVolumeClaim for a cache of dependencies, and the maximum size of the cache in bytes.
+    /// PersistentVolumeClaim for a dependency cache, and the maximum size of the cache in bytes.
     Cache {
         claim: &'a str,
         size: u64,
     },
-    /// A PersistentVolumeClaim for the share volume.
+    /// PersistentVolumeClaim for the share volume.
     Volume {
         claim: &'a str,
     },
 }
 
 impl<'a> Storage<'a> {
-    /// Returns the storage that the spec selects, or the default storage of the controller.
+    /// Returns the storage that the spec selects, or the controller's default storage.
     pub(super) fn of(spec: &'a WorkspaceSpec, defaults: &'a StorageConfig) -> Result<Self, SpecError> {
         let idle = spec.idle.as_ref();
         let claim = idle.and_then(|idle| idle.claim.as_deref()).filter(|claim| !claim.is_empty());
@@ -65,7 +65,7 @@ impl<'a> Storage<'a> {
 }
 
 /// Makes `bootstrap` discard the source that the previous pod has left on a persistent share volume. Otherwise, the
-/// init containers of the user would find the results of their previous execution.
+/// user-defined init containers would find the files that they created in the previous pod.
 pub(super) fn discard_source(template: &mut Value) {
     let Some(command) = bootstrap_command(template) else { return };
     if command.iter().any(|argument| argument == OWNER_ARGUMENT) {

@@ -1,5 +1,5 @@
-//! Builds and checks the Secrets with the server certificates of agents: one Secret for each Workspace, and one Secret
-//! for each pod of a pool. The controller does not cache the content of these Secrets.
+//! Builds and checks the Secrets that contain the server certificates of agents: one Secret for each Workspace, and
+//! one Secret for each pool pod. The controller does not cache the content of these Secrets.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -21,13 +21,13 @@ use crate::rpc::server_tls::{
 /// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
-/// Returns whether the Secret of a Workspace contains a current certificate and an inputs key.
+/// Returns whether the Workspace's Secret contains a current certificate and an inputs key.
 pub(super) fn is_current(secret: &Secret, server_name: &str, authority: &Generations, now: Timestamp) -> bool {
     inputs_key(secret).is_some() && has_certificate(secret, server_name, authority, now)
 }
 
-/// Returns whether the Secret of the pod that a Workspace has taken from a pool contains a current certificate and the
-/// inputs key of the Workspace. `own` is the Secret of the Workspace.
+/// Returns whether the Secret of a taken pool pod contains a current certificate and the inputs key of the Workspace.
+/// `own` is the Secret of the Workspace.
 pub(super) fn is_current_in_pod(
     secret: &Secret,
     own: &Secret,
@@ -56,14 +56,14 @@ pub(super) fn has_certificate(secret: &Secret, server_name: &str, authority: &Ge
         && !identity::renewal_due(certificate, now).unwrap_or(true)
 }
 
-/// Returns the key of the agent for the hashes of the configuration inputs.
+/// Returns the inputs key, with which the agent computes the keyed hashes of the configuration inputs.
 fn inputs_key(secret: &Secret) -> Option<&str> {
     let ByteString(bytes) = secret.data.as_ref()?.get(INPUTS_KEY)?;
     std::str::from_utf8(bytes).ok().filter(|key| key.len() >= MIN_INPUTS_KEY)
 }
 
-/// Returns a Secret with a new certificate and the inputs key of the Secret `before`. With a new inputs key, all inputs
-/// would appear to have changed.
+/// Returns a Secret that contains a new certificate and the inputs key from the Secret `before`. With a new inputs
+/// key, all inputs would appear to have changed.
 pub(super) fn issue(
     name: &str,
     namespace: &str,
@@ -76,10 +76,10 @@ pub(super) fn issue(
     secret(&metadata, &workspace_server_name(name, namespace), Some(&inputs_key), authority, now)
 }
 
-/// Returns a Secret with a new certificate for a pod of a pool. `own` is the Secret of the Workspace that has taken the
-/// pod. `own` provides the inputs key, so that all pods of a Workspace have the same inputs key. Without `own`, the new
-/// Secret contains no inputs key, so the agent computes no hashes. The garbage collector deletes the new Secret after
-/// the pod, because the pod owns the Secret.
+/// Returns a Secret that contains a new certificate for a pool pod. If a Workspace has taken the pod, `own` is the
+/// Secret of the Workspace and provides the inputs key, so that all pods of a Workspace have the same inputs key.
+/// Without `own`, the new Secret contains no inputs key, so the agent computes no hashes. The pod owns the new
+/// Secret, so the garbage collector deletes the Secret after the pod.
 pub(super) fn issue_for_pod(
     pod: &PooledPod,
     namespace: &str,
@@ -96,7 +96,7 @@ pub(super) fn issue_for_pod(
     secret(&metadata, &pool_pod_server_name(&pod.name, namespace), own.and_then(inputs_key), authority, now)
 }
 
-/// Returns a Secret with a new certificate for the given server name.
+/// Returns a Secret that contains a new certificate for the given server name.
 fn secret(
     metadata: &Value,
     server_name: &str,
@@ -117,7 +117,7 @@ fn secret(
     Ok(json!({"metadata": metadata, "type": "kubernetes.io/tls", "data": data}))
 }
 
-/// Returns a random key. Two UUIDs have 244 random bits.
+/// Returns a random key. Two UUIDs contain 244 random bits.
 fn new_key() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }

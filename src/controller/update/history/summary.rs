@@ -1,5 +1,5 @@
-//! Builds the name and the summary of a run in the history. All functions are pure. The summary contains the names of
-//! the inputs and outputs, but not their values.
+//! Builds the name and the summary of a run in the history. The summary contains the names of the inputs and outputs,
+//! but not their values. All functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::controller::workspace::references;
 use crate::history::{File, RunName};
 
-/// Version of the format of the summary.
+/// Version of the summary format.
 const VERSION: u32 = 1;
-/// Maximum number of names in each list of inputs.
+/// Maximum number of names in each input list.
 const MAX_NAMES: usize = 1000;
 
-/// The file `summary.json`.
+/// Content of the file `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
@@ -35,7 +35,7 @@ pub(super) struct Summary {
     pulumi_stack: String,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Reason for the run.
+    /// Reason why the run was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<SourceMetadata>,
     inputs: Inputs,
-    /// Approved plan of the run.
+    /// Approved plan that the run executes.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanReference>,
     /// `succeeded` or `failed`.
@@ -60,7 +60,7 @@ pub(super) struct Summary {
     changes: BTreeMap<String, i64>,
     /// Names of the outputs.
     outputs: Vec<String>,
-    /// Changes that a preview reports.
+    /// Changes that the preview reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<UpdatePlan>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     last_output: Option<String>,
     files: Vec<FileEntry>,
-    /// Reason for a missing transcript, or `None` if the transcript is complete.
+    /// Reason why the transcript is missing, or `None` if the transcript is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     transcript_missing: Option<String>,
 }
@@ -79,7 +79,7 @@ pub(super) struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Inputs {
-    /// Keys of the configuration.
+    /// Configuration keys.
     config: Vec<String>,
     /// ESC environments.
     environments: Vec<String>,
@@ -88,7 +88,7 @@ struct Inputs {
     policy_packs: Vec<String>,
 }
 
-/// File of a run.
+/// File that belongs to a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct FileEntry {
     name: &'static str,
@@ -107,8 +107,8 @@ impl Summary {
     }
 }
 
-/// Returns the name of a run. A user can set the owner reference of an Update to any Stack, but the namespace is always
-/// the namespace of the Update.
+/// Returns the name of a run. Users can set the owner reference of an Update to any Stack, but the namespace in the
+/// name is always the namespace of the Update.
 pub(super) fn run_name(update: &Update, workspace: Option<&Workspace>) -> RunName {
     let is_stack = |owner: &&OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
     let owner = update.owner_references().iter().find(is_stack);
@@ -123,7 +123,7 @@ pub(super) fn run_name(update: &Update, workspace: Option<&Workspace>) -> RunNam
     }
 }
 
-/// Returns the summary of a run. The text of the outcome is already redacted.
+/// Returns the summary of a run. The strings in the outcome are already redacted.
 pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOutcome) -> Summary {
     let (spec, status) = (&update.spec, update.status.clone().unwrap_or_default());
     let node = status.run.map(|run| run.node_name).filter(|node| !node.is_empty());
@@ -159,7 +159,7 @@ pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOu
     }
 }
 
-/// Returns the names of the inputs in the Workspace at the end of the run.
+/// Returns the names of the inputs that the Workspace contains when the run completes.
 fn inputs(workspace: &Workspace, stack: &str) -> Inputs {
     let spec = &workspace.spec;
     let settings = spec.stacks.iter().find(|found| found.name == stack);

@@ -1,4 +1,4 @@
-//! Reads the transcript of a run from the agent, and writes the files of the run to the history.
+//! Reads the transcript of a run from the agent, and writes the run files to the history.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::rpc::proto::TranscriptPart;
 use crate::rpc::transcript::PARTS;
 use crate::runtime::failpoint;
 
-/// Limits of a transfer. At the rate limit of 1 MiB per second, the read timeout permits a transcript of 15 MiB.
+/// Limits for a transfer. At the rate limit of 1 MiB per second, the read timeout permits a transcript of 15 MiB.
 const LIMITS: TransferLimits = TransferLimits {
     read: Duration::from_secs(15),
     write: Duration::from_secs(30),
     delays: &[Duration::from_secs(1), Duration::from_secs(4)],
 };
-/// Limits of a transfer while the storage is unavailable.
+/// Limits for a transfer while the storage is unavailable.
 const OUTAGE_LIMITS: TransferLimits =
     TransferLimits { read: Duration::from_secs(3), write: Duration::from_secs(2), delays: &[] };
-/// Timeout while a run waits for a free slot because the controller stores other runs.
+/// Time for which a run waits for a free slot while the controller stores other runs.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeouts and retry delays of a transfer.
+/// Timeouts and retry delays for a transfer.
 struct TransferLimits {
     /// Timeout for reading the transcript from the agent.
     read: Duration,
@@ -36,7 +36,7 @@ struct TransferLimits {
     delays: &'static [Duration],
 }
 
-/// Field of a stored summary that a new process reads.
+/// Fields of a stored summary that a new process reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredSummary {
@@ -84,7 +84,7 @@ impl HistoryWriter {
         }
         let entries = files.iter().map(|(file, content)| FileEntry::new(*file, content.len())).collect();
         let summary = job.summary.with_files(entries, missing.clone());
-        // The task writes the summary last, so a run with a summary is complete.
+        // The task writes the summary last, so a run that has a summary is stored completely.
         let summary = serde_json::to_vec_pretty(&summary).map_err(|error| error.to_string())?;
         files.push((File::Summary, summary.into()));
         match tokio::time::timeout(limits.write, self.write_all(job, files, limits.delays)).await {
@@ -96,14 +96,14 @@ impl HistoryWriter {
         Ok(missing)
     }
 
-    /// Returns the summary of the run if a previous process has stored a valid summary. Without the agent, a new
+    /// Returns the summary if a previous process has stored a valid summary of the run. Without the agent, a new
     /// summary would not contain more information. The caller replaces an invalid summary.
     async fn stored(&self, job: &Job) -> Option<StoredSummary> {
         let content = self.0.store.read(&job.run, File::Summary).await.ok()??;
         serde_json::from_slice(&content).ok()
     }
 
-    /// Reads the parts of the transcript from the agent. Agents of earlier versions do not provide transcripts.
+    /// Reads the parts of the transcript from the agent. Older agents do not provide transcripts.
     async fn transcript(&self, address: &AgentAddress, uid: &str) -> Result<Vec<Content>, RpcError> {
         let agent = self.0.agents.connect(address).await?;
         let mut files = Vec::new();
@@ -130,8 +130,8 @@ impl HistoryWriter {
         Ok(())
     }
 
-    /// Deletes runs of the Stack that exceed the retention limits. An error is not fatal, because the next run repeats
-    /// the deletion.
+    /// Deletes the Stack's runs that exceed the retention limits. An error is not fatal, because the controller
+    /// repeats the deletion after the next run.
     pub(super) async fn delete_old(&self, job: &Job) {
         if let Err(error) = self.0.store.enforce_limits(&job.run, Timestamp::now()).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to delete old runs from the history");

@@ -1,4 +1,4 @@
-//! Tests of the bindings and requests of runs.
+//! Tests for the run bindings and requests.
 
 mod interrupted_runs;
 
@@ -57,11 +57,11 @@ fn a_run_without_an_artifact_is_bound_to_the_installed_artifact() {
     let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("run binding");
     assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
-    // A change to the artifact of the Workspace does not change the artifact of the run.
+    // If the artifact of the Workspace changes, the artifact of the run remains unchanged.
     workspace.status.as_mut().expect("value is set").artifact = Some(artifact("b"));
     let request = run(&update, &workspace, &binding, Vec::new(), RunTimeouts::default()).expect("valid");
     assert_eq!(request.artifact.map(|artifact| artifact.digest), Some(digest("a").to_string()));
-    // An earlier version of the controller, which did not record the artifact in the binding, started the run.
+    // An earlier controller version started the run, and did not record the artifact in the binding.
     update.spec.artifact = Some(artifact("c"));
     update.status = Some(UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() });
     assert_eq!(update.artifact(), Some(&artifact("c")));
@@ -180,7 +180,7 @@ fn the_metadata_of_the_source_is_limited_and_passed_to_the_agent() {
 #[test]
 fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
     use TimeoutSource::{Default, Maximum, Spec};
-    // The default timeout, the maximum timeout, `spec.timeout`, and the timeout that applies.
+    // Each row contains the default timeout, the maximum timeout, `spec.timeout`, and the timeout that applies.
     let rows = [
         (10, 60, None, (10, Default)),
         (10, 60, Some(30), (30, Spec)),

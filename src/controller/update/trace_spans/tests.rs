@@ -1,4 +1,4 @@
-//! Tests of the spans of a run.
+//! Tests for the spans of a run.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ fn at(after: i64) -> Timestamp {
     Timestamp::from_millisecond(CREATED + after).unwrap()
 }
 
-/// Returns an Update with the given times in its annotation, in milliseconds after its creation.
+/// Returns an Update whose annotation contains the given times, in milliseconds after the Update was created.
 fn update(times: Json, status: Json) -> Update {
     let mut all = json!({"digest": "sha256:a"});
     for (name, time) in times.as_object().unwrap() {
@@ -33,7 +33,7 @@ fn update(times: Json, status: Json) -> Update {
     .unwrap()
 }
 
-/// Returns the status of a run with the given start and end, in milliseconds after the creation of the Update.
+/// Returns the status of a run with the given start and end times, in milliseconds after the Update was created.
 fn ended(start: i64, end: i64) -> UpdateStatus {
     let run = json!({"podUID": "p", "agentStartID": "s", "settingsDigest": "d", "nodeName": "node-1"});
     let mut status: UpdateStatus = serde_json::from_value(json!({ "run": run })).unwrap();
@@ -42,7 +42,7 @@ fn ended(start: i64, end: i64) -> UpdateStatus {
     status
 }
 
-/// Returns the name, the start and the end of each span, in milliseconds after the creation of the Update.
+/// Returns the name, the start time and the end time of each span, in milliseconds after the Update was created.
 fn shown(spans: &[SpanData]) -> Vec<(&str, i64, i64)> {
     let after = |time: SystemTime| Timestamp::try_from(time).unwrap().as_millisecond() - CREATED;
     spans.iter().map(|span| (span.name.as_ref(), after(span.start_time), after(span.end_time))).collect()

@@ -1,5 +1,4 @@
-//! Tests that the controller keeps the finalizer of a pod with an open run while the cache of Updates is incomplete or
-//! stale.
+//! Tests that a pod with an open run keeps its finalizer while the Update cache is incomplete or stale.
 
 mod apply_conflicts;
 
@@ -28,7 +27,7 @@ use crate::runtime::reconcile::ReconcileRunner;
 const WHILE: Duration = Duration::from_secs(25);
 
 /// Returns the object at a path: a Workspace that is being deleted, or its terminating pod. The pod has the finalizer
-/// of the run of the Update with the UID `uid`.
+/// of the run that belongs to the Update with the UID `uid`.
 fn object_at(path: &str) -> Option<Value> {
     let deleted = "2026-01-01T00:00:00Z";
     match path {
@@ -69,7 +68,7 @@ fn list(items: &[Value]) -> FakeResponse {
     FakeResponse::Json(200, json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}))
 }
 
-/// Responds to requests in the same way as the API server, with separate Updates for the cache and for direct reads.
+/// Responds to requests as the API server does, but with separate Updates for the cache and for direct reads.
 fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> FakeResponse {
     let updates = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates";
     match request.path.as_str() {

@@ -1,10 +1,10 @@
-//! Tests with the pods of the Kubernetes tests, and tests of the error messages.
+//! Tests that use the pods from the Kubernetes tests, and tests for the error messages.
 
 use serde_json::json;
 
 use super::*;
 
-/// Pods from the Kubernetes tests of `restricted` at version 1.35, with the expected results
+/// Pods from the Kubernetes tests for `restricted` at version 1.35, with the expected results
 /// (k8s.io/pod-security-admission v0.35.4, `test/testdata/restricted/v1.35`, Apache License 2.0).
 const KUBERNETES: &str = include_str!("kubernetes-restricted.json");
 
@@ -14,14 +14,14 @@ fn pod_security_results_match_the_kubernetes_test_cases() {
     assert!(cases.len() > 90, "found only {} test cases", cases.len());
     for case in cases {
         let (name, expected) = (case["name"].as_str().expect("name is set"), case["allowed"] == true);
-        // The standard exempts Windows pods, but this check does not, because the agent supports only Linux.
+        // The standard exempts Windows pods. This check does not, because the agent supports only Linux.
         let expected = expected && name != "base_windows";
         let found = check(&case["pod"]);
         assert_eq!(found.is_ok(), expected, "{name}: {found:?}");
     }
 }
 
-/// Returns a pod that meets the standard, except for one changed field.
+/// Returns a pod that meets the standard except for one changed field.
 fn with(pointer: &str, value: Value) -> Value {
     let container = |name: &str| json!({"name": name, "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
     let mut template = json!({
@@ -45,7 +45,7 @@ fn with(pointer: &str, value: Value) -> Value {
     template
 }
 
-/// Asserts that each row is rejected with its message.
+/// Asserts that the check rejects each row with the expected message.
 fn assert_refused<const N: usize>(rows: [(&str, Value, &str); N]) {
     for (pointer, value, words) in rows {
         let error = check(&with(pointer, value)).expect_err(pointer).to_string();

@@ -1,7 +1,7 @@
 //! Determines the state of the pod that a Workspace takes from a pool. All functions are pure.
 //!
-//! The controller records the pod in `status.pooledPod` of the Workspace before it adds the labels of the Workspace to
-//! the pod. A restarted controller therefore continues with the same pod, and two Workspaces never use the same pod.
+//! The controller records the pod in the Workspace's `status.pooledPod` before it adds the Workspace labels to the
+//! pod. A restarted controller therefore continues with the same pod, and two Workspaces never use the same pod.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -17,19 +17,19 @@ use crate::controller::workspace::metadata::{is_ours, labels, workspace_name};
 pub enum Pooled {
     /// The status contains no pod.
     None,
-    /// The pod belongs to no Workspace yet. Contains its resource version.
+    /// The pod does not belong to a Workspace yet. Contains the resource version of the pod.
     Free { version: String },
     /// The pod belongs to the Workspace.
     Taken,
-    /// The pod belongs to the Workspace, and its containers have ended, for example after an eviction. The controller
-    /// must replace the pod, because no StatefulSet does so.
+    /// The pod belongs to the Workspace, but its containers have terminated, for example after an eviction. The
+    /// controller must replace the pod, because no StatefulSet does so.
     Ended,
     /// The pod no longer exists, is being deleted, or belongs to another Workspace or pool.
     Lost,
 }
 
-/// Returns the state of the pod in `status.pooledPod`. `pod` is the pod with the recorded name. `key` is the key of the
-/// pool with the current template of the Workspace.
+/// Returns the state of the pod in `status.pooledPod`. `pod` is the pod that has the recorded name. `key` is the key
+/// of the pool whose template is the Workspace's current template.
 pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>) -> Pooled {
     let Some(recorded) = workspace.pooled_pod() else { return Pooled::None };
     let Some(pod) = pod.filter(|pod| pod.metadata.uid.as_ref() == Some(&recorded.uid)) else { return Pooled::Lost };
@@ -44,7 +44,7 @@ pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>) -> Po
     }
 }
 
-/// Returns whether the containers of a pod have ended and will not restart.
+/// Returns whether the pod's containers have terminated and will not restart.
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Failed" | "Succeeded"))
@@ -62,9 +62,9 @@ pub fn take_patch(workspace: &str, pod: &PooledPod, version: &str, revision_hash
     }})
 }
 
-/// Returns an owner reference to the Service of a Workspace for a pod. The Service is a suitable owner, because it
-/// outlives the pod. A foreground deletion of the Workspace does not affect the Service, and the controller deletes the
-/// Service last.
+/// Returns an owner reference from a pod to the Service of a Workspace. The Service is a suitable owner, because it
+/// outlives the pod: a foreground deletion of the Workspace does not affect the Service, and the controller deletes
+/// the Service last.
 pub fn owner(service: &Service) -> Option<OwnerReference> {
     let reference = service.controller_owner_ref(&())?;
     Some(OwnerReference { block_owner_deletion: Some(false), ..reference })

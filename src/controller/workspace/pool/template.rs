@@ -1,4 +1,4 @@
-//! Derives the template of the pods of a pool. All functions are pure.
+//! Derives the template for the pods in a pool. All functions are pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
@@ -14,27 +14,27 @@ use crate::controller::workspace::pod::set_tls_secret;
 use crate::controller::workspace::render::Rendered;
 use crate::controller::workspace::storage::CACHE_VOLUME;
 
-/// Number of digits of the pool key in the name of a pod.
+/// Number of digits of the pool key in a pod name.
 const KEY_DIGITS: usize = 10;
-/// Number of random letters in the name of a pod.
+/// Number of random letters in a pod name.
 const RANDOM_LETTERS: usize = 6;
-/// Metadata of a pod that changes when a Workspace takes the pod. A container that reads this metadata earlier would
-/// read other values than in a pod of the StatefulSet.
+/// Pod metadata that changes when a Workspace takes the pod. Unlike a container in a StatefulSet pod, a container in
+/// a pool pod could read the metadata before it changes.
 const CHANGED_METADATA: [&str; 2] = ["metadata.labels", "metadata.annotations"];
 
-/// Template of the pods of a pool: the pod template of a Workspace without the name of the Workspace.
+/// Template for the pods in a pool: the pod template of a Workspace without the name of the Workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolTemplate {
-    /// Key of the pool: a hash of the template and of the CA bundle in the pods. Workspaces with the same key can take
-    /// the same pods. A Workspace can only take a pod with the same permissions as its own pod, because the template
-    /// contains the image, the ServiceAccount and all mounted objects.
+    /// Key of the pool: a hash of the template and the CA bundle. Workspaces with the same key can take the same
+    /// pods. The template contains the image, the ServiceAccount and all mounted objects. A Workspace can therefore
+    /// only take a pod that has the same permissions as the Workspace's own pod.
     pub key: String,
     template: Value,
 }
 
 impl PoolTemplate {
-    /// Returns the pool template for the pod of a Workspace. Returns `None` if a pool cannot provide the pod, because
-    /// the pod contains the source, or because the pods of the pool would share more than the cache of dependencies.
+    /// Returns the pool template for a Workspace pod. Returns `None` if a pool cannot provide the pod: either the pod
+    /// contains the source, or the pool pods would share storage other than the dependency cache.
     pub fn of(rendered: &Rendered, is_source_in_pod: bool, authorities_pem: &str) -> Option<Self> {
         let mut template = rendered.stateful_set.pointer("/spec/template")?.clone();
         remove(&mut template, "/metadata/labels", LABEL_WORKSPACE_NAME);
@@ -44,16 +44,16 @@ impl PoolTemplate {
         (!is_source_in_pod && is_poolable(&template)).then_some(PoolTemplate { key, template })
     }
 
-    /// Returns a new name for a pod. The name ends with letters, because a StatefulSet adopts pods with names that end
-    /// with a number.
+    /// Returns a new pod name. The name ends with letters, because a StatefulSet adopts pods whose names end with a
+    /// number.
     pub fn pod_name(&self) -> String {
         let key: String = self.key.chars().take(KEY_DIGITS).collect();
         let random: String = std::iter::repeat_with(fastrand::lowercase).take(RANDOM_LETTERS).collect();
         format!("{POOL_POD_PREFIX}{key}-{random}")
     }
 
-    /// Returns a pod of the pool. `kubectl drain` evicts the pod only if a controller owns the pod. The annotation
-    /// permits the cluster autoscaler to evict the pod.
+    /// Returns a new pool pod. `kubectl drain` evicts the pod only if a controller owns it. The annotation permits
+    /// the cluster autoscaler to evict the pod.
     pub fn pod(&self, namespace: &str, name: &str, owner: &OwnerReference) -> Value {
         let mut pod = self.template.clone();
         set_tls_secret(&mut pod, &pool_pod_tls_secret(name));

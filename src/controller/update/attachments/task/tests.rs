@@ -1,4 +1,4 @@
-//! Tests of the reports of a task, their timing, and the rate limit.
+//! Tests for the task's reports, their timing, and the rate limit.
 
 use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
@@ -63,7 +63,7 @@ fn begun(sequence: u64) -> proto::Progress {
     progress_event(sequence, progress::Event::Resource(step))
 }
 
-/// Returns the number of requeues of the Update since the last call.
+/// Returns how often the Update was requeued since the last call.
 fn count_requeues(requeues: &mut Requeues) -> usize {
     std::iter::from_fn(|| requeues.try_recv().ok()).count()
 }
@@ -104,7 +104,7 @@ async fn repeated_process_starts_requeue_the_update_at_most_once_per_second() {
         attachments
             .record(&mut following, &progress_event(number, progress::Event::Started(Started { pid: number as u32 })));
         tokio::time::advance(Duration::from_millis(1)).await;
-        // Simulates the wait of the task for the next message.
+        // Simulates that the task waits for the next message.
         if following.due.is_some_and(|due| due <= Instant::now()) {
             attachments.publish_progress(&mut following);
         }

@@ -1,4 +1,4 @@
-//! Tests of the conditions for the start of a run.
+//! Tests for the conditions under which a run can start.
 
 use super::*;
 use crate::api::auto::WorkspaceSleep;
@@ -19,8 +19,8 @@ fn the_binding_is_recorded_if_nothing_blocks_the_run() {
     assert_eq!((binding.pod_uid.as_str(), binding.agent_start_id.as_str()), ("pod-uid", "start"));
 }
 
-/// Returns the state of a run with targets, which require an agent with protocol version 1 or later. The agent has the
-/// given protocol version.
+/// Returns the state of a run that has targets, which require an agent with protocol version 1 or later. The agent
+/// has the given protocol version.
 fn with_targets(protocol_version: u32) -> Observed {
     let mut observed = observed(update(None));
     observed.update.spec.target = vec!["urn".to_owned()];

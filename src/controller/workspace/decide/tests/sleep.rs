@@ -1,4 +1,4 @@
-//! Tests of the sleep of idle Workspaces.
+//! Tests for sleeping Workspaces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::controller::workspace::policy_packs::DesiredPack;
 use crate::controller::workspace::sleep::{self, SleepDecision, decision};
 use crate::controller::workspace::status::status;
 
-/// Returns the observed state of a Workspace after its idle time of 30 minutes.
+/// Returns the observed state of a Workspace whose idle time of 30 minutes has passed.
 fn idle() -> Observed {
     let since = now() - SignedDuration::from_mins(30);
     let after = Some(SignedDuration::from_mins(30));
     Observed { idle: Idle { after, since, pending_update: None, inputs: Inputs::Read(BTreeMap::new()) }, ..at_rest() }
 }
 
-/// Returns a policy pack in the store.
+/// Returns a policy pack that the store contains.
 fn pack() -> DesiredPack {
     DesiredPack { name: "house".to_owned(), artifact: reference("pack"), is_stored: true }
 }
@@ -320,7 +320,7 @@ fn the_status_of_a_sleeping_workspace_keeps_the_inputs_of_runs() {
     let ready = fallen.conditions.iter().find(|condition| condition.type_ == "Ready").expect("a condition");
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", reason::SLEEPING));
 
-    // The agent of a terminating pod can still respond, for example after a restart without a source.
+    // The agent in a terminating pod can still respond, for example after a restart without a source.
     observed.workspace.status = Some(fallen.clone());
     observed.agent = responded(StatusReply { artifact: None, ..reply("new") });
     observed.idle.inputs = secret("8", None);
