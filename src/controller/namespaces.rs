@@ -107,8 +107,8 @@ impl Namespaces {
         cached.is_some_and(|cached| cached.metadata.deletion_timestamp.is_some())
     }
 
-    /// Returns whether the controller watches namespaces and requeues the Stacks of a namespace when its annotations
-    /// change.
+    /// Returns whether the controller watches namespaces. If `true`, the controller requeues the Stacks of a
+    /// namespace when the annotations change.
     pub fn is_watched(&self) -> bool {
         self.cache.is_some()
     }

@@ -1,4 +1,4 @@
-//! StackReceiver controller: derives the webhook path from the token. It publishes either the path or the reason why
+//! StackReceiver controller: derives the webhook path from the token, and publishes either the path or the reason why
 //! no path is available.
 //!
 //! The module [`crate::receiver`] serves the webhooks in each replica.

@@ -1,4 +1,4 @@
-//! Dependencies of reconcilers for tests of failures, with a fake API server that the test provides.
+//! Reconciler dependencies for tests that simulate failures. Each test provides a fake API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct TestParts {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
     pub(crate) metrics: Metrics,
-    /// Publisher of events. No task receives the events, so they are discarded.
+    /// Event publisher. No task receives the events, so they are discarded.
     pub(crate) events: Events,
     pub(crate) agents: Agents,
     pub(crate) authority: watch::Receiver<Arc<Generations>>,

@@ -5,7 +5,7 @@ use crate::api::auto::UpdateSpec;
 use crate::api::definitions::custom_resource_definitions;
 use crate::api::template_schema::NOT_SUPPORTED;
 
-/// Test cases with the results of `kubectl patch --local --type=strategic` (Kubernetes 1.35) as expected results.
+/// Test cases whose expected results come from `kubectl patch --local --type=strategic` (Kubernetes 1.35).
 const KUBERNETES: &str = include_str!("kubernetes.json");
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of the status of Programs.
+//! Tests for the Program status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

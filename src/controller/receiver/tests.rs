@@ -1,4 +1,4 @@
-//! Tests of the status of a StackReceiver and of a reconciliation with a fake API server.
+//! Tests for the StackReceiver status, and for a reconciliation with a fake API server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters
-//! for an object share its polls. The polls alternate between namespaces and have a limited rate.
+//! for the same object share one poll. The polls alternate between namespaces and have a limited rate.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -32,7 +32,7 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Requeue interval of an Update if neither a watch nor the attached task requeues the Update earlier.
+/// Requeue interval of an Update that neither a watch nor the attached task requeues earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval of a queued run that waits for the preceding run to complete.
 const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(2);
@@ -80,8 +80,7 @@ pub async fn act(
             Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // A run that cannot start must not occupy a slot. It may still occupy the slot that it acquired for a pod
-            // that is now deleted.
+            // A run that cannot start must not keep the slot that it acquired for a pod that is now deleted.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
@@ -425,8 +424,8 @@ fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
             Event::new(update, EventKind::Trace, "UpdateCanceled", outcome.message.as_str())
         }
         Some(reason) => {
-            // While the lock exists, the Stack controller retries with new Updates. It publishes a single event about
-            // the lock instead of one event for each Update.
+            // While the lock exists, the Stack controller retries with new Updates. The Stack controller publishes a
+            // single event about the lock instead of one event for each Update.
             let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
             let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
             Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))

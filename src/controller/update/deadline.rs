@@ -14,8 +14,8 @@ use crate::controller::update::request::{self, RunTimeouts};
 const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Returns the timeout of the run, such as `3h0m0s`, if the timeout has elapsed since the controller recorded the
-/// binding. The run must then no longer start. Otherwise, a run that waits for an interactive session to end could
-/// hold its run slot forever.
+/// binding. The run must then not start. Otherwise, a run that waits for an interactive session to end could hold its
+/// run slot forever.
 pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> Option<String> {
     let (bound_at, timeout) = limit(update, timeouts)?;
     (now.duration_since(bound_at) > timeout).then(|| duration::display(timeout))

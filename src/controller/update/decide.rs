@@ -44,13 +44,13 @@ pub enum Action {
     Attach(RunBinding),
     /// Report that the run is in progress, with the given message.
     Await(String),
-    /// Report that the agent delays the start of the run, with the given reason.
+    /// Report that the agent delays the start of the run for the given reason.
     Hold(String),
     /// Report that the outcome of the run is unknown, with the given cause.
     OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
-    /// Delete the pod, with the given reason, because the agent has not ended the run.
+    /// Delete the pod, because the agent has not ended the run. Contains the reason for the event.
     DeletePod(String),
     /// Record the result of the completed run in the status.
     Record(Box<RunOutcome>),
@@ -220,7 +220,7 @@ fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> Ru
     }
 }
 
-/// Returns the setting that defines the timeout that ended the run, or `None` if no timeout ended the run.
+/// Returns which setting defines the timeout that ended the run, or `None` if no timeout ended the run.
 fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
     let (spec, _) = request::limits(&observed.update).ok()?;
     let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);

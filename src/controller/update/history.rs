@@ -47,7 +47,7 @@ const NOT_STORED: &str = "HistoryNotStored";
 pub(super) enum Stored {
     /// The controller does not store the run, because the history is disabled or the run did not start.
     Never,
-    /// The task is in progress. It requeues the Update when it completes.
+    /// The task is in progress, and requeues the Update when it completes.
     NotYet,
     /// The task has completed.
     Done(RunHistory),
@@ -114,7 +114,7 @@ impl HistoryWriter {
             return state.clone();
         }
         if runs.len() >= MAX_RUNS {
-            // If its state is removed, the controller stores the run again. The repetition is harmless.
+            // If the state of a run is removed, the controller stores the run again. The repetition is harmless.
             runs.clear();
         }
         runs.insert(uid.clone(), Stored::NotYet);

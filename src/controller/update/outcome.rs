@@ -1,4 +1,4 @@
-//! Converts the outcome of a run into values for the Update status. All functions are pure.
+//! Outcome of a run, from which the controller builds the Update status. All functions are pure.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,11 +1,11 @@
-//! Changes that a preview reports.
+//! Converts the changes that a preview reports.
 
 use crate::api::auto::{PlannedResource, UpdatePlan};
 use crate::api::{bounds, conditions};
 use crate::artifact::Digest;
 use crate::rpc::proto;
 
-/// Returns the changes that a preview reports. Returns `None` for other operations.
+/// Returns the changes that a preview reports, or `None` for any other operation.
 pub fn changes(result: &proto::Result) -> Option<UpdatePlan> {
     if result.plan.is_empty() && result.planned_steps.is_empty() && result.planned_step_count == 0 {
         return None;

@@ -15,7 +15,7 @@ use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::runtime::run_limiter::{Group, GroupKey, Run, Share};
 
-/// Key of the Updates in the index.
+/// Group that contains the Updates of one Workspace or one Stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpdateGroup {
     /// Updates that run in the given Workspace.
@@ -49,14 +49,14 @@ fn groups_of(update: &Update) -> Vec<UpdateGroup> {
     std::iter::once(workspace).chain(stack).collect()
 }
 
-/// Converts an Update whose run executes in a pod to a run for the run limiter. `siblings` contains all Updates of
-/// the same Workspace.
+/// Returns the run of an Update as the run limiter represents it. The run executes in `pod`. `siblings` contains all
+/// Updates of the same Workspace.
 pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     run_on(node.unwrap_or_default(), update, siblings)
 }
 
-/// Converts an Update whose run executes on a node to a run for the run limiter.
+/// Returns the run of an Update as the run limiter represents it. The run executes on `node`.
 fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     Run {
         uid: update.uid().unwrap_or_default(),

@@ -162,8 +162,8 @@ pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 
     // The version depends only on the presence of the plan, and not on its content.
     let plan = if update.spec.plan.is_some() { vec![0] } else { Vec::new() };
     let required = request.map_or(0, |request| protocol::required_version(&proto::RunRequest { plan, ..request }));
-    // If an object is missing, it will be created after the pod. When the run starts, the agent must then wait until
-    // the kubelet has mounted the object.
+    // A missing object is created after the pod. When the run starts, the agent must therefore wait until the kubelet
+    // has mounted the object.
     if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
 
@@ -363,8 +363,8 @@ pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::Dead
     runs
 }
 
-/// Returns the interrupted run of an Update if its end is proven and its lock can be identified. Either the host name
-/// and the process ID or the Pulumi Cloud URL identify the lock.
+/// Returns the run of an Update if the run was interrupted, its end is proven, and its lock can be identified. Either
+/// the host name and the process ID or the Pulumi Cloud URL identify the lock.
 pub fn interrupted_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);

@@ -58,8 +58,8 @@ impl TraceContext {
         self.trace
     }
 
-    /// Returns the root span of the run, and the parent of this span. The parent is invalid if the root span is the
-    /// root of the trace.
+    /// Returns the ID of the run's root span, and the ID of the parent span. The parent ID is invalid if the root
+    /// span is the root of the trace.
     pub fn root(&self) -> (SpanId, SpanId) {
         let root_of_trace = span_id(&[ROOT, &self.trace.to_string()]);
         match self.is_first {
@@ -68,7 +68,7 @@ impl TraceContext {
         }
     }
 
-    /// Returns the span that has the given name in the run.
+    /// Returns the ID of the run's span that has the given name.
     pub fn span(&self, name: &str) -> SpanId {
         span_id(&[&self.uid, name])
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
 
-/// Number of times that the controller applies the same content to outdated objects before the backoff starts.
+/// Maximum number of times that the controller applies the same content to outdated objects without a backoff.
 const MAX_APPLIES: u32 = 5;
 /// Initial backoff. Each further apply doubles the backoff, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(60);

@@ -292,9 +292,9 @@ fn source(observed: &Observed, source: &DesiredSource, now: Timestamp) -> Action
     deliver(observed, source)
 }
 
-/// Returns whether the agent in a pod from a pool does not report the input hashes yet. If a run started
-/// earlier, the controller would record the input hashes of the previous pod for this run. Changed inputs would then
-/// trigger a second run.
+/// Returns whether the agent in a pod from a pool does not report the input hashes yet. If a run started before the
+/// agent reports these hashes, the controller would record the input hashes of the previous pod for this run. Changed
+/// inputs would then trigger a second run.
 fn awaits_inputs_key(observed: &Observed, now: Timestamp) -> bool {
     let Agent::Responded(reply) = &observed.agent else { return false };
     let spec = &observed.workspace.spec;

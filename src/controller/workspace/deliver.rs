@@ -26,7 +26,8 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::source::Origin;
 use crate::telemetry::metrics::FetchResult;
 
-/// Delay before the status reports that the source is being installed. The status does not report a shorter delivery.
+/// Delay before the status reports that the source is being installed. The status does not report a delivery that
+/// completes earlier.
 const INSTALLING_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 impl Act<'_> {

@@ -109,8 +109,8 @@ fn identity_of_pulumi(template: &Value) -> Map<String, Value> {
     identity.map(|(field, value)| (field.clone(), value.clone())).collect()
 }
 
-/// Sets the user and the group of the `fetch` container, unless it already sets them. The user that the agent runs as
-/// must own the source files, because the agent changes them.
+/// Sets the user and the group of the `fetch` container, unless it already sets them. The agent's user must own the
+/// source files, because the agent changes these files.
 fn set_identity(container: &mut Value, identity: &Map<String, Value>) {
     let Some(container) = container.as_object_mut().filter(|_| !identity.is_empty()) else { return };
     let context = container.entry("securityContext").or_insert_with(|| Value::Object(Map::new()));

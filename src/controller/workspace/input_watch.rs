@@ -1,8 +1,8 @@
 //! Watches Secrets and ConfigMaps that have the Flux watch label. A run reads only mounted values, and the kubelet
 //! mounts a changed value with a delay. After an object has changed, the controller therefore polls the agents of all
-//! Workspaces that mount the object, at a short interval. The controller stops polling when the agents report the
-//! change or a timeout expires. The watches receive only metadata. Without permission to watch, the controller polls
-//! the agents at the normal interval.
+//! Workspaces that mount the object more frequently. The frequent polls stop when the agents report the change or a
+//! timeout expires. The watches receive only metadata. Without permission to watch, the controller polls the agents
+//! at the normal interval.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::Workspace;
 use crate::runtime::scope::Scope;
 
-/// Time for which the controller polls at the short interval after a change. The kubelet syncs each pod about once a
+/// Time for which the controller polls more frequently after a change. The kubelet syncs each pod about once a
 /// minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 /// Minimum poll interval after a change. The interval is a quarter of the time since the change, limited to the

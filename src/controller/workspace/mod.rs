@@ -1,4 +1,4 @@
-//! Workspace controller: maintains the pod of a Workspace, which contains the requested source and runs Pulumi.
+//! Workspace controller: maintains the workspace pod, which contains the requested source and runs Pulumi.
 //!
 //! `controller` contains the watches and the reconcile loop: `render` builds the objects of a Workspace, `observe`
 //! reads the state, `decide` selects the next action, `act` and `deliver` perform the action, and `status` reports the

@@ -170,9 +170,9 @@ fn reference(artifact: &Artifact) -> Option<ArtifactReference> {
     Some(ArtifactReference { digest, revision: String::new(), dir: artifact.directory.clone() })
 }
 
-/// Returns the state of an agent of the Pulumi Kubernetes Operator. If that agent may still be executing a run,
-/// returns `Unreachable`, so that the controller delays the deletion of the pod. The run can end during the delay,
-/// because the agent ends its run when the operator stops.
+/// Returns the state of a Pulumi Kubernetes Operator agent. If that agent may still be executing a run, returns
+/// `Unreachable`, so that the controller delays the deletion of the pod. The run can end during the delay, because
+/// the agent ends its run when the operator stops.
 fn pko_agent(updates: &[Arc<Update>]) -> Agent {
     match updates.iter().find(|update| update.is_started_by_operator()) {
         Some(update) => Agent::Unreachable(format!(

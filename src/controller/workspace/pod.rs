@@ -30,14 +30,15 @@ const PROJECT_DIRECTORY: &str = "/share/workspace";
 /// Default termination grace period of Kubernetes, in seconds.
 const KUBERNETES_GRACE_SECONDS: u64 = 30;
 /// Maximum number of failed startup probes. With one probe per second, the limit is one hour. If a pod does not start
-/// within one hour, its image is broken.
+/// within one hour, its image is probably broken.
 const MAX_STARTUP_PROBES: u32 = 3600;
 /// Default memory request of a workspace pod. An idle pod used 7 MiB in a measurement. The request excludes the
 /// memory for a run, because few pods on a node execute runs at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
 /// Environment variable that passes the termination grace period in seconds to the agent.
 const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
-/// Tag suffix of an image that runs as a non-root user. The image whose tag has no suffix runs as root.
+/// Tag suffix of an image that runs as a non-root user. The image with the same tag but without the suffix runs as
+/// root.
 const NONROOT: &str = "-nonroot";
 
 /// Returns the generated pod template.
@@ -85,7 +86,7 @@ pub(super) fn set_grace_period(template: &mut Value) {
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
 }
 
-/// Sets the environment variable that contains the path of the CLI's environment file in all containers. Overrides a
+/// In all containers, sets the environment variable that contains the path of the CLI's environment file. Overrides a
 /// user-defined value, because the agent reads only the file at this path.
 pub(super) fn set_env_file(template: &mut Value) {
     for list in ["/spec/initContainers", "/spec/containers"] {

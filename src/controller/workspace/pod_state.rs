@@ -16,7 +16,7 @@ use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
 use crate::runtime::reconcile::ReconcileError;
 
-/// Reasons of waiting containers while a pod starts normally.
+/// Waiting reasons that containers report while a pod starts normally.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Path of the agent in pods that the Pulumi Kubernetes Operator created.
 const PKO_AGENT: &str = "/share/agent";

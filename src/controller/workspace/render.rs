@@ -21,7 +21,7 @@ use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
-/// Metadata fields that the `serviceTemplate` can set. No other fields of the Service can be set.
+/// Metadata fields that the `serviceTemplate` can set. The `serviceTemplate` can set no other fields of the Service.
 const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 
 /// Rendered objects of a Workspace.
@@ -31,12 +31,12 @@ pub struct Rendered {
     /// PodDisruptionBudget that blocks a node drain while a run is open.
     pub budget: Value,
     pub stateful_set: Value,
-    /// Hash of the user-defined inputs, which the pod has as an annotation.
+    /// Hash of the user-defined inputs. A pod annotation contains this hash.
     pub revision_hash: String,
     /// Number of replicas of the StatefulSet: zero if the Workspace is sleeping or has taken a pod from a pool,
     /// otherwise one.
     pub replicas: i32,
-    /// Hash of the StatefulSet, which the StatefulSet has as an annotation.
+    /// Hash of the StatefulSet. An annotation of the StatefulSet contains this hash.
     pub rendered_hash: String,
     /// Hash of all rendered objects and of the pod that the Workspace has taken from a pool.
     pub parts_hash: String,
@@ -146,8 +146,7 @@ fn budget(name: &str, namespace: &str) -> Value {
 /// selector take precedence.
 fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // The field is added even without a template, so that an empty template has the same result as a missing
-    // template.
+    // Adds the field even without a template, so that an empty template has the same result as a missing template.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check_service_template(template)?;

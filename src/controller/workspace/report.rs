@@ -89,7 +89,7 @@ impl Report {
         Self::working(reason::WAKING, format!("taking pod {pod} from the pool: {why}"), POLL_INTERVAL)
     }
 
-    /// Reports that the kubelet has not mounted the Workspace's inputs key in the pod from a pool yet.
+    /// Reports that the kubelet has not mounted the Workspace's inputs key in a pod from a pool yet.
     pub(super) fn mounting() -> Self {
         let message = "waiting for the kubelet to update the mounted Secrets and ConfigMaps".to_owned();
         Self::working(reason::INSTALLING, message, MOUNT_POLL_INTERVAL)
@@ -332,7 +332,7 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Adds the objects whose next apply is delayed to the message. Limits the requeue interval to the delay.
+    /// Adds to the message the objects whose next apply is delayed. Limits the requeue interval to the delay.
     pub(super) fn with_contested(self, contested: &Contested) -> Self {
         let again = self.again.map_or(contested.pause, |again| again.min(contested.pause));
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }

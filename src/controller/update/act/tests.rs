@@ -1,4 +1,4 @@
-//! Tests of the writes of an Update reconciliation.
+//! Tests for the writes of an Update reconciliation.
 
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn stored() -> Value {
     })
 }
 
-/// Returns a fake API server that rejects the first `times` writes of the status and accepts all later writes.
+/// Returns a fake API server that rejects the first `times` status writes and accepts all later writes.
 fn rejecting(times: usize, response: FakeResponse) -> (kube::Client, Arc<Mutex<Value>>) {
     let object = Arc::new(Mutex::new(stored()));
     let (kept, left) = (object.clone(), Mutex::new(times));
@@ -170,7 +170,8 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     assert!(next.is_err(), "the full status is retried after an API server outage");
 }
 
-/// Returns a context with a history, the store of the history, and the Updates that the tasks requeue.
+/// Returns a context that has a run history, the store that contains this history, and the queue that receives the
+/// Updates that the tasks requeue.
 fn context_with_history(parts: &TestParts) -> (Context, HistoryStore, mpsc::Receiver<ObjectRef<Update>>) {
     let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
     let store = HistoryStore::in_memory("", retention, parts.metrics.clone());

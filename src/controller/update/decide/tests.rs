@@ -1,4 +1,4 @@
-//! Tests of the next actions for Updates.
+//! Tests for the next action of an Update.
 
 mod deadline;
 mod start;
@@ -207,7 +207,7 @@ fn the_cancel_annotation_works_while_the_stack_is_deleted() {
     assert_eq!(outcome.failure, Some(update_reason::CANCELED), "the agent reports the outcome");
 }
 
-/// Returns the pod of the run with the given phase and the given state of its container.
+/// Returns the pod of the run with the given phase and the given container state.
 fn pod_with(phase: &str, state: ContainerState) -> Pod {
     let mut pod = pod("pod-uid");
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };

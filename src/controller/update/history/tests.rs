@@ -1,4 +1,4 @@
-//! Tests of the task that stores an ended run.
+//! Tests for the task that stores a completed run.
 
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
@@ -45,7 +45,7 @@ fn fixture(storage: Box<dyn ObjectStore>) -> Fixture {
     Fixture { writer, store, requeues, _parts: parts }
 }
 
-/// Stores a run without an agent, and waits for the end of the task.
+/// Stores a run without an agent, and waits until the task has completed.
 async fn stored(fixture: &mut Fixture) -> RunHistory {
     let outcome = RunOutcome::interrupted("the node is gone", TerminationEvidence::NodeGone, None);
     assert_eq!(fixture.writer.store(&update(), None, &outcome, None), Stored::NotYet);

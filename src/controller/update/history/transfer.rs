@@ -44,11 +44,11 @@ struct StoredSummary {
     transcript_missing: Option<String>,
 }
 
-/// File of a run with its content.
+/// File that belongs to a run, and its content.
 type Content = (File, Bytes);
 
 impl HistoryWriter {
-    /// Stores a run. Returns the reason for a missing transcript, if any, or an error if the run is not stored.
+    /// Stores a run. Returns the reason if the transcript is missing, or an error if the run could not be stored.
     pub(super) async fn transfer(&self, job: &Job) -> Result<Option<String>, String> {
         let slot = tokio::time::timeout(SLOT_TIMEOUT, self.0.slots.acquire(&job.run.namespace)).await;
         let _slot = match slot {

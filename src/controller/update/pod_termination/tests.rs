@@ -1,4 +1,4 @@
-//! Tests of the evidence for the end of a run in the states of the pod and of the node.
+//! Tests for the pod and node states that prove that a run has ended.
 
 use super::*;
 use crate::api::conditions::update_reason;

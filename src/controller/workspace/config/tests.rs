@@ -1,4 +1,4 @@
-//! Tests of the validation of the configuration and of its delivery to runs.
+//! Tests for the validation of the configuration and for its delivery to runs.
 
 use serde_json::{Value, json};
 

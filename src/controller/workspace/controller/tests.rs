@@ -26,8 +26,8 @@ use crate::runtime::reconcile::ReconcileRunner;
 /// Delay that is longer than all operations except the wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
 
-/// Returns the object at a path: a Workspace that is being deleted, or its terminating pod. The pod has the finalizer
-/// of the run that belongs to the Update with the UID `uid`.
+/// Returns the object at a path: either a Workspace that is being deleted, or its terminating pod. The pod has the
+/// finalizer for the run of the Update with the UID `uid`.
 fn object_at(path: &str) -> Option<Value> {
     let deleted = "2026-01-01T00:00:00Z";
     match path {

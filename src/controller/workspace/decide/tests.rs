@@ -1,4 +1,4 @@
-//! Tests of the next actions for Workspaces.
+//! Tests for the next action of a Workspace.
 
 mod apply_conflicts;
 mod deletion;

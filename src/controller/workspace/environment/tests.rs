@@ -1,4 +1,4 @@
-//! Tests of the environment of runs, and of the objects that a run requires.
+//! Tests for the environment of runs, and for the objects that a run requires.
 
 use serde_json::json;
 

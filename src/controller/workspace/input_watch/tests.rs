@@ -1,4 +1,4 @@
-//! Tests of the watches that report changes to mounted objects.
+//! Tests for the watches that report changes to mounted objects.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ fn only_changes_after_the_initial_list_are_reported() {
         (Event::InitDone, None),
         (Event::Apply(secret("a", 3)), changed("a")),
         (Event::Apply(secret("a", 3)), None),
-        // A client has created the object, or has added the label to the object.
+        // A client has created the object, or has added the label to it.
         (Event::Apply(secret("c", 4)), changed("c")),
         (Event::Delete(secret("c", 5)), None),
         // The watch is interrupted.
@@ -83,7 +83,7 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
     watching.await.expect("ends within the timeout");
     let requests = log.all();
     assert_eq!(requests.len(), 8, "one attempt and three retries for two kinds: {requests:?}");
-    // A watch logs each rejection, but a list of one object does not.
+    // Unlike a watch, a list request for a single object does not log each rejection.
     assert!(
         requests.iter().all(|request| request.query.contains("limit=1") && !request.query.contains("watch=true")),
         "{requests:?}"

@@ -1,4 +1,4 @@
-//! Tests of the states of pods, and of the reasons why pods do not start.
+//! Tests for the state of a pod, and for the reasons why a pod does not start.
 
 use serde_json::{Value, json};
 

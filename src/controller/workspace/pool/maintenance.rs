@@ -74,8 +74,8 @@ pub struct Maintenance {
     is_listed: AtomicBool,
 }
 
-/// State that is kept between two rounds. The state is empty after a restart, so the controller then reads the
-/// certificates again.
+/// State that the controller keeps between two maintenance rounds. The state is empty after a restart, so the
+/// controller then reads the certificates again.
 struct Memory {
     started: Instant,
     /// UIDs of the pods with current certificates. A new CA does not invalidate this set: the pool key depends on the

@@ -19,11 +19,10 @@ use crate::api::auto::PooledPod;
 use crate::api::names::LABEL_POOL;
 use crate::controller::workspace::metadata::workspace_name;
 
-/// Time for which a pod remains reserved for a Workspace. If the Workspace has taken the pod by then, the cached pod
-/// has the labels of the Workspace.
+/// Time for which a pod remains reserved for a Workspace. After this time, the cached pod has the Workspace labels if
+/// the Workspace has taken the pod.
 const RESERVED: Duration = Duration::from_secs(60);
-/// Time for which a pool keeps its pods after a Workspace has woken up. Such a Workspace often soon goes back to
-/// sleep.
+/// Time for which a pool keeps its pods after a Workspace has woken up. The Workspace often goes back to sleep soon.
 const KEPT: Duration = Duration::from_secs(5 * 60);
 
 /// Namespace and name of a Workspace.

@@ -1,4 +1,4 @@
-//! Tests of rendered objects and rejected templates.
+//! Tests for rendered objects and rejected templates.
 
 mod service;
 
@@ -258,7 +258,7 @@ fn the_error_for_a_protected_pod_template_field_names_the_field() {
     assert_eq!(nameless.to_string(), "podTemplate: spec.volumes[0] must have the merge key `name`");
 }
 
-/// Returns the names of the rendered init containers and the revision hash.
+/// Returns the names of the rendered init containers, and the revision hash.
 fn with_init_containers(init_containers: &Value, digest: char) -> (Vec<String>, String) {
     let artifact = json!({"digest": format!("sha256:{}", digest.to_string().repeat(64)), "dir": "./infra"});
     let rendered =

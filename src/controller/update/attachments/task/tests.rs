@@ -37,7 +37,7 @@ fn target() -> Target {
     }
 }
 
-/// Returns the state of a task with the given serial number, without running the task.
+/// Returns the state of a task that has the given serial number, without running the task.
 fn followed(attachments: &Attachments, serial: u64) -> Following {
     let target = target();
     let attachment = Attachment {

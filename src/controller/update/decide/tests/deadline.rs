@@ -1,4 +1,4 @@
-//! Tests of runs that exceed their deadline.
+//! Tests for runs that exceed their deadline.
 
 use super::*;
 use k8s_openapi::api::core::v1::PodSpec;

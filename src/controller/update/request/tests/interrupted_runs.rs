@@ -1,4 +1,4 @@
-//! Tests of the interrupted runs in a request. The agent may remove the locks of these runs.
+//! Tests for the interrupted runs in a request, whose locks the agent may remove.
 
 use super::*;
 use crate::api::auto::{RunBinding, RunProgress, UpdateSpec, UpdateStatus};

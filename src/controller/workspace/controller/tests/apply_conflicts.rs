@@ -1,5 +1,5 @@
-//! Tests of objects that another client changes after each apply: the controller applies them a few times and then
-//! reports them.
+//! Tests for objects that another client changes after each apply. The controller applies such objects a few times,
+//! and then reports them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Tests of conflicts: objects that another client changes after each apply must not block other actions.
+//! Tests that objects that another client changes after each apply do not block other actions.
 
 use std::time::Duration;
 

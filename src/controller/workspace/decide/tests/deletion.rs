@@ -1,4 +1,4 @@
-//! Tests of the actions for a Workspace that is being deleted.
+//! Tests for the actions of a Workspace that is being deleted.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests with Workspaces and pods of the Pulumi Kubernetes Operator.
+//! Tests for Workspaces and pods that the Pulumi Kubernetes Operator manages.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tests of the next actions for the policy packs of a Workspace.
+//! Tests for the actions that install policy packs.
 
 use super::*;
 use crate::controller::workspace::policy_packs::DesiredPack;

@@ -1,4 +1,4 @@
-//! Tests of Workspaces that take a pod from a pool.
+//! Tests for Workspaces that take a pod from a pool.
 
 use k8s_openapi::jiff::SignedDuration;
 
@@ -43,7 +43,7 @@ fn a_run_waits_until_the_pod_of_a_pool_has_the_inputs_key() {
     assert!(!is_waiting(&observed), "no inputs");
 }
 
-/// Returns the observed state of an awake Workspace with a free pod of a pool in its status.
+/// Returns the observed state of an awake Workspace whose status contains a free pool pod.
 fn recorded() -> Observed {
     let pooled = Pooled::Free { version: "7".to_owned() };
     Observed { pod: None, agent: Agent::NotCalled, pooled, ..at_rest() }

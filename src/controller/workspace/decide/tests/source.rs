@@ -1,4 +1,4 @@
-//! Tests of the actions for the source of a running pod, and for a pod with init containers that wait for the source.
+//! Tests for the source in a running pod, and for a pod whose init containers wait for the source.
 
 use super::{Change, Is, at_rest, check, deleted, now, outdated, pod, reference, reply, responded, run, workspace};
 use crate::api::conditions::workspace_reason as reason;
@@ -156,7 +156,7 @@ fn silent(observed: &mut Observed, seconds: i64) {
     observed.agent = Agent::Unreachable("refused".to_owned());
 }
 
-/// Sets a status that reports the delivery of the source to the pod with the UID `pod`.
+/// Sets a status that reports that the source was delivered to the pod with the UID `pod`.
 fn delivered_to(observed: &mut Observed, pod: &str) {
     silent(observed, 60);
     observed.workspace = workspace(serde_json::json!({}), reason::INITIALIZING);

@@ -1,4 +1,4 @@
-//! Tests of the Service with labels and annotations of the template.
+//! Tests for a Service whose template sets labels and annotations.
 
 use super::*;
 
