@@ -30,7 +30,7 @@ const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
 /// Column that contains the number of keys in the `Table` representation of Secrets and ConfigMaps.
 const KEYS_COLUMN: &str = "Data";
 
-/// Result of checking all references of a run.
+/// Result of checking a run's references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub missing: Vec<Reference>,

@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Minimum interval between two polls for an object. The interval is an eighth of the time since the first waiter was
-/// registered, limited to the minimum and the maximum.
+/// Minimum interval between two polls for an object. The actual interval is an eighth of the time since the first
+/// waiter was registered, but at least the minimum and at most the maximum.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum interval between two polls for an object.
 const MAX_INTERVAL: Duration = Duration::from_secs(3);
-/// Time after which a registration expires. The controllers register each waiter again every 30 seconds.
+/// Lifetime of a registration. The controllers register each waiter again every 30 seconds.
 const REGISTRATION_TTL: Duration = Duration::from_secs(90);
 /// Maximum number of objects per batch.
 const BATCH: usize = 10;

@@ -386,7 +386,7 @@ async fn store_and_record(
     record(observed, &outcome, context, now).await
 }
 
-/// Records the result.
+/// Records the result in the Update status, and reports the completed run.
 async fn record(
     observed: &Observed,
     outcome: &RunOutcome,

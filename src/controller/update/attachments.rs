@@ -39,8 +39,8 @@ pub enum RunState {
     Unreachable(String),
     /// The agent has no record of the run and rejects the start request for the given reason.
     Rejected(String),
-    /// The agent cannot start the run for the given reason, which depends on the state of the workspace. For example,
-    /// a Secret is missing.
+    /// The agent cannot start the run in the current state of the workspace, for example because a Secret is missing.
+    /// Contains the reason.
     PreconditionFailed(String),
     /// The run has completed.
     Ended(Box<proto::Result>),

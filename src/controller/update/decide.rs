@@ -50,7 +50,7 @@ pub enum Action {
     OutcomeUnknown(String),
     /// Cancel the run.
     Cancel,
-    /// Delete the pod, because the agent has not ended the run. Contains the reason for the event.
+    /// Delete the pod, because the agent has not ended the run. Contains the reason.
     DeletePod(String),
     /// Record the result of the completed run in the status.
     Record(Box<RunOutcome>),

@@ -37,7 +37,7 @@ impl UpdateGroup {
 /// Updates, indexed by group.
 pub type Updates = Indexed<Update, UpdateGroup>;
 
-/// Returns an empty store of Updates and the writer of the store.
+/// Returns an empty Update store and its writer.
 pub fn updates() -> (Updates, IndexWriter<Update, UpdateGroup>) {
     indexed(groups_of)
 }

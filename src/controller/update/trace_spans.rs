@@ -24,8 +24,8 @@ use crate::telemetry::traces::span;
 pub const RUN: &str = "run";
 /// Maximum length of a string attribute, in bytes.
 const MAX_TEXT: usize = 512;
-/// Maximum time between the detection of the artifact and the creation of the Update. Earlier times in the annotation
-/// are ignored.
+/// Maximum time between the detection of the artifact and the Update's creation. Earlier times in the annotation are
+/// ignored.
 const MAX_LEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Run whose result is recorded.

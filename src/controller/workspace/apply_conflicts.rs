@@ -22,7 +22,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
 /// Minimum delay after the last apply before the controller resets the apply count. If twice the backoff is longer,
 /// twice the backoff applies.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
-/// Maximum number of fields in the description of an object.
+/// Maximum number of fields in an object description.
 const MAX_FIELDS: usize = 5;
 /// Maximum length of an object description, in characters.
 const MAX_TEXT: usize = 500;

@@ -193,7 +193,8 @@ struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
     at: Instant,
-    /// Time at which the controller first reads the objects, or `None` if it has read the objects since it started.
+    /// Time until which the controller assumes that the objects are current without reading them, or `None` if the
+    /// controller has read the objects since it started.
     assumed_until: Option<Instant>,
 }
 
@@ -239,7 +240,7 @@ impl VerifiedParts {
         let seen = Seen {
             parts_hash: parts_hash.to_owned(),
             authority: authority.clone(),
-            // This value keeps the entry in the cache until the maximum delay has passed.
+            // With the start time as the read time, the cache keeps the entry until the maximum delay has passed.
             at: start,
             assumed_until: Some(start + delay),
         };

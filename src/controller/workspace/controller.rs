@@ -41,7 +41,7 @@ const MAX_STEPS: usize = 12;
 /// Requeue interval after a reconciliation that reached the maximum number of steps.
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
-/// Inputs of the controller other than the Workspaces.
+/// Inputs of the Workspace controller in addition to the Workspace watch.
 pub struct Watches<W> {
     /// Store of all Updates that the controller watches. The stored Updates contain only the fields that
     /// [`watch::strip_update`] keeps. `Context::updates` reads this store.

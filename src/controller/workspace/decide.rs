@@ -20,8 +20,8 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Time after which the controller regards a silent agent as unreachable, in seconds. The controller then deletes an
-/// outdated pod without draining the agent.
+/// Timeout of a silent agent, in seconds. After the timeout, the controller regards the agent as unreachable, and
+/// deletes an outdated pod without draining the agent.
 const SILENT_SECONDS: i64 = 120;
 
 /// Startup timeout of the init container `fetch`, in seconds. After the timeout, the controller reports that the
@@ -164,8 +164,8 @@ fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     (observed.is_namespace_terminating && !is_required).then_some(pod)
 }
 
-/// Selects the action for the pod and its source. The caller has already checked all other objects: each object is
-/// either current, or its next apply is delayed.
+/// Selects the action for the pod and its source. The caller has already checked all other objects: either an object
+/// is current, or its next apply is delayed.
 fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) -> Action {
     if let Some(action) = asleep(observed, now) {
         return action;

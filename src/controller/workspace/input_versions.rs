@@ -57,8 +57,8 @@ impl Inputs {
         changed.map(|(object, _)| object.as_str())
     }
 
-    /// Returns the remaining delay until the kubelet has mounted the last change, or `None` if it has already mounted
-    /// this change.
+    /// Returns the remaining delay until the kubelet has mounted the last change, or `None` if this change is already
+    /// mounted.
     pub(super) fn until_mounted(&self, now: Timestamp) -> Option<SignedDuration> {
         let Inputs::Read(versions) = self else { return None };
         let changed = versions.values().filter(|version| version.starts_run).filter_map(|version| version.changed);

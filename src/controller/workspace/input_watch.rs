@@ -29,8 +29,8 @@ use crate::runtime::scope::Scope;
 /// Time for which the controller polls more frequently after a change. The kubelet syncs each pod about once a
 /// minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(3 * 60);
-/// Minimum poll interval after a change. The interval is a quarter of the time since the change, limited to the
-/// minimum and the maximum.
+/// Minimum poll interval after a change. The actual interval is a quarter of the time since the change, but at least
+/// the minimum and at most the maximum.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum poll interval after a change.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
@@ -171,8 +171,8 @@ impl InputWatch {
     }
 }
 
-/// Last observed resource version of each labeled object of one kind. When a restarted watch lists all objects again,
-/// the versions show which objects have changed.
+/// Last observed resource version of each labeled object, for a single kind. When a restarted watch lists all objects
+/// again, the versions show which objects have changed.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<Key, String>,

@@ -20,7 +20,7 @@ pub(super) fn labels(name: &str) -> Value {
     json!({LABEL_COMPONENT: "workspace", LABEL_WORKSPACE_NAME: name})
 }
 
-/// Returns the metadata of an object of a Workspace.
+/// Returns the metadata of a Workspace object.
 pub(super) fn metadata(name: &str, namespace: &str) -> Value {
     json!({"name": workspace_object(name), "namespace": namespace, "labels": labels(name)})
 }

@@ -24,7 +24,7 @@ use crate::controller::authority::Generations;
 use crate::runtime::field_managers;
 use crate::runtime::reconcile::ReconcileError;
 
-/// State of an object of the Workspace.
+/// State of a Workspace object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     Missing,

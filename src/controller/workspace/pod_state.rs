@@ -29,7 +29,7 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 const MAX_MESSAGE: usize = 2048;
 /// Delay before the controller reads events about a missing pod, in seconds.
 const NO_POD_SECONDS: i64 = 4;
-/// Age in seconds after which the controller reads the events of a pod that has not started.
+/// Minimum age of a slowly starting pod before the controller reads its events, in seconds.
 const SLOW_START_SECONDS: i64 = 40;
 /// Maximum age of an event in seconds. Older events are irrelevant, because the StatefulSet controller retries after
 /// at most 1000 seconds and then reports a persistent problem again.
@@ -148,7 +148,7 @@ fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
-/// Describes the resource requests of all containers of a pod.
+/// Describes the resource requests of all containers in a pod.
 fn requests(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let inits = spec.init_containers.iter().flatten().filter_map(|container| requested("init container", container));

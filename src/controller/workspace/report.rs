@@ -27,17 +27,18 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// polls only to find the reason why the pod is missing. The intervals are long, because many Workspaces can be
 /// waiting at the same time.
 const NO_POD_POLL_INTERVALS: (Duration, Duration) = (POLL_INTERVAL, Duration::from_secs(60));
-/// Divisor that computes the poll interval from the waiting time while the pod does not exist.
+/// Divisor for the poll interval while the pod does not exist. The interval is the waiting time divided by this
+/// number.
 const NO_POD_POLL_DIVISOR: u32 = 2;
 /// Minimum and maximum poll interval while an agent is installing a source.
 const INSTALL_POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
-/// Divisor that computes the poll interval from the time since the installation started. The result is limited to
-/// [`INSTALL_POLL_INTERVALS`].
+/// Divisor for the poll interval while an agent is installing a source. The interval is the time since the
+/// installation started divided by this number, within the bounds of [`INSTALL_POLL_INTERVALS`].
 const INSTALL_POLL_DIVISOR: u32 = 8;
 
 /// Maximum length of the CLI version in a message, in characters.
 const MAX_VERSION: usize = 64;
-/// Maximum length of the command of an interactive session in a message, in characters.
+/// Maximum length of an interactive session's command in a message, in characters.
 const MAX_COMMAND: usize = 200;
 
 /// Requeue interval while the kubelet updates a mounted Secret.

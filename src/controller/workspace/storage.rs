@@ -15,9 +15,9 @@ use crate::config::StorageConfig;
 pub(super) const CACHE_VOLUME: &str = "dependency-cache";
 /// Group that owns the files on a persistent volume. Pods with the profile `restricted` run with this group.
 const FILE_SYSTEM_GROUP: u32 = 1000;
-/// Argument of `bootstrap` that specifies the name of the Workspace that owns a persistent share volume.
+/// `bootstrap` argument that specifies which Workspace owns a persistent share volume.
 const OWNER_ARGUMENT: &str = "--owner";
-/// Argument of `bootstrap` that discards the source from the previous pod.
+/// `bootstrap` argument that discards the source from the previous pod.
 const DISCARD_ARGUMENT: &str = "--discard-source";
 
 /// Workspace storage that outlives the pod.

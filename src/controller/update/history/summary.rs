@@ -75,7 +75,7 @@ pub(super) struct Summary {
     transcript_missing: Option<String>,
 }
 
-/// Names of the inputs of a run.
+/// Names of the run inputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Inputs {

@@ -41,8 +41,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Maximum delay until the cache contains a new pod. During this delay, the plan includes the pod even if the cache
 /// does not contain it.
 const UNCACHED: Duration = Duration::from_secs(60);
-/// Duration of the start phase of the controller. During this phase, the plan keeps the pods of unused pools, because
-/// the pools may not contain all sleeping Workspaces yet.
+/// Duration of the controller's start phase. During this phase, the plan keeps the pods of unused pools, because the
+/// pools may not contain all sleeping Workspaces yet.
 const START_PHASE: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug, Error)]

@@ -34,7 +34,7 @@ pub struct FreePod {
     pub has_ended: bool,
 }
 
-/// Change to a pod.
+/// Change to a pool pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Delete(FreePod),

@@ -14,7 +14,7 @@ use crate::controller::workspace::pod::set_tls_secret;
 use crate::controller::workspace::render::Rendered;
 use crate::controller::workspace::storage::CACHE_VOLUME;
 
-/// Number of digits of the pool key in a pod name.
+/// Number of pool key digits in a pod name.
 const KEY_DIGITS: usize = 10;
 /// Number of random letters in a pod name.
 const RANDOM_LETTERS: usize = 6;
@@ -22,7 +22,7 @@ const RANDOM_LETTERS: usize = 6;
 /// a pool pod could read the metadata before it changes.
 const CHANGED_METADATA: [&str; 2] = ["metadata.labels", "metadata.annotations"];
 
-/// Template for the pods in a pool: the pod template of a Workspace without the name of the Workspace.
+/// Template for the pods in a pool: a Workspace's pod template without the Workspace name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolTemplate {
     /// Key of the pool: a hash of the template and the CA bundle. Workspaces with the same key can take the same
