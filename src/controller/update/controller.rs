@@ -1,7 +1,11 @@
 //! Update controller: the watches, and the reconcile loop (observe, decide, act).
 //!
-//! The controller reconciles an Update in the following cases: the Update or its Workspace changes, the preceding
-//! Update completes, the attached task reports a change, or a run slot becomes free.
+//! The controller reconciles an Update in the following cases:
+//!
+//! - The Update or its Workspace changes.
+//! - The preceding Update completes.
+//! - The attached task reports a change.
+//! - A run slot becomes free.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,8 +2,12 @@
 //! identifies the pod, in the Update's `status.run`. The run is then *bound*. The controller never starts or attaches
 //! to a run that is not bound. The controller records the result of each run once.
 //!
-//! `controller` contains the watches and the reconcile loop: `observe` reads the state, `decide` selects the next
-//! action, `act` performs the action, and `status` builds the status.
+//! The module `controller` contains the watches and the reconcile loop, which uses the following modules:
+//!
+//! - `observe` reads the state.
+//! - `decide` selects the next action.
+//! - `act` performs the action.
+//! - `status` builds the status.
 
 mod act;
 mod attachments;

@@ -15,8 +15,8 @@ use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Time for which the controller retries after the run has completed, if the API server forbids creating the Secret,
-/// for example because of a quota or policy.
+/// Time for which the controller retries after the run has completed. Retries are necessary if the API server forbids
+/// creating the Secret, for example because of a quota or policy.
 const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of the attempt to store the outputs.

@@ -25,7 +25,7 @@ pub fn of(update: &Update, cluster: &str) -> HashMap<String, String> {
     tags.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// Removes control characters from a string, and removes the beginning of a long string. The end of a revision is
+/// Removes control characters from a string, and truncates the beginning of a long string. The end of a revision is
 /// more important, because it contains the checksum.
 fn value(text: &str) -> String {
     let text: String = text.chars().filter(|character| !character.is_control()).collect();

@@ -28,8 +28,8 @@ pub struct RunTraces {
     exported: Arc<Mutex<Exported>>,
 }
 
-/// UIDs of the Updates whose spans were most recently exported. A UID remains after the controller has removed the
-/// finalizer from the Update, because the removal can fail and the cache can still contain the finalizer.
+/// UIDs of the Updates whose spans were most recently exported. A UID remains even after the controller has removed
+/// the finalizer from the Update: the removal can fail, and the cache can still contain the finalizer.
 #[derive(Debug, Default)]
 struct Exported {
     uids: HashSet<String>,

@@ -1,10 +1,10 @@
 //! Identifiers of a run's trace and spans. The identifiers depend only on the Update. The agent can therefore receive
 //! the context of a span before the span exists, and repeated exports contain the same identifiers.
 //!
-//! All runs that a push triggers share one trace: the preview that saves the plan, the run that executes the plan,
-//! and their retries until the first success. A run with a different cause has its own trace. If such a run is a
-//! preview that saves a plan, its trace also contains the run that executes the plan. The root span of the first run
-//! is the root of the trace. The root spans of the other runs are its children.
+//! All runs that a push triggers share one trace. These runs are the preview that saves the plan, the run that
+//! executes the plan, and their retries until the first success. A run with a different cause has its own trace. If
+//! such a run is a preview that saves a plan, its trace also contains the run that executes the plan. The root span
+//! of the first run is the root of the trace. The root spans of the other runs are its children.
 
 use kube::ResourceExt;
 use opentelemetry::trace::{SpanId, TraceId};
@@ -29,9 +29,8 @@ pub struct TraceContext {
 impl TraceContext {
     /// Returns the trace of an Update.
     ///
-    /// The trace ID is a hash that includes the namespace, because users can change the annotation of an Update. Even
-    /// a user who knows the UID of a Stack can therefore add runs to the trace of this Stack only in the namespace of
-    /// the Stack.
+    /// The trace ID is a hash that includes the namespace, because users can change the annotation of an Update. A
+    /// user who knows a Stack's UID can therefore add runs to its trace only in the namespace of the Stack.
     pub fn of(update: &Update) -> Self {
         let uid = update.uid().unwrap_or_default();
         let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());

@@ -285,8 +285,8 @@ impl Act<'_> {
         }
     }
 
-    /// Deletes the selected objects (the Service, the certificate and the PodDisruptionBudget) in a single step,
-    /// because each additional step would read the complete Workspace state again.
+    /// Deletes the selected objects: the Service, the certificate and the PodDisruptionBudget. A single step deletes
+    /// all selected objects, because each additional step would read the complete Workspace state again.
     async fn delete_parts(&self, [service, tls, budget]: [bool; 3]) -> Result<(), WriteError> {
         let writer = &self.context.writer;
         let workspace = &self.observed.workspace;

@@ -1,6 +1,6 @@
 //! Probes agents that are starting. A task probes the agent's port until the port is open, and then requeues the
-//! Workspace. The kubelet would report up to two seconds later that the container is ready, because it checks
-//! containers once per second and runs their probes afterwards.
+//! Workspace. The kubelet would report the ready container up to two seconds later: it checks containers once per
+//! second, and runs their probes afterwards.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -170,7 +170,7 @@ fn key_of(stateful_set: &StatefulSet) -> (String, String) {
 }
 
 /// Cache of the Workspaces whose Service, certificate, PodDisruptionBudget and StatefulSet are current, by namespace
-/// and name. The cache avoids reads: between the start of a pod and the end of a run, the controller reconciles the
+/// and name. The cache avoids reads. Between the start of a pod and the end of a run, the controller reconciles the
 /// Workspace about twelve times, mostly because the pod has changed.
 #[derive(Default)]
 pub(super) struct VerifiedParts {
@@ -193,8 +193,8 @@ struct Seen {
     parts_hash: String,
     authority: Arc<Generations>,
     at: Instant,
-    /// Time until which the controller assumes that the objects are current without reading them, or `None` if the
-    /// controller has read the objects since it started.
+    /// Time until which the controller assumes that the objects are current. `None` if the controller has read the
+    /// objects since it started.
     assumed_until: Option<Instant>,
 }
 

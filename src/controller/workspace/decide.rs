@@ -154,8 +154,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
 }
 
 /// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The Kubernetes
-/// namespace controller starts to delete objects after five seconds. If it finds a pod, it waits for half of the
-/// pod's termination grace period before it deletes the other objects, even if the pod terminates earlier.
+/// namespace controller starts to delete objects after five seconds. If it finds a pod, it deletes the other objects
+/// only after half of the pod's termination grace period, even if the pod terminates earlier.
 fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
     let is_required = observed.open_run().is_some()
         || observed.idle.pending_update.is_some()

@@ -1,8 +1,8 @@
 //! Builds the environment of the `pulumi` container and of each run.
 //!
-//! Each run reads the values from the mounted Secrets and ConfigMaps, so that a changed value takes effect in the
-//! next run in the same pod. The container environment keeps the values that were current when the container started.
-//! Interactive shells use the container environment.
+//! Each run reads the values from the mounted Secrets and ConfigMaps. A changed value therefore takes effect in the
+//! next run, even in the same pod. The container environment keeps the values that were current when the container
+//! started. Interactive shells use the container environment.
 
 use std::collections::{BTreeMap, BTreeSet};
 

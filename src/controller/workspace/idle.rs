@@ -17,9 +17,9 @@ use crate::api::pulumi::Stack;
 use crate::config::MIN_IDLE_AFTER;
 use crate::runtime::reads::ReadError;
 
-/// Minimum idle time of a Workspace before its Stack has started the first run in the pod. A controller with many new
-/// Stacks can need longer than the configured idle time to start a run, and would otherwise delete the pod before the
-/// first run.
+/// Minimum idle time of a Workspace before its Stack has started the first run in the pod. With many new Stacks, a
+/// run can start later than the configured idle time. Without this minimum, the controller would delete the pod
+/// before the first run.
 const MIN_BEFORE_RUN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Idle time and inputs of a Workspace.

@@ -1,7 +1,7 @@
 //! Reads the versions of the Secrets and ConfigMaps that a Workspace references. While a Workspace is sleeping, no
-//! agent reads the mounted objects. The controller therefore compares the current versions with the versions that it
-//! recorded when the Workspace went to sleep, and wakes up the Workspace if an object has changed. The agent then
-//! determines whether the content has changed.
+//! agent reads the mounted objects. The controller therefore records the versions when the Workspace goes to sleep,
+//! and compares them with the current versions. If an object has changed, the controller wakes up the Workspace. The
+//! agent then determines whether the content has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

@@ -1,8 +1,12 @@
 //! Workspace controller: maintains the workspace pod, which contains the requested source and runs Pulumi.
 //!
-//! `controller` contains the watches and the reconcile loop: `render` builds the objects of a Workspace, `observe`
-//! reads the state, `decide` selects the next action, `act` and `deliver` perform the action, and `status` reports the
-//! result.
+//! The module `controller` contains the watches and the reconcile loop, which uses the following modules:
+//!
+//! - `render` builds the objects of a Workspace.
+//! - `observe` reads the state.
+//! - `decide` selects the next action.
+//! - `act` and `deliver` perform the action.
+//! - `status` reports the result.
 
 mod act;
 mod activity;

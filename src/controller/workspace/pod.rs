@@ -279,9 +279,9 @@ fn volumes(name: &str, mounted: &BTreeSet<Mounted<'_>>) -> Value {
     Value::Array(volumes)
 }
 
-/// Returns a volume name that contains a hash of the object name. An object name is not always a valid volume name:
-/// object names can contain dots and have up to 253 characters, but a volume name is limited to 63 characters without
-/// dots.
+/// Returns a volume name that contains a hash of the object name. An object name is not always a valid volume name.
+/// Object names can contain dots and up to 253 characters, but a volume name must not contain dots and is limited to
+/// 63 characters.
 fn volume_name(mounted: Mounted<'_>) -> String {
     let (kind, name) = match mounted {
         Mounted::Secret(name) => ("secret", name),

@@ -3,8 +3,8 @@
 //!
 //! A namespace label enforces the standard in the namespace, and `--restrict-workspace-pods` enforces the standard in
 //! all namespaces. Without enforcement, a user who can edit Workspaces could make the controller create any pod. The
-//! module ignores two exemptions that the standard defines: the exemption for Windows, because the agent supports
-//! only Linux, and the exemption for user namespaces, because a node can ignore `hostUsers`.
+//! module ignores two exemptions that the standard defines. It ignores the exemption for Windows, because the agent
+//! supports only Linux. It ignores the exemption for user namespaces, because a node can ignore `hostUsers`.
 
 use serde_json::Value;
 

@@ -57,8 +57,8 @@ pub fn render(
     let credentials = Credentials::of(&workspace.spec, settings.default_access_token_secret.as_deref())?;
     let mut template = pod_template(name, workspace, settings, &credentials, &source)?;
     let is_fetched_first = init_containers::arrange(&mut template, !source.is_in_pod());
-    // A new source requires a new pod in two cases: the user-defined init containers can read the source, or the
-    // image or the init containers provide the source.
+    // A new source requires a new pod if the user-defined init containers can read the source. A new pod is also
+    // required if the image or the init containers provide the source.
     let is_bound = is_fetched_first || source.is_in_pod();
     let bound = is_bound.then_some(&source.artifact);
     if is_bound {

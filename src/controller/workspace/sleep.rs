@@ -1,8 +1,8 @@
 //! Decides when an idle Workspace goes to sleep and when it wakes up. All functions are pure.
 //!
-//! A sleeping Workspace has a StatefulSet without replicas, and no pod from a pool. The controller records in the
-//! status that the Workspace is sleeping before it removes the pod, and that the Workspace is awake before it creates
-//! a pod. The decisions therefore survive a restart of the controller.
+//! A sleeping Workspace has a StatefulSet without replicas, and no pod from a pool. Before the controller removes the
+//! pod, it records in the status that the Workspace is sleeping. Before it creates a pod, it records that the
+//! Workspace is awake. The decisions therefore survive a restart of the controller.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub(super) fn wake_reason(observed: &Observed) -> Option<String> {
     match (&observed.idle.inputs, &observed.agent) {
         (Inputs::Unreadable(why), _) => Some(format!("changes cannot be detected: {why}")),
         // The pod of an unreachable agent may have an open run. If the StatefulSet has no replicas and the pod is not
-        // from a pool, there is no open run, because the drained agent is already terminating.
+        // from a pool, the drained agent is already terminating and has no open run.
         (_, Agent::Unreachable(why))
             if observed.stateful_set != PartState::Current || pod_from_pool(observed).is_some() =>
         {

@@ -63,7 +63,7 @@ pub fn take_patch(workspace: &str, pod: &PooledPod, version: &str, revision_hash
 }
 
 /// Returns an owner reference from a pod to the Service of a Workspace. The Service is a suitable owner, because it
-/// outlives the pod: a foreground deletion of the Workspace does not affect the Service, and the controller deletes
+/// outlives the pod. A foreground deletion of the Workspace does not affect the Service, and the controller deletes
 /// the Service last.
 pub fn owner(service: &Service) -> Option<OwnerReference> {
     let reference = service.controller_owner_ref(&())?;

@@ -34,7 +34,7 @@ pub struct PoolTemplate {
 
 impl PoolTemplate {
     /// Returns the pool template for a Workspace pod. Returns `None` if a pool cannot provide the pod, for example
-    /// because the pod contains the source, needs the source to start, or uses its own persistent volume.
+    /// because the pod contains the source or uses its own persistent volume.
     pub fn of(rendered: &Rendered, is_source_in_pod: bool, authorities_pem: &str) -> Option<Self> {
         let mut template = rendered.stateful_set.pointer("/spec/template")?.clone();
         remove(&mut template, "/metadata/labels", LABEL_WORKSPACE_NAME);
