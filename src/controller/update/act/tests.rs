@@ -170,8 +170,7 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     assert!(next.is_err(), "the full status is retried after an API server outage");
 }
 
-/// Returns a context that has a run history, the store that contains this history, and the queue that receives the
-/// Updates that the tasks requeue.
+/// Returns a context with a run history, the history store, and the receiver of the Updates that the tasks requeue.
 fn context_with_history(parts: &TestParts) -> (Context, HistoryStore, mpsc::Receiver<ObjectRef<Update>>) {
     let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
     let store = HistoryStore::in_memory("", retention, parts.metrics.clone());
