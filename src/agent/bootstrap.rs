@@ -1,5 +1,5 @@
 //! The `bootstrap` role of an init container. The role copies this executable to the share volume, so that the agent
-//! can run in any Pulumi image, and creates the working directory of the container.
+//! can run in any Pulumi image, and creates the container's working directory.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
@@ -36,11 +36,11 @@ pub enum BootstrapError {
     Owner { found: String, path: PathBuf },
 }
 
-/// Prepares a persistent share volume for a new pod of the Workspace `owner`. Pods of different Workspaces would
-/// replace each other's source on the volume, so each volume belongs to one Workspace.
+/// Prepares a persistent share volume for a new pod of the Workspace `owner`. If two Workspaces shared a volume, their
+/// pods would replace each other's source. Each volume therefore belongs to a single Workspace.
 ///
-/// Removes the variables that the init containers of the previous pod have written. If `discards_source` is true, the
-/// function also removes the source, because the init containers of the previous pod have created its files.
+/// Removes the file with the variables that the previous pod's init containers have written. If `discards_source` is
+/// true, the function also removes the source, because these init containers created the source files.
 pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Result<(), BootstrapError> {
     let failed = |source| BootstrapError::Volume { path: share.to_owned(), source };
     let layout = Layout::new(share);
@@ -58,8 +58,8 @@ pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Resul
     stale.try_for_each(|path| durable::remove(&path)).map_err(failed)
 }
 
-/// Returns the owner of a share volume, or `None` if the volume has no owner file. A program in the pod can change this
-/// file.
+/// Returns the owner of a share volume, or `None` if the volume has no owner file. A program in the pod can change the
+/// owner file.
 fn read_owner(path: &Path) -> io::Result<Option<String>> {
     let mut owner = Vec::new();
     match durable::open_file(path).and_then(|file| file.take(MAX_OWNER_BYTES).read_to_end(&mut owner)) {
@@ -75,7 +75,7 @@ pub fn bootstrap(to: &Path) -> Result<(), BootstrapError> {
 }
 
 /// Creates `project` as a symbolic link to an empty directory, unless `project` is already a directory or a link to a
-/// directory. The function replaces a dangling link, because the container cannot start without its working directory.
+/// directory. The function replaces a dangling link, because the container cannot start without a working directory.
 pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
     let make = || {
         if project.is_dir() {

@@ -1,14 +1,14 @@
-//! Cancels a run gracefully, and then forcefully, with signals to the CLI.
+//! Cancels a run with signals to the CLI, first gracefully and then forcefully.
 //!
 //! The CLI handles a signal as a cancellation request only while its engine is running. Before the engine starts, a
-//! signal kills the CLI, and the lock of the stack remains. The agent therefore delays the first SIGINT until the
-//! engine emits its first event, but for at most [`MAX_SIGINT_DELAY`].
+//! signal kills the CLI, and the stack lock remains. The agent therefore delays the first SIGINT until the engine emits
+//! its first event, but for at most [`MAX_SIGINT_DELAY`].
 //!
 //! After the second SIGINT, the CLI abandons the resource operations in flight, and their outcome is unknown. The agent
 //! sends the second SIGINT in these cases:
 //! - A client calls `Cancel` a second time.
 //! - The grace period of the cancellation ends: see [`cancellation_grace`].
-//! - The engine has no resource operation in flight for [`IDLE_GRACE`]. The CLI is then waiting for a program or a
+//! - The engine has had no resource operation in flight for [`IDLE_GRACE`]. The CLI is then waiting for a program or a
 //!   compiler that ignores the cancellation.
 
 use std::fmt;
@@ -20,33 +20,33 @@ use tokio::time::Instant;
 use super::journal;
 use crate::pulumi::failure::CANCELED;
 
-/// Maximum delay of the first SIGINT, during which the agent waits for the first event of the engine.
+/// Maximum time that the agent waits for the engine's first event before it sends the first SIGINT.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
 /// Delay before the second SIGINT if the engine has no resource operation in flight. The delay starts when the last
 /// resource operation ends, but not before the first SIGINT.
 pub const IDLE_GRACE: Duration = Duration::from_secs(30);
-/// Delay before the SIGKILL for the CLI and all its descendants. The delay starts after the second SIGINT, but not
-/// before the forced cancellation, because the CLI may still be writing the state.
+/// Delay before the agent sends SIGKILL to the CLI and all its descendants. The delay starts after the second SIGINT,
+/// but not before the forced cancellation. During the delay, the CLI can finish writing the state.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
-/// Maximum duration of each of the last two parts of the termination grace period. The first of these parts is for the
-/// forced cancellation: it starts with the second SIGINT, and ends when all descendants of the CLI have exited. In the
-/// last part, the agent reports the result, waits until the controller has recorded the result, and exits.
+/// Maximum duration of each of the two phases at the end of the termination grace period. The first phase is the forced
+/// cancellation, which starts with the second SIGINT and ends when all CLI descendants have exited. In the second
+/// phase, the agent reports the result, waits until the controller has recorded the result, and exits.
 const RESERVE: Duration = Duration::from_secs(60);
-/// Divisor of the termination grace period that limits [`RESERVE`] to a quarter of this period.
+/// Divisor that limits each phase to a quarter of the termination grace period.
 const RESERVED_PART: u32 = 4;
 
-/// Returns the duration of the last part of the termination grace period, in which the agent reports the result.
+/// Returns the duration of the last phase of the termination grace period, during which the agent reports the result.
 pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
 
-/// Returns the grace period of a cancellation, which is the time between the graceful and the forced cancellation of a
-/// run. This time depends on the termination grace period of the pod.
+/// Returns the cancellation grace period, which is the time between a graceful cancellation and the forced
+/// cancellation. This time depends on the pod's termination grace period.
 pub fn cancellation_grace(termination_grace: Duration) -> Duration {
     termination_grace.saturating_sub(reserve(termination_grace) * 2)
 }
 
-/// Cause of the cancellation of a run.
+/// Reason why the agent cancels a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A client called `Cancel`.
@@ -55,7 +55,7 @@ pub enum Cause {
     Terminated,
     /// The run exceeded this timeout.
     Timeout(Duration),
-    /// The run made no progress and printed no output for this duration.
+    /// The run has made no progress and printed no output for this duration.
     Idle(Duration),
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// A requested cancellation and the times of its steps.
+/// Requested cancellation, with the times of the graceful and the forced cancellation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelRequest {
     /// Time of the graceful cancellation.
@@ -103,8 +103,8 @@ pub struct CancelRequest {
 }
 
 impl CancelRequest {
-    /// Handles a `Cancel` call: the first call cancels the run gracefully, and the second call cancels it forcefully.
-    /// Further calls have no effect.
+    /// Handles a `Cancel` call. The first call cancels the run gracefully, and the second call cancels the run
+    /// forcefully. Further calls have no effect.
     pub fn escalate(&mut self, now: Instant, grace: Duration) {
         let forced_at = if self.called { now } else { now + grace };
         self.called = true;
@@ -112,8 +112,8 @@ impl CancelRequest {
     }
 
     /// Cancels the run gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled, the
-    /// function keeps the cause and the time of the graceful cancellation, and uses the earlier time of the forced
-    /// cancellation.
+    /// function keeps the cause and the time of the graceful cancellation. The forced cancellation then happens at the
+    /// earlier of the two times.
     pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);
@@ -155,7 +155,7 @@ impl Limits {
 /// Signal to send to the CLI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// SIGINT for the process of the CLI only. If necessary, the CLI forwards the signal to its children.
+    /// SIGINT for the CLI process only. If necessary, the CLI forwards the signal to its children.
     Interrupt,
     /// SIGKILL for all processes of the run.
     Kill,
@@ -175,8 +175,7 @@ enum Sent {
     Kill,
 }
 
-/// Decides which signals the agent sends to a process of the CLI, and when. Each process of the CLI needs its own
-/// instance.
+/// Decides which signals the agent sends to a CLI process, and when. Each CLI process needs its own instance.
 #[derive(Debug, Default)]
 pub struct Cancellation {
     engine_began: bool,
@@ -233,14 +232,14 @@ impl Cancellation {
     }
 }
 
-/// Time of the last activity of a run. The readers of the output and of the events update this time, and the check of
-/// the idle timeout reads this time.
+/// Time of the last activity of a run. The tasks that read the output and the events update this time, and the idle
+/// timeout check compares it with the current time.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,
     /// Time of the last activity in milliseconds since the start of the run.
     last: AtomicU64,
-    /// Time of the last activity in milliseconds since 1970, for display.
+    /// Time of the last activity in milliseconds since the Unix epoch, for display.
     last_time: AtomicI64,
 }
 
@@ -265,7 +264,7 @@ impl Liveness {
         self.since_begin().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
     }
 
-    /// Returns the time of the last activity in milliseconds since 1970.
+    /// Returns the time of the last activity in milliseconds since the Unix epoch.
     pub fn last_time(&self) -> i64 {
         self.last_time.load(Ordering::Relaxed)
     }

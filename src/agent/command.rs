@@ -1,5 +1,4 @@
-//! Starts the Pulumi CLI in a new process session, runs calls of the CLI to completion, and queries the version of the
-//! CLI.
+//! Starts the Pulumi CLI in a new process session, runs CLI calls to completion, and queries the CLI version.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,13 +26,13 @@ const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const CLI: &str = "pulumi";
 /// Maximum number of bytes to read from a captured stdout.
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
-/// Timeout of the output after the last process of the call has exited.
+/// Maximum time that the agent waits for output after the last process of the call has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a caller waits for the version. The query continues after this time, so that a later call can
-/// return the version. The time is long: without the version, the agent reinstalls the dependencies of a source, which
-/// takes longer than a slow query.
+/// return the version. The maximum is long, because the agent reinstalls a source's dependencies if it does not know
+/// the version, and this takes longer than a slow query.
 const VERSION_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -46,9 +45,9 @@ pub enum CallError {
     Timeout(Duration),
 }
 
-/// Starts the CLI in a new process session, with pipes for stdout and stderr. The CLI and all its descendants have the
-/// mark of the operation with the ID `operation`. The variable `PWD` contains `directory`, so that the CLI and the
-/// programs do not resolve symbolic links in this path.
+/// Starts the CLI in a new process session, with pipes for stdout and stderr. The CLI and all its descendants carry the
+/// mark of the operation `operation`. The variable `PWD` contains `directory`, so that the CLI and the programs do not
+/// resolve symbolic links in this path.
 pub fn spawn(
     arguments: &[OsString],
     directory: &Path,
@@ -74,12 +73,12 @@ pub fn exit(status: ExitStatus) -> Exit {
     Exit { code: status.code(), signal: status.signal() }
 }
 
-/// Destination of the stdout of a call.
+/// Destination of a call's stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdout {
     /// The log of the pod.
     Logged,
-    /// The caller only, because the output is data and can contain secrets.
+    /// Passes the output only to the caller, because the output is data and can contain secrets.
     Captured,
 }
 
@@ -197,8 +196,8 @@ async fn capture(stdout: ChildStdout) -> Vec<u8> {
     captured
 }
 
-/// Cache of the version of the CLI. The agent queries the version when it first needs the version, or after the delay
-/// of [`CliVersion::query_later`].
+/// Cache of the CLI version. The agent queries the version on first use, or after the delay that
+/// [`CliVersion::query_later`] adds.
 #[derive(Clone)]
 pub struct CliVersion {
     layout: Layout,
@@ -216,15 +215,15 @@ impl CliVersion {
         self.found.get().cloned().unwrap_or_default()
     }
 
-    /// Queries the version after a random delay between `after` and twice `after`. The query takes about a third of the
-    /// time of a small run. The delay prevents the query from slowing down a new pod, and prevents simultaneous queries
-    /// in all pods.
+    /// Queries the version after a random delay between `after` and twice `after`. The query takes about a third as
+    /// long as a small run. The delay prevents the query from slowing down a new pod, and spreads the queries of
+    /// different pods over time.
     pub async fn query_later(&self, after: Duration) {
         tokio::time::sleep(after.mul_f64(1.0 + fastrand::f64())).await;
         self.get().await;
     }
 
-    /// Returns the version as printed by the CLI. The first call queries the version. Returns an empty string if the
+    /// Returns the version that the CLI prints. The first call queries the version. Returns an empty string if the
     /// image has no working CLI, or if the CLI does not respond in time.
     pub async fn get(&self) -> String {
         if let Some(version) = self.found.get() {

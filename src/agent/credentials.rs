@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-/// Environment variables that set the directory of the file, in the order of their precedence.
+/// Environment variables that set the directory of the credentials file, in order of precedence.
 const DIRECTORIES: [&str; 2] = ["PULUMI_CREDENTIALS_PATH", "PULUMI_HOME"];
 const FILE: &str = "credentials.json";
 /// Maximum size of the file in bytes.
@@ -22,7 +22,7 @@ const MAX_SIZE: u64 = 1 << 20;
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct Credentials {
-    /// URL of the state backend of the last login. Empty if there was no login.
+    /// URL of the state backend of the last login. Empty if no client has logged in.
     pub current: String,
     /// Accounts, with the URLs of their state backends as keys.
     accounts: BTreeMap<String, Account>,
@@ -44,7 +44,7 @@ struct TokenInformation {
 /// A stored access token.
 pub struct AccessToken {
     pub token: Zeroizing<String>,
-    /// Expiration time, or `None` if the file does not contain this time.
+    /// Expiration time, or `None` if the file contains no expiration time.
     pub expires: Option<Timestamp>,
 }
 
@@ -62,7 +62,7 @@ impl Credentials {
 /// exist or cannot be parsed, for example because the CLI has encrypted the file.
 pub fn read(variables: &BTreeMap<OsString, OsString>) -> Option<Credentials> {
     let mut text = Zeroizing::new(String::new());
-    // Without this flag, opening a named pipe would wait for a writer.
+    // Without this flag, the call would block on a named pipe until another process opens the pipe for writing.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(directory(variables)?.join(FILE)).ok()?;
     if !file.metadata().ok()?.is_file() {

@@ -28,7 +28,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(directory)
 }
 
-/// Opens a file that a program may have replaced. The call never blocks, not even for a named pipe without a writer.
+/// Opens a file that a program may have replaced. The call never blocks, even if the file is a named pipe without a
+/// writer.
 ///
 /// # Errors
 ///
@@ -43,7 +44,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// Syncs all files and directories of a tree to the disk. For a large tree, the function syncs the whole file system
-/// instead, because many syncs of single files take longer.
+/// instead, because this is faster than many individual syncs.
 pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = paths_to_sync(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(CONCURRENT_SYNCS).max(1);
@@ -106,8 +107,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a directory tree. The function moves each subdirectory directly into `tree` before it removes the entries of
-/// the subdirectory. A recursive function would fail for a deep tree, because the stack, the number of open files and
-/// the length of a path are limited.
+/// the subdirectory. A recursive function would fail for a deep tree, because the thread's stack, the number of open
+/// files and the path length are limited.
 fn remove_tree(tree: &Path) -> io::Result<()> {
     let prefix = format!(".removed-{}", uuid::Uuid::new_v4());
     let mut moved = 0_u64;
@@ -150,7 +151,7 @@ fn permit_changes(directory: &Path) -> io::Result<()> {
     std::fs::set_permissions(directory, Permissions::from_mode(mode | OWNER_ALL))
 }
 
-/// Returns the text of a file, or `None` if the file does not exist.
+/// Returns the content of a file as a string, or `None` if the file does not exist.
 pub fn read_if_exists(path: &Path) -> io::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

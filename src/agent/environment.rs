@@ -26,11 +26,12 @@ use crate::rpc::proto::environment_variable::Source;
 const MAX_VALUE: u64 = 1024 * 1024;
 /// Maximum size of a Secret value that the agent redacts, in bytes.
 const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
-/// Maximum number of Secret values that the agent redacts. The agent searches each line of output for all these values.
+/// Maximum number of Secret values that the agent redacts. The limit exists because the agent searches each output line
+/// for all these values.
 const MAX_HIDDEN: usize = 1000;
-/// Default of `$USER`. The CLI fails if this variable is missing and the user ID has no user name.
+/// Default of `$USER`. The CLI fails if this variable is missing and the container's user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
-/// Last part of an error about a missing Secret, ConfigMap or key.
+/// Advice at the end of an error about a missing Secret, ConfigMap or key.
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
 /// Maximum size in bytes of the file with the variables from init containers. The agent reads this file before each
 /// run.
@@ -58,7 +59,7 @@ impl Environment {
         self.redactor_with(&[])
     }
 
-    /// Returns a redactor for the secrets of this environment and for other secrets.
+    /// Returns a redactor for the secrets of this environment and for additional secrets.
     pub fn redactor_with(&self, others: &[Zeroizing<String>]) -> Redactor {
         Redactor::new(self.secrets.iter().chain(others).map(|secret| secret.as_str()))
     }
@@ -97,8 +98,8 @@ impl Environment {
         Ok(())
     }
 
-    /// Sets the variable for the access token of Pulumi Cloud to the default token of the controller, unless the
-    /// variable is already set. Each run reads the token from its file, because the token can change.
+    /// Sets the access token variable for Pulumi Cloud to the controller's default token, unless the variable is
+    /// already set. Each run reads the token from its file, because the token can change.
     fn add_default_access_token(&mut self, layout: &Layout) -> Result<(), Refusal> {
         let file = layout.default_access_token();
         if self.variables.contains_key(OsStr::new(TOKEN_VARIABLE)) || !file.exists() {
@@ -133,7 +134,7 @@ impl Environment {
     }
 }
 
-/// Returns the files of all keys of a mounted Secret or ConfigMap. Returns an empty list for an object without keys.
+/// Returns the files of a mounted Secret or ConfigMap, one per key. Returns an empty list for an object without keys.
 ///
 /// # Errors
 ///
@@ -149,11 +150,11 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
     Ok(mounts::keys(directory))
 }
 
-/// Builds the environment from the variables of the container, the variables from init containers, the requested
-/// variables, and finally the variables for the engine.
+/// Builds the environment from the container's variables, the variables from init containers, the requested variables
+/// and the engine variables.
 pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
-    // Redacts the values of all mounted Secrets, because each Secret can be the source of a variable of the container,
-    // and the CLI inherits these variables.
+    // Redacts the values of all mounted Secrets, because a container variable can refer to any of these Secrets, and
+    // the CLI inherits the container's variables.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     environment.add_env_file(layout)?;
@@ -172,7 +173,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     Ok(environment)
 }
 
-/// Returns the default variables, which the user can override.
+/// Returns the variables with default values, which the user can override.
 fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
     let go_build_cache = match is_writable(layout.cache()) {
         true => layout.shared_go_build_cache(),
@@ -180,9 +181,9 @@ fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
     };
     [
         // By default, Poetry installs dependencies outside the source. A failed installation for a new source would
-        // then damage the dependencies of the current source.
+        // then damage the current source's dependencies.
         ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
-        // By default, the caches of Go are in the home directory, which usually loses its content when the container
+        // By default, the Go caches are in the home directory, whose content is usually lost when the container
         // restarts.
         ("GOCACHE", go_build_cache.into()),
         ("GOMODCACHE", layout.go_module_cache().into()),
@@ -239,7 +240,7 @@ fn missing_reason(file: &Path, layout: &Layout) -> String {
     format!("the {kind} {what}{MOUNT_DELAY}")
 }
 
-/// Returns the values of the mounted Secrets that the agent redacts. The list omits unreadable, binary and large
+/// Returns the values from the mounted Secrets that the agent redacts. The list omits unreadable, binary and large
 /// values.
 fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     let keys = mounts::entries(directory).flat_map(|secret| mounts::keys(&secret));
@@ -250,7 +251,7 @@ fn mounted_secrets(directory: &Path) -> Vec<Zeroizing<String>> {
     keys.filter(is_ordinary).take(MAX_HIDDEN).filter_map(read).collect()
 }
 
-/// Returns the home directory of the image, or a directory on the share volume if the home directory is not writable.
+/// Returns the image's home directory, or a directory on the share volume if the home directory is not writable.
 fn home(layout: &Layout, desired: Option<&OsString>) -> Result<PathBuf, Refusal> {
     if let Some(home) = desired.map(PathBuf::from).filter(|home| home.is_absolute() && is_writable(home)) {
         return Ok(home);
@@ -264,8 +265,8 @@ fn is_writable(directory: &Path) -> bool {
     directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Returns the variables in the file that init containers write for the CLI, in the order of the file. Returns an empty
-/// list if the file does not exist. An error contains the number of the invalid line, but not its content.
+/// Returns the variables from the file that init containers write for the CLI, in file order. Returns an empty list if
+/// the file does not exist. An error contains the number of the invalid line, but not the content of the line.
 fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     let what = || format!("failed to read environment variables from {}", file.display());
     let mut text = String::new();
@@ -285,7 +286,7 @@ fn read_env_file(file: &Path) -> Result<Vec<(String, String)>, Refusal> {
     Ok(variables)
 }
 
-/// Returns a description of a parse error without the content of the line, which can contain a secret.
+/// Returns a description of a parse error. The description omits the content of the line, which can contain a secret.
 fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     let dotenvy::Error::LineParse(line, _) = error else { return error.to_string() };
     let number = text.lines().position(|other| other.contains(line.trim())).map(|index| index + 1);
@@ -293,8 +294,8 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} must have the form NAME=value: enclose a value with spaces or quotes in single quotes")
 }
 
-/// Returns the URL of the state backend without credentials. The order of precedence is the same as for the CLI:
-/// environment, project file, last login, Pulumi Cloud.
+/// Returns the URL of the state backend without credentials. As in the CLI, the order of precedence is environment,
+/// project file, last login, Pulumi Cloud.
 pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());
     let variable = |name: &str| environment.get(name).map(str::to_owned);

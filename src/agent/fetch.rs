@@ -1,6 +1,6 @@
 //! The `fetch` role of an init container, which receives the source before the init containers that need the source.
-//! The role serves the gRPC service of the agent on the port of the agent, and exits when the source is installed. The
-//! agent starts after all init containers, and uses this source.
+//! The role serves the agent's gRPC service on the agent's port, and exits when the source is installed. The agent
+//! starts after all init containers, and uses this source.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use crate::rpc::server_tls::TlsAcceptor;
 const MAX_REQUEST: usize = 1024 * 1024;
 const MAX_CONCURRENT_STREAMS: u32 = 16;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// Timeout of the shutdown of the server after its last reply. During the shutdown, the client receives this reply.
+/// Timeout for the server shutdown after the last reply. During the shutdown, the client receives this reply.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Configuration of the `fetch` role.
@@ -58,7 +58,7 @@ pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let fetched = runtime.block_on(run(config));
-    // Waits for blocking tasks, but only until this timeout.
+    // Waits for blocking tasks until the timeout expires.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     fetched
 }

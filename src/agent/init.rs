@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 
 /// Path of the running executable, which remains valid after the file has been replaced.
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
-/// Number that shells add to a signal number to form the exit code of a killed process.
+/// Offset that shells add to a signal number to form the exit code of a killed process.
 const SIGNAL_OFFSET: i32 = 128;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +31,8 @@ enum InitError {
 }
 
 /// Maximum number of times that the `init` process continues a stopped agent. A program runs as the same user as the
-/// agent, so it could stop the agent repeatedly, and thereby disable the timeout of the run. After this number, the
-/// `init` process kills the agent, which ends the container and the run.
+/// agent, so the program could stop the agent repeatedly and thereby disable the run timeout. When the maximum is
+/// exceeded, the `init` process kills the agent, which terminates the container and the run.
 const MAX_STOPS: u32 = 100;
 
 /// Argument that makes this executable run as the agent instead of as the `init` process.
@@ -53,12 +53,12 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     // Each new source replaces the project directory, which is the initial working directory. The `init` process
     // therefore changes to `/`, and the child inherits this directory.
     std::env::set_current_dir("/").map_err(InitError::Directory)?;
-    // Registers the handlers before it starts the child, because the process would miss a SIGCHLD without a handler.
+    // Registers the handlers before the child starts, because the process would otherwise miss an early SIGCHLD.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD]).map_err(InitError::Signals)?;
     let own = rustix::process::getpid();
     if own != Pid::INIT {
-        // If another process is PID 1 of the namespace, it adopts orphaned processes, unless this process is a
-        // subreaper.
+        // If another process has PID 1 in the namespace, that process adopts orphaned processes unless this process is
+        // a subreaper.
         rustix::process::set_child_subreaper(Some(own)).map_err(|error| InitError::Subreaper(error.into()))?;
     }
     let child = Command::new(OWN_EXECUTABLE).args(arguments).arg(CHILD_FLAG).spawn().map_err(InitError::Start)?;
@@ -81,8 +81,8 @@ fn run(arguments: &[OsString]) -> Result<ExitCode, InitError> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Sends a signal to the agent only, because the agent decides when to interrupt the CLI. The function ignores errors:
-/// an error means that the agent has exited, and a SIGCHLD follows.
+/// Sends a signal to the agent only, because the agent decides when to interrupt the CLI. The function ignores errors,
+/// because an error means that the agent has exited and a SIGCHLD will follow.
 fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }

@@ -11,7 +11,7 @@ use crate::pulumi::cli;
 use crate::rpc::proto;
 
 const CLI: &str = "pulumi";
-/// Options of the CLI that set its working directory.
+/// CLI options that set its working directory.
 const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
 const INIT_PID: u32 = 1;
@@ -69,7 +69,7 @@ fn interactive_command(process: &Process, space: Space, share: &Path) -> io::Res
     Ok((is_here && !processes::belongs_to_operation(process.pid)?).then_some(command))
 }
 
-/// Returns whether a process is the CLI, or a script with the name of the CLI. Returns `false` for a plugin of the CLI.
+/// Returns whether a process is the CLI, or a script with the name of the CLI. Returns `false` for a CLI plugin.
 fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
     // The kernel appends this suffix to the path of a replaced executable.
     let program = program.to_str().map(|path| path.trim_end_matches(" (deleted)"));
@@ -101,7 +101,7 @@ fn arguments(pid: u32) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// Returns the start time of a process in milliseconds since 1970.
+/// Returns the start time of a process in milliseconds since the Unix epoch.
 fn started(process: &Process) -> io::Result<i64> {
     let boot = procfs::boot_time_secs().map_err(io::Error::other)?;
     let ticks = procfs::ticks_per_second().max(1);

@@ -90,8 +90,8 @@ impl Layout {
         self.root.join(SOURCE_DIRECTORY)
     }
 
-    /// Returns the symbolic link to the directory of the project in the source. The CLI identifies a project by its
-    /// path, so runs and users with a shell in the pod must use the same path.
+    /// Returns the symbolic link to the project directory in the source. The CLI identifies a project by its path, so
+    /// runs and users with a shell in the pod must use the same path.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
     }
@@ -147,7 +147,7 @@ impl Layout {
         self.root.join("settings")
     }
 
-    /// Returns the home directory that the CLI uses if the home directory of the image is not writable.
+    /// Returns the home directory that the CLI uses if the image's home directory is not writable.
     pub fn home(&self) -> PathBuf {
         self.root.join("home")
     }

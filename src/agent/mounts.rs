@@ -107,7 +107,7 @@ struct Hashed {
 }
 
 impl InputHasher {
-    /// Creates a hasher with the hash key from `tls_directory`, which also contains the certificate of the agent.
+    /// Creates a hasher with the hash key from `tls_directory`, which also contains the agent's certificate.
     pub fn new(tls_directory: &Path, watch: FileWatch) -> Self {
         InputHasher { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
     }

@@ -1,4 +1,4 @@
-//! Copies the output of the CLI to the log of the pod, keeps the last lines for messages, and reads the event log.
+//! Copies the CLI output to the pod log, keeps the last lines for messages, and reads the event log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,7 +23,7 @@ const READ_SIZE: usize = 64 * 1024;
 /// Text that replaces the rest of an output that can contain secrets.
 const HIDDEN: &str = " (the rest of the output is hidden, because it can contain secrets)";
 
-/// Format of the lines in the log of the pod.
+/// Format of the lines in the pod log.
 #[derive(Clone)]
 pub struct PodLog {
     /// Prefix of each line: the name of the Update.
@@ -77,8 +77,7 @@ pub fn last_lines<'a>(tails: impl IntoIterator<Item = &'a Tail>, count: usize) -
     last.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// Copies an output to the log of the pod until the output ends, and calls `see` with each line. A read error ends the
-/// output.
+/// Copies an output to the pod log until the output ends, and calls `see` with each line. A read error ends the output.
 pub async fn copy(output: impl AsyncRead + Unpin, log: PodLog, see: impl FnMut(&str)) -> Tail {
     copy_to(output, log, tokio::io::stdout(), see).await
 }
@@ -235,7 +234,7 @@ impl EventLog {
 }
 
 /// Logs only the first malformed line. The program of a tenant can write to the event log, and could otherwise flood
-/// the log of the pod.
+/// the pod log.
 fn warn_once(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
         tracing::warn!(%error, "ignoring malformed lines of the event log");

@@ -1,5 +1,5 @@
-//! The transcript of an operation contains the output of the CLI, the events of the engine and the changed resources,
-//! without secrets. The controller reads the transcript after the operation.
+//! The transcript of an operation contains the CLI output, the engine events and the changed resources, without
+//! secrets. The controller reads the transcript after the operation.
 //!
 //! Each part has a limited size. If a part exceeds its limit, the transcript contains only the beginning and the end of
 //! the part. A marker between the beginning and the end contains the number of omitted bytes. The end usually contains

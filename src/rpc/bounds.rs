@@ -15,7 +15,7 @@ const MAX_WORD: usize = 128;
 const MAX_LINE: usize = 4 * 1024;
 /// Maximum length of a message for users, in bytes.
 const MAX_TEXT: usize = 8 * 1024;
-/// Maximum length of the last output of the CLI in a result, in bytes.
+/// Maximum length of the last CLI output in a result, in bytes.
 const MAX_OUTPUT: usize = 64 * 1024;
 /// Maximum length of a URL in bytes.
 const MAX_LINK: usize = 2 * 1024;
@@ -41,8 +41,8 @@ const MAX_PACK_TEXT: usize = 2 * 1024;
 const MAX_VIOLATIONS: usize = 50;
 /// Maximum length of the message of a policy violation in bytes.
 const MAX_VIOLATION: usize = 1024;
-/// Latest valid time in milliseconds since 1970, which is the start of the year 2100. The Kubernetes API rejects times
-/// in the distant future.
+/// Latest valid time in milliseconds since the Unix epoch, which is the start of the year 2100. The Kubernetes API
+/// rejects times in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
 
 /// Truncates a status reply. The function removes the hashes of directories that are not in `requested`, which contains

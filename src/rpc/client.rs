@@ -175,7 +175,7 @@ impl RpcError {
     }
 }
 
-/// Network address of an agent, with the name that the certificate of the agent must contain.
+/// Network address of an agent, with the name that the agent's certificate must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentAddress {
     pub ip: IpAddr,

@@ -1,8 +1,8 @@
 //! Certificate authority of the controller, and the certificates for both sides of a connection to an agent.
 //!
-//! A server certificate is valid only for server authentication, and only the client certificate of the controller
-//! contains the URI of the controller. An attacker with the leaked key of a Workspace therefore cannot call the agents
-//! of other Workspaces.
+//! A server certificate is valid only for server authentication, and only the controller's client certificate contains
+//! the URI of the controller. An attacker with the leaked key of a Workspace therefore cannot call the agents of other
+//! Workspaces.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-/// URI in the client certificate of the controller. Agents reject clients without this URI.
+/// URI in the controller's client certificate. Agents reject clients without this URI.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
 /// Validity of an authority. The controller renews the authority when less than a third of this validity remains. A
 /// third of this validity is longer than [`LEAF_VALIDITY`], so no certificate outlives its authority.
@@ -171,7 +171,7 @@ impl Authority {
         self.issue(params, "a server certificate")
     }
 
-    /// Issues the client certificate of the controller. The certificate is valid only for client authentication.
+    /// Issues the controller's client certificate. The certificate is valid only for client authentication.
     pub fn issue_client(&self, now: Timestamp) -> Result<Issued, IdentityError> {
         let what = "the controller's client certificate";
         let mut params = parameters("pulumi-controller", now, LEAF_VALIDITY)?;

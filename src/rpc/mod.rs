@@ -1,8 +1,8 @@
 //! Connections between the controller and the agents: messages, identities, TLS and the client.
 //!
 //! The agent accepts connections with [`server_tls`], and the controller calls the agent with [`client`]. The
-//! certificate authority of the controller ([`identity`]) issues the certificates for both sides. This module neither
-//! uses Kubernetes objects nor starts processes.
+//! controller's certificate authority ([`identity`]) issues the certificates for both sides. This module neither uses
+//! Kubernetes objects nor starts processes.
 
 mod bounds;
 pub mod byte_rate;

@@ -17,7 +17,7 @@ use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOpt
 ///
 /// Version 4: a destroy fails if its Pulumi stack is not the applied stack.
 ///
-/// Version 5: a run logs in to Pulumi Cloud with the ServiceAccount token of the pod, and completes the name of its stack
+/// Version 5: a run logs in to Pulumi Cloud with the pod's ServiceAccount token, and completes the name of its stack
 /// with the organization of the applied stack.
 ///
 /// Version 6: a preview saves its plan or previews another operation, and a run follows a plan.

@@ -1,5 +1,5 @@
-//! TLS 1.3 on the side of the agent. The agent requires the client certificate of the controller. The certificate files
-//! of the agent can change at any time.
+//! TLS 1.3 on the side of the agent. The agent requires the controller's client certificate. The certificate files of
+//! the agent can change at any time.
 //!
 //! Before each connection, the agent checks whether the files have changed. If the agent cannot watch the directory, it
 //! reads the files for each connection. The cost of these reads is low, because the controller rarely opens

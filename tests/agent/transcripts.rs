@@ -1,4 +1,4 @@
-//! Tests the transcript of a run, which the controller stores in the history of runs.
+//! Tests the transcript of a run, which the controller stores in the run history.
 
 use std::io::Read;
 

@@ -4,7 +4,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the signals that the agent sends, with their times. All times are in seconds: `calls` are the times of
-/// `Cancel` calls, and `began` is the time of the first event of the engine.
+/// `Cancel` calls, and `began` is the time of the engine's first event.
 fn sent(calls: &[u32], began: Option<u32>) -> Vec<(u32, Step)> {
     sent_with(calls, began, |_, _, _| {})
 }
@@ -93,7 +93,7 @@ fn a_later_cause_does_not_revert_an_earlier_cancellation() {
         (vec![ask, ask], Cause::Requested, later(1)),
         (vec![ask, ask, terminate], Cause::Requested, later(1)),
         (vec![terminate], Cause::Terminated, later(400)),
-        // A termination is not a `Cancel` call. The first call after a termination therefore cancels the run
+        // A termination is not a `Cancel` call. The first `Cancel` call after a termination therefore cancels the run
         // gracefully.
         (vec![terminate, ask], Cause::Terminated, later(61)),
         (vec![terminate, ask, ask], Cause::Terminated, later(2)),

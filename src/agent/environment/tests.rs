@@ -47,7 +47,7 @@ fn go_caches_are_on_the_share_volume_unless_the_user_sets_their_paths() {
 fn every_mounted_secret_is_redacted_even_if_unused() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secrets/aws");
-    // The kubelet creates each key as a symbolic link into a directory, which it replaces atomically.
+    // The kubelet creates each key as a symbolic link into a directory, and replaces this directory atomically.
     std::fs::create_dir_all(secret.join("..2026")).unwrap();
     std::fs::write(secret.join("..2026/key"), "inherited-value").unwrap();
     std::fs::write(secret.join("..2026/large"), "x".repeat(65 * 1024)).unwrap();

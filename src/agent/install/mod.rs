@@ -47,7 +47,7 @@ pub enum InstallError {
     Stopped,
 }
 
-/// Runs `pulumi install` in the directory of a project or policy pack, and copies the output to the log of the pod.
+/// Runs `pulumi install` in the directory of a project or policy pack, and copies the output to the pod log.
 ///
 /// The installation runs at the final path of the project, because virtual environments and links to local packages
 /// contain absolute paths.
@@ -94,8 +94,8 @@ fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
 }
 
-/// Plans the installation of a project in an unpacked source. `cli` is the version of the CLI, or empty if the version
-/// is unknown.
+/// Plans the installation of a project in an unpacked source. `cli` is the CLI version, or empty if the version is
+/// unknown.
 pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) -> InstallPlan {
     let project_in_source = ProjectInSource { project, directory: Path::new(directory.as_str()) };
     let mut files = Files::new();

@@ -23,7 +23,7 @@ pub enum Item {
     Result(Arc<proto::Result>),
 }
 
-/// Process of the CLI in an operation.
+/// CLI process in an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartedProcess {
     /// Process ID, which equals the ID of the process session.

@@ -46,7 +46,7 @@ pub struct Request {
     /// UID of the pod of this agent. Earlier versions of the agent do not write this field.
     #[serde(default)]
     pub pod_uid: Option<String>,
-    /// Start time in milliseconds since 1970.
+    /// Start time in milliseconds since the Unix epoch.
     pub started: i64,
     /// Name of the project.
     #[serde(default)]
@@ -301,7 +301,8 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Returns the current time in milliseconds since 1970, which is the unit of all times in the journal and in results.
+/// Returns the current time in milliseconds since the Unix epoch, which is the unit of all times in the journal and in
+/// results.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }

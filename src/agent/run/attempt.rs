@@ -1,4 +1,4 @@
-//! Runs a process of the CLI until the process and all its descendants have exited.
+//! Runs a CLI process until the process and all its descendants have exited.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
 const MAX_URN: usize = 4 * 1024;
 
-/// Exit status and output of a process of the CLI.
+/// Exit status and output of a CLI process.
 pub(super) struct Attempt {
     pub(super) exit: Exit,
     pub(super) stdout: Tail,
@@ -150,7 +150,7 @@ async fn join_output<T>(
     }
 }
 
-/// Monitors a process of the CLI.
+/// Monitors a CLI process.
 struct Watch<'a> {
     run: &'a Run,
     run_processes: &'a RunProcesses,

@@ -1,4 +1,4 @@
-//! Login of a run to Pulumi Cloud with the ServiceAccount token of the pod. The CLI exchanges this token for an access
+//! Login of a run to Pulumi Cloud with the pod's ServiceAccount token. The CLI exchanges this token for an access
 //! token, and stores the access token in its credentials file.
 
 use std::ffi::OsString;
@@ -72,7 +72,7 @@ impl LoginError {
 pub(super) enum Period {
     /// The complete run.
     Run,
-    /// The next call of the CLI.
+    /// Next CLI call.
     Call,
 }
 
@@ -85,7 +85,7 @@ struct Account {
     user: String,
 }
 
-/// An access token with its start and expiration time, in seconds since 1970.
+/// An access token with its start and expiration time, in seconds since the Unix epoch.
 struct Session {
     account: Account,
     /// `None` if the agent cannot read the credentials file, for example because the CLI has encrypted the file.
@@ -186,7 +186,7 @@ impl Login {
         Ok((claims, arguments::oidc_login(&login)))
     }
 
-    /// Records a successful login. `started` is the start time of the login in seconds since 1970.
+    /// Records a successful login. `started` is the start time of the login in seconds since the Unix epoch.
     pub(super) fn finish(&self, url: &str, environment: &Environment, started: i64) {
         let stored = stored_token(url, environment);
         let requested = i64::try_from(self.request.expiration_seconds).unwrap_or(i64::MAX);

@@ -40,7 +40,7 @@ pub(super) struct OperationResult {
     pub(super) outputs: Vec<Output>,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
-    /// Last output of the CLI, without secrets.
+    /// Last CLI output, without secrets.
     pub(super) last_output: String,
     pub(super) holders: Vec<Lock>,
     pub(super) pending_creates: Vec<String>,

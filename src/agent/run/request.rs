@@ -89,7 +89,7 @@ impl OperationRequest {
         self.options.save_plan && self.kind == OperationKind::Preview
     }
 
-    /// Returns the additional options of the CLI.
+    /// Returns the additional CLI options.
     pub fn options(&self) -> Options<'_> {
         let options = &self.options;
         Options {

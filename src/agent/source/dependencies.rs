@@ -89,7 +89,7 @@ impl Source {
     }
 }
 
-/// Returns the directory of the plugins of the CLI.
+/// Returns the directory of the CLI plugins.
 fn plugins(environment: &Environment) -> Option<PathBuf> {
     let home = environment.get("PULUMI_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(environment.get("HOME")?).join(".pulumi")))?;

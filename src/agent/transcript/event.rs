@@ -1,4 +1,4 @@
-//! Redacts the secrets in the events of the engine.
+//! Redacts the secrets in the engine events.
 
 use std::borrow::Cow;
 

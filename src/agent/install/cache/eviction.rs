@@ -1,5 +1,5 @@
-//! Evicts the least recently used files of the cache. The agent updates the modification time of an archive at each
-//! use, and Go updates the modification times of the files in its build cache.
+//! Evicts the least recently used files of the cache. The agent updates an archive's modification time on each use, and
+//! Go updates the modification times in its build cache.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,12 @@ use crate::agent::durable;
 const MAX_ARCHIVES: usize = 1_000;
 /// Maximum number of files in Go's build cache.
 const MAX_BUILD_FILES: usize = 100_000;
-/// Maximum age of a temporary file. The agent removes older files, because the agents that were writing them have been
-/// killed.
+/// Maximum age of a temporary file. Older files remain from agents that were killed during a write.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 /// Maximum share of the file system for the archives, in percent. This limit prevents a small volume from becoming
 /// full.
 const MAX_SHARE: u64 = 80;
-/// Maximum number of files and directories to list in a directory and its subdirectories.
+/// Maximum number of files and directories that the agent lists in a directory tree.
 const MAX_LISTED: usize = 200_000;
 
 /// A file in the cache.
@@ -95,7 +94,7 @@ fn list(directory: &Path) -> Result<Vec<CachedFile>, CacheError> {
         };
         for entry in entries.flatten().take(MAX_LISTED.saturating_sub(listed)) {
             listed += 1;
-            // Another agent can remove the file at the same time.
+            // Another agent can remove the file concurrently.
             let Ok(metadata) = entry.metadata() else { continue };
             match metadata.modified() {
                 _ if metadata.is_dir() => pending.push(entry.path()),

@@ -1,10 +1,10 @@
 //! Keys of the entries in the dependency cache. A key is the digest of all inputs that determine the result of an
 //! installation.
 //!
-//! The plan of an installation covers the lock files, the package manager, the version of the CLI, the options of the
-//! project, and the directory of the project. This module adds the programs that run the installation, the
-//! architecture, the libc and the settings in the environment. The agent does not execute the programs to get their
-//! versions, because this takes longer than the restoration of a small installation.
+//! The installation plan covers the lock files, the package manager, the CLI version, the project options and the
+//! project directory. This module adds the programs that run the installation, the architecture, the libc and the
+//! settings from the environment. The agent does not execute the programs to get their versions, because this takes
+//! longer than restoring a small installation.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,27 +22,27 @@ use crate::pulumi::arguments;
 /// Programs that `pulumi install` runs, directly or through a package manager.
 const PROGRAMS: [&str; 13] =
     ["bun", "corepack", "go", "node", "npm", "pip", "pip3", "pnpm", "poetry", "python", "python3", "uv", "yarn"];
-/// Directories of the dynamic loader. The file name of the loader identifies the libc.
+/// Directories of the dynamic loader, whose file name identifies the libc.
 const LIBRARY_DIRECTORIES: [&str; 2] = ["/lib", "/lib64"];
 const LOADERS: [&str; 2] = ["ld-linux", "ld-musl"];
-/// File with the name and the version of the distribution, and therefore of its libc.
+/// File with the name and the version of the Linux distribution, which determine the libc version.
 const DISTRIBUTION: &str = "/etc/os-release";
-/// File with the version of a package manager that is written in JavaScript.
+/// File that contains the version of a package manager written in JavaScript.
 const MANIFEST: &str = "package.json";
-/// Maximum number of parent directories in which the agent searches for the manifest of a program.
+/// Maximum number of parent directories in which the agent searches for a program's manifest.
 const MANIFEST_PARENTS: usize = 3;
-/// Maximum number of bytes at the beginning of a file that are part of the key. The beginning of an executable contains
-/// its build ID.
+/// Maximum number of bytes at the start of a file that the agent includes in the key. The beginning of an executable
+/// contains its build ID.
 const MAX_BYTES: u64 = 64 * 1024;
-/// Prefixes of variables with settings of package managers, in lower case.
+/// Name prefixes of variables that contain package manager settings, in lower case.
 const SETTINGS: [&str; 8] = ["npm_config_", "node_", "yarn_", "pnpm_", "bun_", "pip_", "uv_", "poetry_"];
-/// Variables of Go that determine the downloaded modules.
+/// Go variables that determine which modules are downloaded.
 const GO_SETTINGS: [&str; 6] = ["GOFLAGS", "GOPROXY", "GOPRIVATE", "GOSUMDB", "GOTOOLCHAIN", "GOWORK"];
 /// Parts of variable names. The key omits variables whose names contain these parts, because such variables do not
-/// affect the installed files, or change at each rotation of credentials.
+/// affect the installed files, or change whenever credentials are rotated.
 const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
 
-/// Returns the key of an installation with the plan `plan_key`. The key contains `source`, the path of the source,
+/// Returns the key of an installation whose plan has the key `plan_key`. The key depends on the source path `source`,
 /// because virtual environments contain this path.
 pub fn of_installation(plan_key: &str, source: &Path, variables: &BTreeMap<OsString, OsString>) -> String {
     let command: Vec<_> = arguments::install().iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
@@ -57,7 +57,7 @@ pub fn of_installation(plan_key: &str, source: &Path, variables: &BTreeMap<OsStr
     }))
 }
 
-/// Returns the key of a plugin of the CLI.
+/// Returns the key of a CLI plugin.
 pub(super) fn of_plugin(name: &str) -> String {
     digest(&json!({"plugin": name, "architecture": std::env::consts::ARCH}))
 }
@@ -89,8 +89,8 @@ fn programs(search_path: &OsStr) -> BTreeMap<&'static str, Value> {
     PROGRAMS.iter().filter_map(|name| Some((*name, program(&find(name)?)?))).collect()
 }
 
-/// Describes a program by its file and by the manifest of its package. In all pods with the same image, the file has
-/// the same modification time.
+/// Describes a program by its file attributes and its package manifest. The file's modification time is the same in all
+/// pods with the same image.
 fn program(path: &Path) -> Option<Value> {
     let file = path.canonicalize().ok()?;
     let metadata = file.metadata().ok()?;
@@ -118,7 +118,7 @@ fn beginning(path: &Path) -> Option<String> {
     read().ok().map(|content| hex::encode(Sha256::digest(content)))
 }
 
-/// Returns the digests of the variables that contain settings of package managers.
+/// Returns the digests of the variables that contain package manager settings.
 fn settings(variables: &BTreeMap<OsString, OsString>) -> BTreeMap<String, String> {
     let settings = variables.iter().filter(|(name, _)| is_setting(&name.to_string_lossy()));
     let digest = |value: &OsString| hex::encode(Sha256::digest(value.as_bytes()));

@@ -3,13 +3,13 @@
 //!
 //! The directory `v1` of the volume contains:
 //! - `entries/<key>.json`: an [`Entry`], which lists the archives with the dependencies.
-//! - `archives/<sha256>.tar.gz`: an archive, whose name is its digest. The agent verifies the digest while it unpacks
-//!   the archive.
+//! - `archives/<sha256>.tar.gz`: an archive, whose file name is the digest of its content. The agent verifies the
+//!   digest while it unpacks the archive.
 //! - `locks/<key>`: an empty file that exists while an agent is storing the entry.
 //! - `temporary`: incomplete files.
 //!
-//! The agent writes each file to `temporary`, syncs it, and then renames it. The agent writes an entry after its
-//! archives, so that a crash leaves no incomplete entry. Each pod of a namespace can write to the volume, so the pods
+//! The agent writes each file to `temporary`, syncs it, and then renames it. The agent writes the archives before the
+//! entry, so that a crash leaves no incomplete entry. Each pod in the namespace can write to the volume, so the pods
 //! must trust each other.
 
 mod eviction;
@@ -39,7 +39,8 @@ const CONCURRENT_PARTS: usize = 4;
 /// Maximum length of a plugin name in bytes.
 const MAX_PLUGIN_NAME: usize = 255;
 
-/// Reason why the agent could not use the cache. The agent then installs the dependencies, or does not store them.
+/// Reason why the agent could not use the cache. After a failed restoration, the agent installs the dependencies. After
+/// a failure to store dependencies, the cache lacks the entry.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     #[error("failed to {action} {}: {source}", path.display())]
@@ -58,7 +59,7 @@ pub enum CacheError {
     Occupied { path: PathBuf },
 }
 
-/// Returns a function that converts the error of a file operation.
+/// Returns a function for `map_err` that converts an I/O error.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
     move |source| CacheError::Io { action, path: path.to_owned(), source }
 }
@@ -70,19 +71,19 @@ pub struct Places {
     pub source: PathBuf,
     /// Directories with dependencies, relative to the root of the source.
     pub trees: Vec<PathBuf>,
-    /// Directory of the plugins of the CLI.
+    /// Directory of the CLI plugins.
     pub plugins: PathBuf,
-    /// Module cache of Go, for a project in Go.
+    /// Go's module cache, if the project is a Go project.
     pub go_modules: Option<PathBuf>,
 }
 
-/// Entry of the cache, which lists the archives with the dependencies of an installation.
+/// Cache entry, which lists the archives with the dependencies of an installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     parts: Vec<Part>,
 }
 
-/// An archive and the destination of its content.
+/// Archive, with the destination of its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Part {
     place: Place,
@@ -96,7 +97,7 @@ enum Place {
     Source,
     /// Module cache of Go.
     GoModules,
-    /// Plugin of the CLI with this directory name.
+    /// CLI plugin with this directory name.
     Plugin(String),
 }
 
@@ -111,7 +112,7 @@ pub struct DependencyCache {
 }
 
 impl DependencyCache {
-    /// Returns the cache of a workspace, or `None` if the workspace has no volume with a cache.
+    /// Returns the cache of a workspace, or `None` if the workspace has no cache volume.
     pub fn open(layout: &Layout, max_bytes: u64) -> Option<Self> {
         let (root, go_build) = (layout.cache().join(FORMAT), layout.shared_go_build_cache());
         layout.cache().is_dir().then_some(DependencyCache { root, go_build, max_bytes })
@@ -120,8 +121,8 @@ impl DependencyCache {
     /// Restores the dependencies of the entry `key`. `staging` is an empty directory in the file system of the source.
     /// Returns `false` if the cache does not contain the entry.
     ///
-    /// Moves the directories to their final paths only after the verification of all archives. The function removes a
-    /// damaged entry.
+    /// Moves the directories to their final paths only after the agent has verified all archives. The function removes
+    /// a damaged entry.
     pub fn restore(&self, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
         let Some(entry) = self.entry(key)? else { return Ok(false) };
         let restored = self.restore_entry(&entry, places, staging);
@@ -151,7 +152,7 @@ impl DependencyCache {
         Ok(())
     }
 
-    /// Unpacks archives concurrently. Returns the directories to move, with their final paths.
+    /// Unpacks archives concurrently. Returns the unpacked directories with their final paths.
     fn unpack_parts(
         &self,
         parts: &[Part],
@@ -170,8 +171,8 @@ impl DependencyCache {
         })
     }
 
-    /// Unpacks an archive. Returns the directory to move and its final path, or `None` if the content is part of the
-    /// source or already exists.
+    /// Unpacks an archive. Returns the unpacked directory and its final path. Returns `None` if the content is part of
+    /// the source, or if the final path already exists.
     fn unpack_part(
         &self,
         part: &Part,
@@ -207,14 +208,14 @@ impl DependencyCache {
         })?;
         let mut reader = HashingReader { inner: &file, hasher: Hasher::new(Algorithm::Sha256) };
         let unpacked = unpack_dependencies(&mut reader, into, &limits());
-        // Reads the rest of the archive after an error, because the digest must cover the complete archive.
+        // Reads the rest of the archive even after an error, because the digest must cover the complete archive.
         io::copy(&mut reader, &mut io::sink()).map_err(failed("read", &path))?;
         let found = reader.hasher.finish();
         if !part.archive.verify(&found) {
             return Err(CacheError::Digest { path, found: found.to_string() });
         }
         unpacked.map_err(|source| match source {
-            // The archive can be valid in spite of a write error, for example if the disk of the pod is full.
+            // The archive can be valid despite a write error, for example if the pod's disk is full.
             UnpackError::Write { cause, .. } => failed("unpack", &path)(cause),
             source => CacheError::Unpack { path: path.clone(), source },
         })?;
@@ -271,7 +272,8 @@ impl DependencyCache {
 }
 
 impl Entry {
-    /// Returns an error with the reason if an entry is invalid. Any agent of the namespace can have written the entry.
+    /// Returns an error with the reason if an entry is invalid. Any agent in the namespace could have written the
+    /// entry.
     fn check(&self) -> Result<(), String> {
         if self.parts.len() > MAX_PARTS {
             return Err(format!("it has more than {MAX_PARTS} archives"));
@@ -301,20 +303,21 @@ fn is_plugin(name: &str) -> bool {
     is_kind && name.len() <= MAX_PLUGIN_NAME && name.bytes().all(is_plain) && !name.ends_with(".lock")
 }
 
-/// Returns the limits of an archive with dependencies, which are higher than the limits of a source.
+/// Returns the limits for an archive of dependencies, which are higher than the limits for a source archive.
 fn limits() -> Limits {
     let default = Limits::default();
-    // Compiled files can contain long sequences of zeros.
+    // Compiled files can contain long sequences of zeros, which compress well.
     Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
 }
 
 /// Sets the modification time of a file to the current time, because the eviction removes the files with the oldest
-/// modification times. The function ignores errors, because the agent evicts no files from a read-only volume.
+/// modification times. The function ignores errors, because they occur on a read-only volume, from which the agent
+/// cannot evict files.
 fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }
 
-/// Directory with the unpacked content of an archive, before the move to its final path.
+/// Directory with the unpacked content of an archive, which the agent has not yet moved to its final path.
 struct Restored {
     path: PathBuf,
     /// Removes the directory.
@@ -333,7 +336,7 @@ impl Restored {
     }
 }
 
-/// Reader that computes the digest of the bytes that it reads.
+/// Reader that computes a digest while it reads.
 struct HashingReader<R> {
     inner: R,
     hasher: Hasher,

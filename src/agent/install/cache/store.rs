@@ -15,7 +15,7 @@ use crate::agent::durable;
 use crate::artifact::{Algorithm, Digest, Hasher, pack_dependencies};
 use crate::runtime::failpoint;
 
-/// Maximum age of a lock. Other agents ignore an older lock, because the agent that created it has been killed.
+/// Maximum age of a lock. Agents ignore an older lock, because the agent that created the lock has been killed.
 pub(super) const MAX_LOCK_AGE: Duration = Duration::from_secs(30 * 60);
 /// Mode of the files on the volume. The pods that share the volume can run as different users.
 const FILE_MODE: u32 = 0o664;
@@ -23,8 +23,8 @@ const FILE_MODE: u32 = 0o664;
 const DIRECTORY_MODE: u32 = 0o2775;
 const BUFFER: usize = 256 * 1024;
 
-/// Exclusive lock of an entry while an agent is storing it. The lock only prevents unnecessary work: two agents that
-/// store the same entry write the same content.
+/// Exclusive lock that an agent holds while it stores an entry. The lock only prevents duplicate work, because two
+/// agents that store the same entry write the same content.
 struct Lock {
     path: PathBuf,
 }
@@ -71,20 +71,21 @@ impl DependencyCache {
                 continue;
             }
             fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
-            // Ignores errors: if another user owns the directory, this user has already set the mode.
+            // Ignores errors, because a directory that belongs to another user already has the correct mode.
             let _ = fs::set_permissions(&self.root, Permissions::from_mode(DIRECTORY_MODE));
             let _ = fs::set_permissions(&directory, Permissions::from_mode(DIRECTORY_MODE));
         }
         Ok(())
     }
 
-    /// Returns whether the cache contains an entry and all its archives, and records the use of the archives.
+    /// Returns whether the cache contains an entry and all its archives, and updates the modification times of the
+    /// archives.
     fn is_complete(&self, key: &str) -> bool {
         let Ok(Some(entry)) = self.entry(key) else { return false };
         entry.parts.iter().all(|part| durable::open_file(&self.archive(&part.archive)).map(|file| touch(&file)).is_ok())
     }
 
-    /// Creates the lock of an entry. Returns `None` if another agent holds the lock.
+    /// Locks an entry. Returns `None` if another agent holds the lock.
     fn lock(&self, key: &str) -> Result<Option<Lock>, CacheError> {
         let path = self.root.join("locks").join(key);
         for _ in 0..2 {
@@ -101,7 +102,7 @@ impl DependencyCache {
         Ok(None)
     }
 
-    /// Returns the part of an entry for a plugin. All entries with this plugin share one archive.
+    /// Returns the part of an entry that describes a plugin. All entries with this plugin share one archive.
     fn plugin(&self, directory: &Path, name: String) -> Result<Part, CacheError> {
         let key = key::of_plugin(&name);
         // Reading a damaged entry removes it.
@@ -120,7 +121,7 @@ impl DependencyCache {
         Ok(part)
     }
 
-    /// Packs directories and files below `root` into an archive, and returns the digest of the archive.
+    /// Packs directories and files below `root` into an archive, and returns the archive's digest.
     fn pack(&self, root: &Path, content: &[PathBuf]) -> Result<Digest, CacheError> {
         let temporary = self.temporary()?;
         let mut writer = BufWriter::with_capacity(
@@ -192,7 +193,7 @@ pub(super) fn is_older(path: &Path, age: Duration) -> bool {
     modified.is_ok_and(|modified| SystemTime::now().duration_since(modified).is_ok_and(|found| found > age))
 }
 
-/// Writer that computes the digest of the bytes that it writes.
+/// Writer that computes a digest while it writes.
 struct HashingWriter<W> {
     inner: W,
     hasher: Hasher,

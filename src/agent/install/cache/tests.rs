@@ -7,7 +7,7 @@ use super::*;
 const KEY: &str = "0123456789abcdef";
 const PLUGIN: &str = "resource-random-v4.16.7";
 
-/// A volume with a cache, and the directories of a pod.
+/// Cache volume and pod directories for a test.
 struct Pod {
     volume: PathBuf,
     cache: DependencyCache,
@@ -63,7 +63,7 @@ impl Pod {
         fs::read_to_string(self.root.path().join(path)).ok()
     }
 
-    /// Returns the names of the files in a directory of the cache.
+    /// Returns the file names in a cache directory.
     fn cached(&self, directory: &str) -> Vec<String> {
         names(&self.volume.join(FORMAT).join(directory))
     }
@@ -81,7 +81,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Returns the archive with the directories from the source.
+/// Returns the path of the archive that contains the source's directories.
 fn source_archive(pod: &Pod) -> PathBuf {
     let entry = pod.cache.entry(KEY).unwrap().unwrap();
     pod.cache.archive(&entry.parts.iter().find(|part| part.place == Place::Source).unwrap().archive)
