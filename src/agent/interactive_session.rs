@@ -26,10 +26,10 @@ enum Space {
     Shared,
 }
 
-/// Returns the oldest interactive session. The processes of runs and installations are not sessions.
+/// Returns the oldest interactive session. Processes that belong to a run or an installation are not sessions.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
-    // The parent of the agent is the `init` process: see `agent::init`. If this process has the ID 1, the container has
-    // its own PID namespace.
+    // The parent of the agent is the `init` process: see `agent::init`. If the `init` process has the ID 1, the
+    // container has its own PID namespace.
     let space = if std::os::unix::process::parent_id() == INIT_PID { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
     let failed = "failed to find interactive sessions in the pod";
@@ -52,7 +52,8 @@ pub fn describe(session: &proto::InteractiveSession) -> String {
     format!("interactive session in the pod: `{}` (process {}{since})", session.command, session.pid)
 }
 
-/// Returns the CLI command without its arguments, or `None` if the process is not a CLI that a user has started.
+/// Returns the CLI command without its arguments, or `None` if the process is not a CLI process that a user has
+/// started.
 fn interactive_command(process: &Process, space: Space, share: &Path) -> io::Result<Option<String>> {
     let arguments = arguments(process.pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
@@ -69,7 +70,7 @@ fn interactive_command(process: &Process, space: Space, share: &Path) -> io::Res
     Ok((is_here && !processes::belongs_to_operation(process.pid)?).then_some(command))
 }
 
-/// Returns whether a process is the CLI, or a script with the name of the CLI. Returns `false` for a CLI plugin.
+/// Returns whether a process is the CLI, or a script that has the CLI's name. Returns `false` for a CLI plugin.
 fn is_cli(name: &str, program: &Path, called: Option<&str>) -> bool {
     // The kernel appends this suffix to the path of a replaced executable.
     let program = program.to_str().map(|path| path.trim_end_matches(" (deleted)"));
@@ -80,7 +81,7 @@ fn is_called_cli(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == CLI)
 }
 
-/// Returns whether a CLI with the initial directory `from` and these arguments has a working directory below `share`.
+/// Returns whether a CLI that starts in the directory `from` with these arguments works in a directory below `share`.
 fn works_in(share: &Path, from: &Path, arguments: &[String]) -> bool {
     let mut named = None;
     let mut rest = arguments.iter();

@@ -8,8 +8,8 @@ use crate::api::names;
 /// Name of the directory with the unpacked source.
 pub const SOURCE_DIRECTORY: &str = "source";
 
-/// Paths of a workspace. All paths are in one file system, except the paths of mounted Secrets and ConfigMaps and of
-/// the dependency cache. Renames between these paths are therefore atomic.
+/// Paths of a workspace. All paths are in one file system, except the mount paths of Secrets, ConfigMaps and the
+/// dependency cache. Renames between these paths are therefore atomic.
 #[derive(Clone, Debug)]
 pub struct Layout {
     root: PathBuf,
@@ -30,24 +30,24 @@ impl Layout {
         }
     }
 
-    /// Replaces the mount path of the volume with the dependency cache.
+    /// Replaces the mount path of the cache volume.
     pub fn with_cache(self, cache: impl Into<PathBuf>) -> Self {
         Layout { cache: cache.into(), ..self }
     }
 
-    /// Replaces the directory of the mounted Secrets.
+    /// Replaces the parent directory of the mounted Secrets.
     #[cfg(test)]
     pub fn with_secrets(self, secrets: impl Into<PathBuf>) -> Self {
         Layout { secrets: secrets.into(), ..self }
     }
 
-    /// Replaces the directory of the mounted ConfigMaps.
+    /// Replaces the parent directory of the mounted ConfigMaps.
     #[cfg(test)]
     pub fn with_config_maps(self, config_maps: impl Into<PathBuf>) -> Self {
         Layout { config_maps: config_maps.into(), ..self }
     }
 
-    /// Replaces the file with the default access token.
+    /// Replaces the path of the default access token file.
     #[cfg(test)]
     pub fn with_default_access_token(self, file: impl Into<PathBuf>) -> Self {
         Layout { default_access_token: file.into(), ..self }
@@ -69,8 +69,8 @@ impl Layout {
         &self.default_access_token
     }
 
-    /// Returns the mount path of the volume with the dependency cache, which the pods of a namespace share. The
-    /// directory does not exist if the Workspace has no cache.
+    /// Returns the mount path of the dependency cache volume, which the pods of a namespace share. This path does not
+    /// exist if the Workspace has no cache.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
@@ -96,9 +96,9 @@ impl Layout {
         self.root.join("workspace")
     }
 
-    /// Returns the directory in which programs run, and in which the agent installs dependencies. For a project in a
-    /// subdirectory, this directory is the path in the source instead of the symbolic link. Package managers search for
-    /// files such as `../library` and `../package.json` relative to this directory.
+    /// Returns the directory in which programs run, and in which the agent installs dependencies. If the project is in
+    /// a subdirectory, this directory is the real path in the source instead of the symbolic link. Package managers
+    /// search for files such as `../library` and `../package.json` relative to this directory.
     pub fn program(&self) -> PathBuf {
         let (workspace, source) = (self.workspace(), self.source());
         match (workspace.canonicalize(), source.canonicalize()) {
@@ -132,7 +132,7 @@ impl Layout {
     }
 
     /// Returns the file with the name of the Workspace that owns the persistent share volume. This file does not exist
-    /// on a volume whose lifetime ends with the pod.
+    /// on a volume that is deleted together with the pod.
     pub fn owner(&self) -> PathBuf {
         self.root.join("owner")
     }
@@ -157,8 +157,8 @@ impl Layout {
         self.root.join("cache/go-build")
     }
 
-    /// Returns the directory of Go's build cache on the volume with the dependency cache. Several processes can use
-    /// this directory at the same time, so the agent does not pack it into an archive.
+    /// Returns the directory of Go's build cache on the dependency cache volume. Several processes can use this
+    /// directory at the same time, so the agent does not pack it into an archive.
     pub fn shared_go_build_cache(&self) -> PathBuf {
         self.cache.join("go-build")
     }
@@ -168,7 +168,7 @@ impl Layout {
         self.root.join("cache/go-modules")
     }
 
-    /// Creates the directories that the agent needs at its start.
+    /// Creates the directories that the agent needs when it starts.
     pub fn create(&self) -> io::Result<()> {
         for directory in [self.staging(), self.operations(), self.settings(), self.policy_packs()] {
             std::fs::create_dir_all(directory)?;

@@ -8,7 +8,7 @@ use crate::pulumi::advice::MORE_MEMORY;
 
 /// Path of the cgroup of the container.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
-/// Names of the file with the number of killed processes and of the file with the memory limit, for cgroup v2 and v1.
+/// Names of the files that contain the number of killed processes and the memory limit, for cgroup v2 and v1.
 const FILES: [(&str, &str); 2] =
     [("memory.events", "memory.max"), ("memory/memory.oom_control", "memory/memory.limit_in_bytes")];
 const MEBIBYTE: u64 = 1024 * 1024;
@@ -22,8 +22,8 @@ pub fn kill_count() -> u64 {
     kill_count_in(Path::new(CONTROL_GROUP))
 }
 
-/// Describes the kills since [`kill_count`] returned `before`, and the memory limit of the container. Returns `None` if
-/// the kernel has killed no process since then.
+/// Describes how many processes the kernel has killed since [`kill_count`] returned `before`, and the container's
+/// memory limit. Returns `None` if the kernel has killed no process since then.
 pub fn killed_since(before: u64) -> Option<String> {
     describe(Path::new(CONTROL_GROUP), before)
 }
@@ -61,7 +61,7 @@ fn quantity(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the description for a cgroup with these files. The previous number of killed processes is 1.
+    /// Returns the description for a cgroup that contains these files. The previous number of killed processes is 1.
     fn of(files: &[(&str, &str)]) -> Option<String> {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in files {

@@ -1,9 +1,10 @@
 //! The agent in the workspace pod receives the source, runs the Pulumi CLI and records the runs in a journal. Only this
 //! module starts the CLI.
 //!
-//! [`init`] is the first process, and starts [`serve`]. [`service`] implements the gRPC service that the controller
-//! calls. [`source`] installs sources, [`operations`] accepts runs, [`run`] executes the runs, and [`journal`] records
-//! them. If user-defined init containers need the source, [`fetch`] receives the source before the agent starts.
+//! [`init`] is the container's first process, and starts [`serve`]. [`service`] implements the gRPC service that the
+//! controller calls. [`source`] installs sources, [`operations`] accepts runs, [`run`] executes the runs, and
+//! [`journal`] records them. If user-defined init containers need the source, [`fetch`] receives the source before the
+//! agent starts.
 
 mod bootstrap;
 mod cancellation;

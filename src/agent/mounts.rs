@@ -1,8 +1,8 @@
-//! Secrets and ConfigMaps that are mounted in the pod. Each object has a directory with one file per key.
+//! Secrets and ConfigMaps that the kubelet mounts in the pod. Each object has a directory with one file per key.
 //!
-//! The controller detects changes to these objects by the keyed hashes that [`InputHasher`] computes: one hash of all
-//! files with configuration values, and one hash per directory. A hash does not reveal the contents of the files.
-//! [`InputHasher`] reads the files again only after a change.
+//! To detect changes to these objects, the controller compares the keyed hashes that [`InputHasher`] computes. There is
+//! one hash for all files with configuration values, and one hash per directory. A hash does not reveal the contents of
+//! the files. [`InputHasher`] reads the files again only after a change.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,8 +31,8 @@ const MAX_KEY: u64 = 1024;
 /// consecutive reads have the same result.
 const MAX_READS: usize = 4;
 
-/// Waits until all these directories have entries. For a missing object, the kubelet mounts an empty directory. When a
-/// client creates the object, the kubelet fills the directory after a delay.
+/// Waits until all these directories have entries. For a missing object, the kubelet mounts an empty directory. After a
+/// client creates the object, the kubelet fills the directory with a delay.
 pub async fn wait(layout: &Layout, directories: &[String], limit: Duration) -> Result<(), Refusal> {
     let end = Instant::now() + limit;
     loop {
@@ -80,7 +80,7 @@ pub fn is_kubelet_internal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".."))
 }
 
-/// Keyed hashes of the contents of files. A hash is missing if a file or the hash key is unreadable.
+/// Keyed hashes of file contents. A hash is missing if a file or the hash key is unreadable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
     /// Hash of all requested files.
@@ -91,14 +91,14 @@ pub struct Hashes {
 
 /// Computes keyed hashes of mounted Secrets and ConfigMaps.
 pub struct InputHasher {
-    /// File with the hash key, which all pods of the Workspace share. Without this key, a client cannot verify guesses
-    /// of a value by its hash.
+    /// File with the hash key, which all pods of the Workspace share. Without the hash key, a client cannot use a hash
+    /// to verify a guessed value.
     key_file: PathBuf,
     watch: FileWatch,
     last: Cached<Hashed>,
 }
 
-/// Hashes with the paths of their files and directories.
+/// Hashes, together with the paths of the hashed files and directories.
 #[derive(Clone, Debug)]
 struct Hashed {
     files: Vec<String>,
@@ -112,8 +112,8 @@ impl InputHasher {
         InputHasher { key_file: tls_directory.join(INPUTS_KEY_FILE), watch, last: Cached::default() }
     }
 
-    /// Returns the hashes of the current contents of these files and directories. The function reads the contents only
-    /// if a file may have changed.
+    /// Returns the current hashes of these files and directories. The function reads the contents only if a file may
+    /// have changed.
     pub fn hashes(&self, files: &[String], directories: &[String]) -> Hashes {
         if files.is_empty() && directories.is_empty() {
             return Hashes::default();
@@ -173,7 +173,7 @@ fn keys_of(directory: &str) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// Hashes the contents of files. Do not change the algorithm, because different hashes would trigger a run of every
+/// Hashes the contents of files. Do not change the algorithm, because different hashes would trigger a run for every
 /// Stack.
 fn hash_files(key: &[u8], files: &[String]) -> Option<String> {
     let mut hash = Hmac::<Sha256>::new_from_slice(key).ok()?;

@@ -48,9 +48,9 @@ pub struct Operations {
     open: Mutex<Option<RunningOperation>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
-    /// Time at which the agent cancels a run forcefully, or `None` if the pod is not being terminated.
+    /// Time at which the agent cancels a run forcefully, or `None` if the pod is not terminating.
     forced_at: Mutex<Option<Instant>>,
-    /// Name of the stack that the CLI has selected. Commands that users run in the pod apply to this stack.
+    /// Name of the stack that is selected in the CLI. Commands that users run in the pod apply to this stack.
     selected: Arc<Mutex<Option<String>>>,
     last_login: LastLogin,
 }
@@ -99,8 +99,8 @@ impl Operations {
         }
     }
 
-    /// Ends the processes of the operations that a previous agent left unfinished, and records these operations as
-    /// interrupted. This agent cannot wait for the processes, because they are not its children.
+    /// Terminates the processes of operations that a previous agent left unfinished, and records these operations as
+    /// interrupted. This agent cannot call `wait` for the processes, because they are not its children.
     pub async fn recover(&self) -> Result<(), Refusal> {
         self.journal.forget_unfinished_of_other_pods(&self.identity.pod_uid);
         for record in self.journal.unfinished() {
@@ -138,12 +138,12 @@ impl Operations {
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
         // The token must exist before this call acquires the lock. The shutdown waits until all tokens are dropped, and
-        // therefore also waits for this operation.
+        // therefore waits for this operation, too.
         let token = self.tasks.token();
         // Two controllers can both be the leader for a short time, and start the same operation simultaneously. If the
         // other call fails, the operation is not in the journal, and this caller tries again.
         let Some(guard) = self.workspace_lock.lock_for_operation(&request.id)? else { return Ok(Admission::Known) };
-        // Another call can have started and finished the operation since the first check of the journal.
+        // Another call may have started and finished the operation since the first journal check.
         if self.knows(&request)? {
             return Ok(Admission::Known);
         }
@@ -162,7 +162,7 @@ impl Operations {
         }
         let (cancel_request, _) = watch::channel(CancelRequest::default());
         let record = self.begin(&request, &desired, &environment, &cancel_request)?;
-        // The termination of the pod can begin after this call has acquired the lock, but before it registers the
+        // The pod can start to terminate after this call has acquired the lock, but before the call registers the
         // operation.
         self.cancel_if_terminated();
         let select = *lock(&self.selected) != Some(desired.stack.clone());
@@ -239,7 +239,7 @@ impl Operations {
         })
     }
 
-    /// Runs an operation to its end and writes the result to the journal, even after a panic.
+    /// Runs an operation to completion and writes the result to the journal, even after a panic.
     async fn finish(self: Arc<Self>, run: Run, guard: WorkspaceGuard, _token: TaskTrackerToken) {
         let request = run.record.request();
         tracing::info!(operation = request.id, update = request.name, stack = run.desired.stack, "operation started");
@@ -359,8 +359,8 @@ impl Operations {
     }
 }
 
-/// Returns a result with the project and the state backend of the request, for an interrupted run. The controller needs
-/// both values to determine the stack whose resources the run has changed.
+/// Returns the result of an interrupted run, with the project and the state backend from the request. The controller
+/// needs both values to determine the stack whose resources the run has changed.
 fn result_with_stack_of(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });

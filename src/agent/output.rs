@@ -20,7 +20,7 @@ const MAX_LINE: usize = 64 * 1024;
 /// Maximum size of the output that a [`Tail`] keeps, in bytes.
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
-/// Text that replaces the rest of an output that can contain secrets.
+/// Replacement for the rest of an output that can contain secrets.
 const HIDDEN: &str = " (the rest of the output is hidden, because it can contain secrets)";
 
 /// Format of the lines in the pod log.
@@ -29,7 +29,7 @@ pub struct PodLog {
     /// Prefix of each line: the name of the Update.
     pub name: String,
     pub redactor: Redactor,
-    /// Transcript that also receives each line, or `None` outside of a run.
+    /// Transcript to which the agent also adds each line, or `None` outside of a run.
     pub transcript: Option<Arc<Transcript>>,
 }
 
@@ -98,8 +98,8 @@ async fn copy_to(
         if end == End::Output && line.is_empty() {
             break;
         }
-        // A secret can span two pieces of a long line. Bytes that may be the start of a secret therefore become part of
-        // the next piece.
+        // A secret can span two pieces of a long line. The agent therefore carries over bytes that may be the start of
+        // a secret to the next piece.
         let printable_len = if end == End::Piece { log.redactor.printable_len(&line) } else { line.len() };
         let printable_len = if printable_len == 0 { line.len() } else { printable_len };
         let text = String::from_utf8_lossy(line.get(..printable_len).unwrap_or_default());
@@ -132,7 +132,7 @@ async fn copy_to(
 }
 
 /// Returns whether a line contains the start of a value that deviates from a plan, but not the end of the value. The
-/// CLI prints such a value in plain text, even if the value is secret, and does not mark its end.
+/// CLI prints such a value in plain text even if the value is secret, and does not mark where the value ends.
 fn has_open_value(line: &str) -> bool {
     !plan::without_values(&console::without_colors(line)).1
 }
@@ -183,7 +183,7 @@ async fn read_line(reader: &mut BufReader<impl AsyncRead + Unpin>, line: &mut Ve
     }
 }
 
-/// Reader of the event log, which is a file that the CLI creates.
+/// Reader for the event log, which is a file that the CLI creates.
 pub struct EventLog {
     path: PathBuf,
     file: Option<File>,
@@ -233,8 +233,8 @@ impl EventLog {
     }
 }
 
-/// Logs only the first malformed line. The program of a tenant can write to the event log, and could otherwise flood
-/// the pod log.
+/// Logs only the first malformed line. A tenant's program can write to the event log, and could otherwise flood the pod
+/// log.
 fn warn_once(malformed: &mut usize, error: &EventError) {
     if *malformed == 0 {
         tracing::warn!(%error, "ignoring malformed lines of the event log");
@@ -246,7 +246,7 @@ fn warn_once(malformed: &mut usize, error: &EventError) {
 mod tests {
     use super::*;
 
-    /// Copies `output`, and returns the lines that `see` receives, the printed text and the kept lines.
+    /// Copies `output`, and returns the lines that `see` receives, the printed output and the kept lines.
     async fn lines_of(output: &[u8]) -> (Vec<String>, String, Tail) {
         let log = PodLog { name: "update".into(), redactor: Redactor::new(["hunter22"]), transcript: None };
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Starts, finds and ends the processes of a run. A run ends when all its processes have exited.
+//! Starts, finds and terminates the processes of a run. A run is complete when all its processes have exited.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,10 +18,10 @@ use super::resource_limits::{Failures, RETRY_INTERVAL};
 /// it can find processes that have created their own process session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
-/// Resource limit that marks the processes of a run: the CPU time under a real-time scheduler, in microseconds. A
-/// descendant inherits the limit even if it creates its own process session and clears its environment. Programs rarely
-/// change this limit. The value is too high to restrict a process. Processes that a user starts in the container do not
-/// have this limit.
+/// Resource limit that marks the processes of a run. The kernel applies this limit, in microseconds, to the CPU time of
+/// processes with a real-time scheduling policy. A descendant inherits the limit even if it creates its own process
+/// session and clears its environment. Programs rarely change this limit. The value is too high to restrict a process.
+/// Processes that a user starts in the container do not have this limit.
 const LIMIT: Resource = Resource::Rttime;
 /// Name of the limit in `/proc/<pid>/limits`.
 const LIMIT_NAME: &str = "Max realtime timeout";
@@ -30,24 +30,24 @@ const MARKED: u64 = 0x5043 << OPERATION_BITS;
 /// Number of lower bits of the limit that identify the operation.
 const OPERATION_BITS: u32 = 44;
 
-/// Delay before the SIGTERM for the remaining processes of a run. The delay starts when the CLI has exited, and allows
-/// the remaining processes to exit on their own.
+/// Delay before the agent sends SIGTERM to the remaining processes of a run. The delay starts when the CLI exits, and
+/// lets the remaining processes exit on their own.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Delay between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
-/// Interval at which the agent repeats SIGKILL and logs the remaining processes.
+/// Interval at which the agent sends SIGKILL again and logs the remaining processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
 /// Name of the failed operation in log messages.
 const LIST_PROCESSES: &str = "list the processes of a run";
-/// Exit code with which a shell reports that it could not start a program.
+/// Exit code that a shell returns if it could not start a program.
 const NOT_STARTED: u8 = 127;
 
 /// A process that has not exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// First 15 bytes of the name of the program.
+    /// First 15 bytes of the program name.
     pub name: String,
     pub session: u32,
     /// Start time in kernel ticks since the boot of the node.
@@ -69,8 +69,8 @@ pub fn living() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// Reads a file of a process. Returns `None` if the process has exited or runs as another user. Returns all other
-/// errors, for example if the agent has no free file descriptor. Otherwise, a process could remain undetected.
+/// Reads a file of a process. Returns `None` if the process has exited or runs as another user. Returns any other
+/// error, for example if the agent has no free file descriptor. Otherwise, a process could remain undetected.
 fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Ok(content) => Ok(Some(content)),
@@ -190,8 +190,8 @@ impl RunProcesses {
         }
     }
 
-    /// Waits until all processes of the run have exited: first without a signal, then after a SIGTERM, and finally with
-    /// repeated SIGKILLs. The wait has no timeout, but the function logs the remaining processes.
+    /// Waits until all processes of the run have exited. The function first waits without a signal, then sends SIGTERM,
+    /// and finally sends SIGKILL repeatedly. The wait has no timeout, but the function logs the remaining processes.
     async fn try_end(&self) -> io::Result<()> {
         if self.exited_within(SETTLE_TIME).await? {
             return Ok(());
@@ -210,8 +210,8 @@ impl RunProcesses {
         }
     }
 
-    /// Returns whether all processes exit within `limit`. Two consecutive checks must find no process, because the
-    /// environment of a process is empty during `execve`, and `/proc` lists a new process with a delay.
+    /// Returns whether all processes exit within `limit`. Two consecutive checks must find no process, because a
+    /// process has an empty environment during `execve`, and because `/proc` lists a new process with a delay.
     async fn exited_within(&self, limit: Duration) -> io::Result<bool> {
         let end = Instant::now() + limit;
         let mut was_empty = false;
@@ -257,9 +257,9 @@ fn parse_limit(limits: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Runs the `launch` role, which starts a process of a run: creates a process session, sets the mark of the operation
-/// and executes the program. The ID of the session equals the process ID, and descendants inherit the session and the
-/// mark. Returns only if the program cannot be started.
+/// Runs the `launch` role, which starts a process of a run. The role creates a process session, sets the operation's
+/// mark and executes the program. The session ID equals the process ID, and descendants inherit the session and the
+/// mark. The function returns only if it cannot start the program.
 pub fn launch(command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         eprintln!("error: missing program; usage: launch -- PROGRAM ARGUMENTS");

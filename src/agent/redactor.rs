@@ -1,5 +1,5 @@
-//! Redacts secret values in output, including their base64 encodings and JSON escapes. In the output of a run that
-//! follows a plan, also redacts the values of properties that deviate from the plan.
+//! Redacts secret values in output, including their base64 encodings and JSON escapes. If a run follows a plan, the
+//! module also redacts property values that deviate from the plan.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 use crate::pulumi::failure::plan;
 
 const REPLACEMENT: &str = "[secret]";
-/// Minimum length of a value that the agent redacts, in bytes. A shorter value often occurs in unrelated text, in which
-/// the text around the replacement would reveal the value.
+/// Minimum length of a value that the agent redacts, in bytes. A shorter value often occurs in unrelated text, and the
+/// text around the replacement would reveal the value.
 const MIN_LENGTH: usize = 4;
-/// Minimum number of encoded characters that the agent redacts within a longer base64 text.
+/// Minimum number of encoded characters that the agent redacts within a longer base64 string.
 const MIN_INNER: usize = 8;
 /// Number of bytes in a group. Base64 encodes a group as four characters.
 const GROUP: usize = 3;
@@ -21,7 +21,7 @@ const GROUP: usize = 3;
 /// Set of values to redact. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Values in descending order of their length. The agent must replace a long value before the shorter values that
+    /// Values, sorted by length in descending order. The agent must replace a long value before the shorter values that
     /// it contains.
     values: Arc<Vec<Zeroizing<String>>>,
     /// Whether the text can contain values of properties that deviate from a plan.
@@ -29,8 +29,7 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// Creates a redactor for these values and for their individual lines, because programs can print a value line by
-    /// line.
+    /// Creates a redactor for these values and each of their lines, because a program can print a value line by line.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Zeroizing<String>> = Vec::new();
         for secret in secrets {
@@ -70,8 +69,8 @@ impl Redactor {
         redacted
     }
 
-    /// Returns the number of bytes of an incomplete text that the caller can print now. The remaining bytes may be the
-    /// start of a value.
+    /// Returns how many bytes of an incomplete text the caller can print now. The remaining bytes may be the start of a
+    /// value.
     pub fn printable_len(&self, text: &[u8]) -> usize {
         let uncertain = self.values.iter().filter_map(|value| partial_match_len(text, value.as_bytes()));
         text.len() - uncertain.max().unwrap_or_default()
@@ -86,9 +85,9 @@ fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     base64.into_iter().chain(inner.flatten()).chain(json_escaped(value)).map(Zeroizing::new)
 }
 
-/// Returns the characters that encode a value within a longer base64 text, for example a password in a basic
+/// Returns the characters that encode a value within a longer base64 string, for example a password in a basic
 /// authentication header. `offset` is the position of the value in its first group of three bytes. The result omits
-/// characters that also depend on the text around the value.
+/// characters that also depend on the bytes around the value.
 fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;
     let whole = value.as_bytes().get(skipped..)?;
@@ -96,8 +95,8 @@ fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<Str
     Some(engine.encode(groups)).filter(|inner| inner.len() >= MIN_INNER)
 }
 
-/// Returns the escaped forms of a value in a JSON string, as written by most programs and by Go programs such as the
-/// CLI. The result omits forms that equal the value.
+/// Returns the escaped forms of a value in a JSON string. Most programs write one form, and Go programs such as the CLI
+/// write another form. The result omits forms that equal the value.
 fn json_escaped(value: &str) -> impl Iterator<Item = String> {
     let quoted = serde_json::to_string(value).unwrap_or_default();
     let plain = quoted.trim_start_matches('"').strip_suffix('"').unwrap_or_default().to_owned();
@@ -184,8 +183,7 @@ mod tests {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
                 prop_assert!(shown.contains(REPLACEMENT), "{}", shown);
-                // Only the first and the last group of four characters can encode both the value and the text around
-                // the value.
+                // Only the first and the last group of four characters can encode both the value and adjacent bytes.
                 let around = engine.encode(before.as_bytes()).len() + engine.encode(after.as_bytes()).len();
                 prop_assert!(shown.len() <= REPLACEMENT.len() + around + 12, "{}", shown);
             }

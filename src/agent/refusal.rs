@@ -1,4 +1,4 @@
-//! Errors with which the agent rejects calls, and their gRPC status codes.
+//! Errors that the agent returns when it rejects a call, and their gRPC status codes.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Recovery after a program has lowered the resource limits of the agent. A program runs as the same user as the agent,
-//! so it can change these limits with `prlimit`, for example to zero open files.
+//! Recovers from resource limits that a program has lowered. A program runs as the same user as the agent. The program
+//! can therefore change the agent's limits with `prlimit`, for example to zero open files.
 
 use std::io;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Interval between two attempts of a failed operation.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Number of consecutive failures after which the agent exits. With [`RETRY_INTERVAL`], this is about ten seconds.
+/// Maximum number of consecutive failures before the agent exits. With [`RETRY_INTERVAL`], the agent exits after about
+/// ten seconds.
 const MAX_FAILURES: u32 = 50;
 /// Exit code of the agent, which equals `EX_OSERR` in `sysexits.h`.
 const EXIT_CODE: i32 = 71;
 
-/// Number of consecutive failures of an operation that is essential for the agent.
+/// Counter for consecutive failures of an operation that is essential for the agent.
 #[derive(Debug, Default)]
 pub struct Failures(u32);
 
 impl Failures {
     /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], terminates the agent. The exit
-    /// ends the container with all its processes, and the next container has the original limits.
+    /// terminates the container with all its processes, and the restarted container has the original limits.
     pub fn record(&mut self, operation: &str, error: &io::Error) {
         self.0 += 1;
         tracing::warn!(operation, %error, failures = self.0, "failed to perform a system operation");

@@ -11,8 +11,8 @@ pub fn existing_directories(source: &Path, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| is_directory(&source.join(path))).cloned().collect()
 }
 
-/// Moves directories from one source to another. The function skips directories that already exist in the target, so
-/// that the agent can repeat the call after a crash.
+/// Moves directories from one source to another. The function skips directories that already exist in the target
+/// source, so that the agent can repeat the call after a crash.
 pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let (from, to) = (from.join(path), to.join(path));
@@ -26,8 +26,8 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
 /// Options of [`copy_all`].
 #[derive(Clone, Copy)]
 pub struct Copying {
-    /// Whether to create hard links to the files of packages instead of copies: see [`is_package_file`]. A copy of
-    /// thousands of files can take longer than an installation.
+    /// Whether to create hard links to package files instead of copies: see [`is_package_file`]. Copying thousands of
+    /// files can take longer than an installation.
     pub links: bool,
     /// Returns whether to copy the file or directory at this path. The path is relative to the copied directory.
     pub selects: fn(&Path) -> bool,
@@ -60,7 +60,7 @@ pub(super) fn is_directory(path: &Path) -> bool {
 /// Copies a directory with its modes, modification times and symbolic links. Python and npm detect outdated files by
 /// their modification times.
 fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool) -> io::Result<()> {
-    // Uses a loop, because the recursion into a deep tree would overflow the stack of the thread.
+    // Uses a loop, because recursion into a deep tree would overflow the thread's stack.
     let mut pending = vec![PathBuf::new()];
     let mut directories = Vec::new();
     while let Some(inner) = pending.pop() {
@@ -88,7 +88,7 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
         directories.push(inner);
     }
     // Sets the modes and times of the directories after all entries are copied, starting with the innermost
-    // directories. A new entry changes the modification time of its directory, and the mode of a directory can forbid
+    // directories. Creating an entry changes the directory's modification time, and the mode of a directory can forbid
     // new entries.
     for inner in directories.iter().rev() {
         let metadata = fs::metadata(from.join(inner))?;
@@ -99,15 +99,15 @@ fn copy(from: &Path, to: &Path, copying: Copying, is_stopped: &impl Fn() -> bool
     Ok(())
 }
 
-/// Returns whether a file is part of an installed package. `path` is relative to the directory of the dependencies,
-/// such as `node_modules` or `venv`.
+/// Returns whether a file is part of an installed package. `path` is relative to the dependency directory, such as
+/// `node_modules` or `venv`.
 ///
 /// If an installation fails, the agent restores the previous source. A hard link to a file of the previous source is
-/// therefore safe only if no program changes the file in place. Package managers and Python replace the files of
-/// packages instead of changing them in place. For this reason, pnpm and uv can install packages as hard links to files
-/// in their caches. Package managers and Python change other files in place, for example
-/// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. In addition, scripts of a project, for
-/// example patch-package, can change the files of packages in place.
+/// therefore safe only if no program changes the file in place. Package managers and Python replace package files
+/// instead of changing them in place. pnpm and uv rely on this behavior when they install packages as hard links to
+/// files in their caches. Package managers and Python change other files in place, for example
+/// `node_modules/.package-lock.json`, `venv/pyvenv.cfg` and `venv/bin/activate`. In addition, project scripts such as
+/// patch-package can change package files in place.
 fn is_package_file(path: &Path) -> bool {
     let mut components = path.components().map(|component| component.as_os_str().to_string_lossy());
     let (Some(first), Some(_)) = (components.next(), components.next()) else { return false };

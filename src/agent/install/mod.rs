@@ -28,7 +28,7 @@ use carry::is_directory;
 
 /// Timeout of an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Maximum size of an input file of the installation in bytes. The lock file of a large project has several megabytes.
+/// Maximum size of an installation input file in bytes. A large project can have a lock file of several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
 /// Cause of a failed installation.
@@ -38,7 +38,7 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// The message contains advice, and the cause of the failure from the redacted output.
+    /// The message contains the cause of the failure, which is from the redacted output, and advice.
     #[error("`pulumi install` failed: {0}")]
     Failed(String),
     /// The controller has requested another source, or the agent is shutting down. All processes of the installation
@@ -83,13 +83,13 @@ pub async fn install(
     Err(InstallError::Failed(if message.is_empty() { ended.describe_exit() } else { message }))
 }
 
-/// Ends the processes of an installation that a previous agent has started.
+/// Terminates the processes of an installation that a previous agent has started.
 pub async fn end_leftover_processes(layout: &Layout) {
     RunProcesses::new(&operation(layout), Vec::new()).end().await;
 }
 
-/// Returns the ID that marks the processes of an installation. The ID is always the same, because a workspace runs at
-/// most one installation at a time.
+/// Returns the ID that marks the processes of an installation. The ID is constant, because a workspace runs at most one
+/// installation at a time.
 fn operation(layout: &Layout) -> String {
     format!("install-{}", layout.root().display())
 }
@@ -117,7 +117,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
         }
     };
     let mut plan = pulumi_install::plan(project_in_source, &files, &imports, cli);
-    // If the new source already contains a directory, the agent does not move this directory from the previous source.
+    // The agent does not move a directory from the previous source if the new source already contains this directory.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
     });
@@ -133,7 +133,7 @@ fn exists(path: &PathBuf) -> bool {
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        // `NotADirectory` means that a parent in the path is a file.
+        // `NotADirectory` means that a parent directory in the path is a file.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }

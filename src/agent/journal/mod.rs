@@ -1,5 +1,5 @@
-//! Journal of operations with their requests, progress and results. The journal preserves the result of a run if
-//! clients disconnect or the agent restarts.
+//! Journal of operations, which contains their requests, progress and results. The journal preserves the result of a
+//! run if clients disconnect or the agent restarts.
 //!
 //! The directory `operations/<id>/` contains these files:
 //! - `request.json`: the request. The agent writes this file before it starts the process.
@@ -28,7 +28,7 @@ pub use record::{JournalRecord, Request, now};
 /// Maximum number of finished operations in the journal.
 const MAX_OPERATIONS_KEPT: usize = 5;
 const MAX_ID: usize = 64;
-/// File name extension for the directory of an unreadable operation.
+/// File name extension of a directory whose operation is unreadable.
 const UNREADABLE_EXTENSION: &str = "unreadable";
 
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +53,8 @@ pub struct Journal {
 
 impl Journal {
     /// Loads the operations of previous agents. The function removes an operation without a request: the agent writes
-    /// the request first, so the process of this operation has not started. If a request is unreadable, the function
-    /// renames the directory of the operation, so that a user can inspect the directory.
+    /// the request first, so the operation's process has not started. If a request is unreadable, the function renames
+    /// the directory of the operation, so that a user can inspect the directory.
     pub fn open(directory: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Read { path: directory.to_owned(), source };
         let mut records = BTreeMap::new();
@@ -118,9 +118,9 @@ impl Journal {
         self.records().values().filter(|record| record.result().is_none()).cloned().collect()
     }
 
-    /// Removes the unfinished operations of other pods with the same persistent volume. The processes of such an
-    /// operation can still be running in the other pod, for example after a forced deletion. The controller therefore
-    /// determines the end of these operations from the state of the other pod, and not from this agent.
+    /// Removes the unfinished operations of other pods with the same persistent volume. The operation's processes can
+    /// still be running in the other pod, for example after a forced deletion. The controller therefore determines from
+    /// the other pod's state whether these operations have ended, and not from this agent.
     pub fn forget_unfinished_of_other_pods(&self, pod_uid: &str) {
         for record in self.unfinished() {
             let Request { id, pod_uid: started_in, .. } = record.request();
@@ -141,7 +141,7 @@ impl Journal {
         self.records().values().filter(is_meant).cloned().collect()
     }
 
-    /// Returns the operations with unacknowledged results, in the order of their start.
+    /// Returns the operations with unacknowledged results, sorted by start time.
     pub fn unacknowledged(&self) -> Vec<Arc<JournalRecord>> {
         let mut records: Vec<_> =
             self.records().values().filter(|record| record.is_unacknowledged()).cloned().collect();
@@ -186,7 +186,7 @@ fn mark_unreadable(path: &Path) -> io::Result<()> {
     std::fs::rename(path, &aside)
 }
 
-/// Validates an ID, because the ID becomes the name of a directory.
+/// Validates an ID, because the journal uses the ID as a directory name.
 pub fn validate_id(id: &str) -> Result<(), JournalError> {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if id.is_empty() || id.len() > MAX_ID || id.starts_with('-') || !id.bytes().all(is_safe) {

@@ -28,7 +28,7 @@ pub enum Item {
 pub struct StartedProcess {
     /// Process ID, which equals the ID of the process session.
     pub pid: u32,
-    /// URL of the update in Pulumi Cloud, if the process has printed a URL.
+    /// URL of the Pulumi Cloud update, if the process has printed the URL.
     pub permalink: Option<String>,
 }
 
@@ -38,7 +38,8 @@ pub struct Reader {
     /// Minimum sequence number of the next message.
     next: u64,
     segment: Option<Segment>,
-    /// Whether the reader has failed to read the progress. The reader then skips the rest of the progress.
+    /// Whether the reader has failed to read the progress. After such a failure, the reader skips the rest of the
+    /// progress.
     damaged: bool,
     ended: bool,
 }
@@ -61,7 +62,7 @@ impl Reader {
     /// client receives the result in any case.
     pub async fn next(&mut self) -> Option<Item> {
         while !self.ended {
-            // Reads the state before the files. The files then contain all data to which the state refers.
+            // Reads the state before the files, because the agent writes data to the files before it updates the state.
             let seen = self.state.borrow_and_update().clone();
             if let Some(progress) = self.readable(seen.segment) {
                 return Some(Item::Progress(progress));
@@ -131,7 +132,7 @@ impl Reader {
     }
 
     /// Opens the first existing segment between `number` (exclusive) and `last` (inclusive). Returns `false` if no such
-    /// segment exists. The journal can have removed a segment in this range.
+    /// segment exists. The journal may have removed a segment in this range.
     fn open_after(&mut self, number: Option<u64>, last: u64) -> io::Result<bool> {
         let is_next = |candidate: &u64| *candidate <= last && number.is_none_or(|number| *candidate > number);
         for candidate in self.record.segments()?.into_iter().filter(is_next) {

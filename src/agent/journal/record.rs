@@ -1,4 +1,4 @@
-//! An operation in the journal: its request, progress and result.
+//! Operation in the journal, which consists of a request, progress and a result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use crate::agent::durable;
 use crate::agent::transcript::Transcript;
 use crate::rpc::proto;
 
-/// Size of a complete segment in bytes. When a segment reaches this size, the journal begins the next segment, and
+/// Size of a complete segment in bytes. When a segment reaches this size, the journal starts the next segment, and
 /// removes all segments except the last two.
 const SEGMENT: u64 = 8 * 1024 * 1024;
 const REQUEST: &str = "request.json";
@@ -41,9 +41,9 @@ pub struct Request {
     pub message: String,
     /// Start ID of the agent that received the request.
     pub start_id: String,
-    /// Process space in which the process IDs of the operation are valid.
+    /// Process space in which the operation's process IDs are valid.
     pub process_space: String,
-    /// UID of the pod of this agent. Earlier versions of the agent do not write this field.
+    /// UID of the agent's pod. Earlier agent versions do not write this field.
     #[serde(default)]
     pub pod_uid: Option<String>,
     /// Start time in milliseconds since the Unix epoch.
@@ -59,7 +59,7 @@ pub struct Request {
     pub backend: Option<String>,
 }
 
-/// State of an operation. Before the agent changes the state, it writes the corresponding data to the files.
+/// State of an operation. Before the agent updates the state, it writes the corresponding data to the files.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// Number of the segment to which the journal currently writes.
@@ -70,8 +70,8 @@ pub struct State {
     pub acknowledged: bool,
 }
 
-/// Record of an operation. Only the run of the operation writes the record, but any number of readers can read the
-/// record.
+/// Record of an operation. Only the run of the operation writes the record. Any number of readers can read the record
+/// concurrently.
 pub struct JournalRecord {
     request: Request,
     directory: PathBuf,
@@ -85,7 +85,7 @@ struct Writer {
     file: Option<File>,
     /// Total length of the complete messages in the segment in bytes.
     length: u64,
-    /// Whether a write error has caused the loss of a message.
+    /// Whether a message was lost because of a write error.
     lossy: bool,
 }
 
@@ -96,8 +96,8 @@ impl JournalRecord {
         Ok(Self::with_state(directory, request, State::default()))
     }
 
-    /// Loads an operation of a previous agent. If the result is unreadable, the function returns an operation without a
-    /// result, and the recovery of unfinished operations writes a new result.
+    /// Loads an operation that a previous agent has written. If the result is unreadable, the function returns an
+    /// operation without a result, and the recovery of unfinished operations writes a result for this operation.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl JournalRecord {
         self.directory.join(PLAN)
     }
 
-    /// Returns the path of the file with the configuration of a policy pack.
+    /// Returns the path of a policy pack's configuration file.
     pub fn policy_config(&self, number: usize) -> PathBuf {
         self.directory.join(format!("policy-{number}.json"))
     }
@@ -226,11 +226,11 @@ impl JournalRecord {
         if self.result().is_some() {
             return Ok(());
         }
-        // Removes the largest files first, because they can be the cause of a full disk.
+        // Removes the largest files first, because these files may have filled the disk.
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let _ = durable::remove(&self.plan_file());
-        // Completes the transcript before the result becomes visible. An error of the transcript does not fail the run.
+        // Completes the transcript before the result becomes visible. A transcript error does not make the run fail.
         if let Err(error) = self.transcript.finish() {
             tracing::error!(operation = self.request.id, %error, "failed to write the transcript of the operation");
         }
@@ -301,8 +301,8 @@ fn segments(directory: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Returns the current time in milliseconds since the Unix epoch, which is the unit of all times in the journal and in
-/// results.
+/// Returns the current time in milliseconds since the Unix epoch. All times in the journal and in results use this
+/// format.
 pub fn now() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
