@@ -18,8 +18,8 @@ pub fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
     }
 }
 
-/// Adds the variables with which the CLI exports its spans as children of the span of the run. Variables of the user
-/// take precedence.
+/// Adds the variables that make the CLI export its spans as children of the run's span. Variables of the user take
+/// precedence.
 pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) {
     let variables = [(TRACEPARENT, &request.traceparent), (OTEL_TRACES, &request.otlp_endpoint)];
     for (name, value) in variables.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -27,7 +27,7 @@ pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) 
     }
 }
 
-/// Returns a tracing span for the log lines of a run, which then contain the trace ID.
+/// Returns a tracing span that adds the trace ID to a run's log lines.
 pub fn log_span(traceparent: &str) -> tracing::Span {
     match traceparent.split('-').nth(1) {
         Some(trace_id) => tracing::info_span!("operation", trace_id),
@@ -55,8 +55,8 @@ fn variables(source: &SourceMetadata) -> impl Iterator<Item = (&'static str, Str
     variables.into_iter().filter(|(_, value)| !value.is_empty())
 }
 
-/// Returns the requested tags in the order of their names. For a state backend other than Pulumi Cloud, the function
-/// returns no tags, because such a backend does not support tags in the configuration.
+/// Returns the requested tags, sorted by name. For a state backend other than Pulumi Cloud, the function returns no
+/// tags, because such a backend does not support tags in the configuration.
 pub fn stack_tags(
     layout: &Layout,
     environment: &Environment,

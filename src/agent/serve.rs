@@ -43,7 +43,7 @@ const MAX_CONCURRENT_STREAMS: u32 = 64;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time that the agent waits for unfinished calls before it exits.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of a readiness request, including the response.
+/// Timeout for a readiness request, including the response.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent readiness requests. Further connections wait in the backlog of the listener.
 const MAX_CONCURRENT_READINESS_REQUESTS: usize = 8;
@@ -53,8 +53,8 @@ const MAX_READINESS_REQUEST_BYTES: usize = 2048;
 const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a termination message in bytes, which Kubernetes enforces.
 const MAX_TERMINATION_MESSAGE: usize = 4096;
-/// Maximum size of the message of a result in bytes. JSON escapes can enlarge each byte to six bytes, and the
-/// termination message must not exceed [`MAX_TERMINATION_MESSAGE`].
+/// Maximum size of a result's message in bytes. JSON escapes can enlarge each byte to six bytes, and the termination
+/// message must not exceed [`MAX_TERMINATION_MESSAGE`].
 const MAX_RESULT_MESSAGE: usize = 600;
 
 /// Configuration of the agent.
@@ -62,7 +62,7 @@ const MAX_RESULT_MESSAGE: usize = 600;
 pub struct AgentConfig {
     /// Mount path of the share volume.
     pub share: PathBuf,
-    /// Mount path of the volume with the dependency cache. The directory does not exist if the workspace has no cache.
+    /// Mount path of the dependency cache volume. This path does not exist if the workspace has no cache.
     pub cache_directory: PathBuf,
     /// Maximum size of the archives in the dependency cache, in bytes.
     pub cache_size: u64,
@@ -78,8 +78,8 @@ pub struct AgentConfig {
     pub pod_name: String,
     /// Termination grace period of the pod.
     pub termination_grace: Duration,
-    /// Minimum delay between the start of the agent and the query of the CLI version. A call or a run that requires the
-    /// version triggers an earlier query.
+    /// Minimum delay between the start of the agent and the background query for the CLI version. A call or a run that
+    /// requires the version triggers an earlier query.
     pub version_after: Duration,
 }
 
@@ -92,13 +92,13 @@ pub fn serve(config: &AgentConfig) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     let served = runtime.block_on(run(config));
-    // Waits for blocking tasks, but only until this timeout.
+    // Waits for blocking tasks until the timeout expires.
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     served
 }
 
 async fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    // Registers the handlers before it starts the first task, because a signal must end all tasks.
+    // Registers the signal handlers before the first task starts, because a signal must end all tasks.
     let mut sigterm = signal(SignalKind::terminate()).context("failed to register a handler for SIGTERM")?;
     let mut sigint = signal(SignalKind::interrupt()).context("failed to register a handler for SIGINT")?;
     let stop = CancellationToken::new();
@@ -115,7 +115,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
         .with_context(|| format!("failed to listen on {}", config.health_address))?;
     let workspace_lock = operations.workspace_lock.clone();
     let health = serve_readiness(health_listener, TaskTracker::new(), move || !workspace_lock.is_terminating());
-    // Uses a separate tracker, because the shutdown must not wait for the query of the version.
+    // Uses a separate tracker, because the shutdown must not wait for the version query.
     let (source, after) = (operations.source.clone(), config.version_after);
     TaskTracker::new().spawn(async move { source.version.query_later(after).await });
     let service = AgentServer::new(Service {
@@ -165,7 +165,7 @@ fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operat
 }
 
 /// Serves the readiness endpoint until the caller drops the future. The endpoint uses HTTP without TLS on a separate
-/// port, has a single path and limits the size of requests. The endpoint calls `is_ready` for each connection.
+/// port, has a single path and limits the request size. The endpoint calls `is_ready` for each connection.
 async fn serve_readiness(listener: TcpListener, tasks: TaskTracker, is_ready: impl Fn() -> bool) {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_READINESS_REQUESTS));
     let mut failures = Failures::default();
@@ -226,8 +226,8 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Cancels the running operation, and waits until the operation ends or only the reserved part of `grace` remains. Then
-/// the agent reports all results, and syncs a persistent volume.
+/// Cancels the running operation. The agent waits until the operation ends, or until only the reserved part of `grace`
+/// remains. Then the agent reports all results, and syncs a persistent volume.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

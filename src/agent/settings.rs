@@ -1,5 +1,5 @@
 //! Resolves the configuration values of a run, and maintains the settings file of the stack. The agent rebuilds this
-//! file if the settings file in the source or the received settings change. The new file omits settings of earlier
+//! file if the settings file in the source or the received settings change. The new file omits settings from earlier
 //! requests that the received settings no longer contain.
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub enum ApplyError {
 /// Record of the last settings that the agent has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
-    /// ID of the unpacked source with the settings file.
+    /// ID of the unpacked source that contains the settings file.
     tree: String,
     stack: String,
     digest: String,
@@ -44,7 +44,7 @@ struct Written {
     /// Digest of all configuration values, including values from Secrets and ConfigMaps.
     #[serde(default)]
     values: String,
-    /// Digests of the secret values by configuration key.
+    /// Digests of the secret values, with the configuration keys as map keys.
     #[serde(default)]
     secrets: BTreeMap<String, String>,
     /// Configuration keys of the secret values that the CLI has not yet encrypted and written to the file.
@@ -95,7 +95,7 @@ impl Written {
     }
 }
 
-/// Returns the digest of configuration values. The digest does not need a key, because the pod also contains the plain
+/// Returns the digest of configuration values. A keyed hash is unnecessary, because the pod also contains the plain
 /// values, on the same volume or in a mounted Secret.
 fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hasher = Sha256::new();
@@ -107,14 +107,14 @@ fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
     hex::encode(hasher.finalize())
 }
 
-/// Maintains the settings files of the stacks in the current source.
+/// Maintains the stack settings files in the current source.
 pub struct Settings {
     layout: Layout,
     written: Mutex<Option<Written>>,
 }
 
 impl Settings {
-    /// Loads the record of a previous agent.
+    /// Loads the record that a previous agent has written.
     pub fn open(layout: Layout) -> Self {
         let written = std::fs::read(layout.settings().join("written.json")).ok();
         let written = written.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -159,7 +159,7 @@ impl Settings {
         Ok(rebuilt.missing_secrets)
     }
 
-    /// Records that the settings file contains a secret.
+    /// Records that the settings file contains the encrypted value of a secret.
     pub fn record_secret(&self, key: &str) -> Result<(), ApplyError> {
         let mut written = self.written();
         let now = written.clone().map(|mut now| {
@@ -170,12 +170,12 @@ impl Settings {
     }
 
     /// Keeps a copy of the settings file before the agent replaces the source, because the next settings file needs the
-    /// encryption header of the current one. The function only logs errors, because the next source may fix the cause
+    /// encryption header of the current file. The function only logs errors, because the next source may fix the cause
     /// of the error.
     pub fn keep(&self, current_source: Option<&CurrentSource>) {
         let Some(written) = self.written().clone() else { return };
-        // If the agent wrote the last settings to an earlier source, the current source contains no settings file of
-        // the CLI.
+        // If the agent wrote the last settings to an earlier source, the CLI has not written the settings file in the
+        // current source.
         if current_source.is_none_or(|current_source| current_source.tree != written.tree) {
             return;
         }
@@ -204,7 +204,7 @@ impl Settings {
             return serde_json::from_str(&kept).map_err(|error| failed("read", &of_tree)(error.into()));
         }
         if !of_tree.is_dir() {
-            // Removes the files of earlier sources.
+            // Removes the copies of settings files from earlier sources.
             durable::remove(&directory).map_err(failed("remove", &directory))?;
             std::fs::create_dir_all(&of_tree).map_err(failed("create", &of_tree))?;
         }
@@ -251,8 +251,8 @@ fn read_or_warn(path: &Path) -> Option<String> {
     })
 }
 
-/// Returns a file name for a path in a source. The path itself is not suitable, because it can point outside the
-/// directory, or exceed the length limit of a file name.
+/// Returns a file name for a path in a source. The path itself is not suitable, because the path can point outside the
+/// directory, or exceed the maximum length of a file name.
 fn flat_name(file: &Path) -> String {
     hex::encode(Sha256::digest(file.as_os_str().as_encoded_bytes()))
 }
@@ -263,7 +263,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApplyE
 }
 
 /// Returns all configuration entries with their values, including values from mounted Secrets and ConfigMaps. The
-/// function adds secret values to the secrets of `environment`, so that the agent redacts them.
+/// function adds secret values to `environment`, so that the agent redacts these values.
 pub fn resolve_config(
     layout: &Layout,
     environment: &mut Environment,
@@ -305,7 +305,7 @@ fn typed(what: &str, text: String, is_json: bool) -> Result<Value, Refusal> {
     serde_json::from_str(&text).map_err(|error| Refusal::Precondition(json_error(what, &error)))
 }
 
-/// Describes a JSON error without the text, which can contain a secret.
+/// Describes a JSON error. The description omits the JSON text, which can contain a secret.
 fn json_error(what: &str, error: &serde_json::Error) -> String {
     format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }

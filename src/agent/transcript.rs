@@ -1,10 +1,10 @@
 //! The transcript of an operation contains the CLI output, the engine events and the changed resources, without
 //! secrets. The controller reads the transcript after the operation.
 //!
-//! Each part has a limited size. If a part exceeds its limit, the transcript contains only the beginning and the end of
-//! the part. A marker between the beginning and the end contains the number of omitted bytes. The end usually contains
-//! the errors and the summary. During the operation, the beginning is in a file, and the end is in memory. If the agent
-//! restarts, the end is therefore lost.
+//! Each part has a limited size. If a part exceeds its size limit, the transcript contains only the beginning and the
+//! end of the part. A marker between the beginning and the end contains the number of omitted bytes. The end usually
+//! contains the errors and the summary. During the operation, the beginning is in a file, and the end is in memory. If
+//! the agent restarts, the end is therefore lost.
 
 mod event;
 
@@ -27,7 +27,8 @@ use crate::rpc::transcript::{MAX_CHUNK, limit};
 
 const PREFIX: &str = "transcript-";
 
-/// Transcript of an operation. A write error never stops the operation, but the rest of the part is then missing.
+/// Transcript of an operation. A write error never stops the operation, but the transcript then lacks the rest of the
+/// part.
 #[derive(Debug)]
 pub struct Transcript {
     directory: PathBuf,
@@ -41,7 +42,7 @@ struct Parts {
     steps: Part,
 }
 
-/// A changed resource, without the values of its properties.
+/// Changed resource, without property values.
 #[derive(Serialize)]
 struct StepLine<'a> {
     operation: &'a str,
@@ -54,7 +55,8 @@ struct StepLine<'a> {
 }
 
 impl Transcript {
-    /// Returns the transcript in the directory of an operation. The files are created when they are necessary.
+    /// Returns the transcript in the directory of an operation. The transcript creates each file when the file is first
+    /// needed.
     pub fn new(directory: &Path) -> Self {
         let part = |part| Part::new(path(directory, part), part);
         let parts = Parts {
@@ -93,7 +95,7 @@ impl Transcript {
     pub fn finish(&self) -> io::Result<()> {
         let mut parts = self.parts();
         let Parts { output, events, steps } = &mut *parts;
-        // An error in one part does not affect the other parts.
+        // An error that affects one part does not affect the other parts.
         [output, events, steps].map(Part::finish).into_iter().collect()
     }
 
@@ -145,7 +147,7 @@ fn compressed(path: &Path) -> PathBuf {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
-    /// Maximum size of the beginning in bytes, which is also the maximum size of the end.
+    /// Maximum size of the beginning, and maximum size of the end, in bytes.
     half: usize,
     file: Option<File>,
     /// Size of the beginning in bytes.
@@ -154,7 +156,7 @@ struct Part {
     is_full: bool,
     end: VecDeque<Vec<u8>>,
     end_size: usize,
-    /// Number of bytes that are neither part of the beginning nor part of the end.
+    /// Number of omitted bytes, which are part of neither the beginning nor the end.
     omitted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Exclusive lock of the workspace. The holder of the lock is the installation of a source, or an operation.
+//! Exclusive lock of the workspace. A source installation or an operation holds the lock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -29,7 +29,7 @@ use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the agent reads the event log.
 const POLL: Duration = Duration::from_millis(50);
-/// Timeout of the output after the last process has exited.
+/// Maximum time that the agent waits for output after the last process has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a diagnostic message in the journal, in bytes.
 const MAX_DIAGNOSTIC: usize = 8 * 1024;
@@ -42,26 +42,25 @@ pub(super) struct Attempt {
     pub(super) stderr: Tail,
     pub(super) summary: RunSummary,
     pub(super) permalink: Option<String>,
-    /// Update in Pulumi Cloud that blocked this attempt, if the agent has identified the update.
+    /// Pulumi Cloud update that blocked this attempt, if the agent has identified the update.
     pub(super) blocked_by: Option<ActiveUpdate>,
-    /// Whether the CLI has received a signal that makes the CLI abandon the resource operations in flight.
+    /// Whether the agent has sent the CLI a signal to abandon the resource operations in flight.
     pub(super) was_forced: bool,
 }
 
 impl Attempt {
-    /// Returns the cause of the failure of the CLI.
+    /// Returns the reason why the CLI failed.
     pub(super) fn failure(&self) -> Failure {
         failure::classify(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary)
     }
 
-    /// Returns the cause of the failure of a CLI that follows a plan. `unnamed` describes the resources whose URNs the
-    /// CLI omits from its errors.
+    /// Returns the reason why a CLI that follows a plan failed. `unnamed` describes the resources whose URNs the CLI
+    /// omits from its errors.
     pub(super) fn failure_with_plan(&self, unnamed: Option<&str>) -> Failure {
         failure::classify_with_plan(self.exit, &self.stdout.text(), &self.stderr.text(), &self.summary, unnamed)
     }
 
-    /// Returns whether the CLI failed before the start of its engine because the stack does not exist in the state
-    /// backend.
+    /// Returns whether the CLI failed because the state backend does not contain the stack, before the engine started.
     pub(super) fn is_stack_missing(&self) -> bool {
         !self.exit.success() && !self.summary.began() && self.failure().kind == FailureKind::StackMissing
     }
@@ -71,7 +70,7 @@ impl Attempt {
         !self.exit.success() && matches!(self.failure().kind, FailureKind::Conflict { .. })
     }
 
-    /// Returns whether the run has succeeded and all its changes are in the state.
+    /// Returns whether the run has succeeded and the state contains all changes of the run.
     pub(super) fn is_successful(&self) -> bool {
         self.exit.success() && !self.summary.lost_state()
     }
@@ -156,7 +155,7 @@ struct Watch<'a> {
     run_processes: &'a RunProcesses,
     events: Events<'a>,
     cancellation: Cancellation,
-    /// Whether the agent has already reported the current period without activity.
+    /// Whether the agent has already reported that the run is idle.
     is_idle: bool,
 }
 
@@ -183,7 +182,7 @@ impl Watch<'_> {
         Ok(status)
     }
 
-    /// Reports the start of a period without activity.
+    /// Reports that the run has become idle.
     fn report_idle(&mut self) {
         let was_idle =
             std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.idle_time()));
@@ -216,13 +215,13 @@ impl Watch<'_> {
     }
 }
 
-/// Converts the events in the event log into the progress and the summary of a run.
+/// Converts the events from the event log into a run's progress and summary.
 struct Events<'a> {
     run: &'a Run,
     log: EventLog,
     redactor: Redactor,
     summary: RunSummary,
-    /// Whether the steps of the engine are progress of the operation. `false` for a check before the operation.
+    /// Whether the engine steps are part of the operation's progress. `false` for a check before the operation.
     has_progress: bool,
     readable: bool,
 }

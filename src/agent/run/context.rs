@@ -31,7 +31,7 @@ use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
-/// Timeout of a CLI call other than the operation itself, such as the export of the state.
+/// Timeout for a CLI call other than the operation itself, such as an export of the state.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size of a state that the agent changes, in bytes. A change requires two copies of the state in memory. The
 /// agent can also read larger states.
@@ -46,14 +46,14 @@ pub struct Run {
     pub parameters: OperationRequest,
     pub policies: RunPolicies,
     pub desired: proto::Settings,
-    /// Name of the stack for the CLI. For Pulumi Cloud, this name can contain an organization that is missing in the
-    /// settings.
+    /// Stack name that the run passes to the CLI. For Pulumi Cloud, this name can contain an organization that the
+    /// settings omit.
     pub stack: String,
     /// Configuration values, including values from Secrets and ConfigMaps.
     pub config: Vec<Entry>,
     /// Tags of the Pulumi stack. Empty unless the backend is Pulumi Cloud.
     pub tags: Vec<(String, String)>,
-    /// Keyed hash of the files with configuration values.
+    /// Keyed hash of the files that contain configuration values.
     pub config_inputs: String,
     pub current_source: CurrentSource,
     pub environment: Environment,
@@ -69,8 +69,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the message. If a timeout or the termination of the pod canceled the run, the function inserts this
-    /// cause at the beginning of the message.
+    /// Returns the message. If the run was canceled because of a timeout or the termination of the pod, the returned
+    /// message starts with this cause.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
@@ -86,13 +86,13 @@ impl Run {
     }
 
     /// Runs a CLI call that locks the stack. The function writes the process ID of the call to the journal. If the call
-    /// is killed, a later run identifies its lock by this ID.
+    /// is killed, a later run uses this ID to identify the lock of the call.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         self.call_with(arguments, None, Stdout::Logged, &begun).await
     }
 
-    /// Runs a CLI call with this stdin. `begun` receives the process ID of the call.
+    /// Runs a CLI call with this stdin. The function passes the process ID to `begun`.
     pub(super) async fn call_with(
         &self,
         arguments: Vec<OsString>,
@@ -125,7 +125,7 @@ impl Run {
         call.run().await
     }
 
-    /// Logs in to Pulumi Cloud, unless an earlier access token is valid for the whole period. If a repeated login
+    /// Logs in to Pulumi Cloud, unless an earlier access token remains valid for the whole period. If a repeated login
     /// within a run fails, the run continues with the earlier access token until this token expires.
     pub(super) async fn log_in(&self, period: Period) -> Result<(), LoginError> {
         let Some(login) = &self.login else { return Ok(()) };
@@ -214,7 +214,7 @@ pub(super) enum RunError {
 }
 
 impl RunError {
-    /// Returns the outcome of an operation that fails with this error.
+    /// Returns the outcome for an operation that fails with this error.
     pub(super) fn outcome(&self) -> proto::Outcome {
         match self {
             RunError::Login(error)
@@ -225,7 +225,7 @@ impl RunError {
     }
 }
 
-/// Error of a CLI call other than the operation itself.
+/// Error from a CLI call other than the operation itself.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunCallError {
     #[error(transparent)]

@@ -1,5 +1,5 @@
-//! Login of a run to Pulumi Cloud with the pod's ServiceAccount token. The CLI exchanges this token for an access
-//! token, and stores the access token in its credentials file.
+//! Logs a run in to Pulumi Cloud with the pod's ServiceAccount token. The CLI exchanges this token for an access token,
+//! and stores the access token in its credentials file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,9 +22,9 @@ use crate::pulumi::oidc;
 use crate::pulumi::run_summary::RunSummary;
 use crate::rpc::proto;
 
-/// Minimum CLI version for the exchange of tokens.
+/// Minimum CLI version that can exchange a ServiceAccount token for an access token.
 const OLDEST_WITH_OIDC: &str = "3.209.0";
-/// Error of a CLI version that cannot exchange tokens.
+/// Error that the CLI prints if its version cannot exchange tokens.
 const UNKNOWN_FLAG: &str = "unknown flag: --oidc-token";
 /// Maximum size of a ServiceAccount token in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
@@ -57,7 +57,7 @@ pub(super) enum LoginError {
 }
 
 impl LoginError {
-    /// Returns the outcome of an operation that cannot log in.
+    /// Returns the outcome for an operation that cannot log in.
     pub(super) fn outcome(&self) -> proto::Outcome {
         match self {
             LoginError::Rejected { .. } => proto::Outcome::InvalidAccessToken,
@@ -85,7 +85,7 @@ struct Account {
     user: String,
 }
 
-/// An access token with its start and expiration time, in seconds since the Unix epoch.
+/// Access token, with its start and expiration times in seconds since the Unix epoch.
 struct Session {
     account: Account,
     /// `None` if the agent cannot read the credentials file, for example because the CLI has encrypted the file.
@@ -97,9 +97,9 @@ struct Session {
 impl Session {
     /// Returns whether a new login must replace the access token before a period of `seconds` seconds.
     ///
-    /// Returns `true` if the token expires before the end of the period, or if at most a fifth of its lifetime remains.
-    /// Returns `false` if more than four fifths of its lifetime remain, because a new token would not be valid for much
-    /// longer.
+    /// Returns `true` if the token expires before the end of the period, or if at most a fifth of the token lifetime
+    /// remains. Returns `false` if more than four fifths of the lifetime remain, because a new token would not be valid
+    /// for much longer.
     fn is_due(&self, seconds: i64, now: i64) -> bool {
         let fifth = self.expires.saturating_sub(self.started).max(0) / 5;
         self.expires.saturating_sub(now) <= seconds.min(4 * fifth).max(fifth)
@@ -110,7 +110,7 @@ impl Session {
     }
 }
 
-/// Last login of the agent. Later runs use its access token.
+/// Last login of the agent. Later runs reuse the access token of this login.
 #[derive(Clone, Default)]
 pub struct LastLogin(Arc<Mutex<Option<Session>>>);
 
@@ -161,8 +161,8 @@ impl Login {
         self.session(url, environment, |session| session.is_valid(now)).unwrap_or_default()
     }
 
-    /// Reads a property of the last login. Returns `None` if the last login was for another account. Also returns
-    /// `None` if the credentials file contains another access token, because a user has logged in or out.
+    /// Reads a property of the last login. Returns `None` if the last login was for another account, or if a user has
+    /// since logged in or out and thereby changed the access token in the credentials file.
     fn session<T>(&self, url: &str, environment: &Environment, read: impl FnOnce(&Session) -> T) -> Option<T> {
         let stored = stored_token(url, environment).map(|stored| stored.token);
         let last = lock(&self.last.0);
@@ -186,7 +186,7 @@ impl Login {
         Ok((claims, arguments::oidc_login(&login)))
     }
 
-    /// Records a successful login. `started` is the start time of the login in seconds since the Unix epoch.
+    /// Records a successful login. `started` is the time at which the login started, in seconds since the Unix epoch.
     pub(super) fn finish(&self, url: &str, environment: &Environment, started: i64) {
         let stored = stored_token(url, environment);
         let requested = i64::try_from(self.request.expiration_seconds).unwrap_or(i64::MAX);
@@ -215,7 +215,7 @@ pub(super) fn is_unsupported(stderr: &str) -> bool {
     stderr.contains(UNKNOWN_FLAG)
 }
 
-/// Returns the cause of a failed login. `claims` describes the ServiceAccount token.
+/// Returns the reason why a login failed. `claims` describes the ServiceAccount token.
 pub(super) fn login_error(claims: String, exit: Exit, stdout: &str, stderr: &str) -> LoginError {
     match oidc::rejection(stderr) {
         Some(reason) => LoginError::Rejected { claims, reason: console::for_display(&reason) },

@@ -170,7 +170,7 @@ impl Run {
 
     /// Runs an attempt. If an interrupted run holds the lock and its processes have exited, the function removes the
     /// lock and runs a second attempt. The function also runs a second attempt if the update that blocked the first
-    /// attempt has ended.
+    /// attempt has completed.
     async fn unlocked_attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
         let first = self.attempt(kind).await?;
         if !first.is_locked_out() || self.is_cancelled() {
@@ -180,7 +180,7 @@ impl Run {
         let holder = self.holder(&stderr).await;
         let is_unlocked = match &holder {
             Some(holder) => self.remove_stale_lock(holder).await,
-            // The other update in Pulumi Cloud has ended since the attempt.
+            // The other Pulumi Cloud update has completed since the attempt.
             None => failure::conflicts_with_update(&stderr),
         };
         // A canceled run does not attempt the operation again. The result then contains the lock that blocked the first
@@ -290,8 +290,8 @@ impl Run {
             false => attempt.failure(),
         };
         if failure::is_unknown_flag(&attempt.stderr.text()) {
-            // Queries the version in the background, because the controller compares it with the minimum supported
-            // version.
+            // Queries the CLI version in the background, because the controller compares this version with the minimum
+            // supported version.
             let version = self.version.clone();
             tokio::spawn(async move { version.get().await });
         }
@@ -312,8 +312,8 @@ impl Run {
         OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
     }
 
-    /// Returns the outputs, including the values of secret outputs. The function calls the CLI only if at least one
-    /// output is secret.
+    /// Returns the stack outputs, including the values of secret outputs. The function calls the CLI only if at least
+    /// one output is secret.
     async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);

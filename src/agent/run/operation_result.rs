@@ -32,7 +32,7 @@ pub(super) const MAX_NAME: usize = 4 * 1024;
 /// Maximum number of pending creates in a message.
 const MAX_LISTED_CREATES: usize = 5;
 
-/// Result of an operation before the redaction and truncation of its texts.
+/// Result of an operation whose strings the agent has not yet redacted and truncated.
 #[derive(Debug, Default)]
 pub(super) struct OperationResult {
     pub(super) outcome: proto::Outcome,
@@ -54,7 +54,7 @@ pub(super) struct OperationResult {
     /// Number of resources that a preview would change.
     pub(super) planned_step_count: usize,
     pub(super) violations: Violations,
-    /// Whether the engine has started. At its start, the engine resolves the pending creates of earlier runs.
+    /// Whether the engine has started. When the engine starts, it resolves the pending creates of earlier runs.
     pub(super) engine_began: bool,
 }
 
@@ -85,8 +85,8 @@ impl OperationResult {
         }
     }
 
-    /// Returns the result of an operation that the agent does not start because of pending creates of an interrupted
-    /// run.
+    /// Returns the result of an operation that the agent does not start because an interrupted run left pending
+    /// creates.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
         let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
@@ -100,28 +100,28 @@ impl OperationResult {
         OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }
     }
 
-    /// Returns the result of a destroy whose stack does not exist in the state backend. The resources may still exist:
-    /// the state backend can have lost the stack, or the access token can lack permissions for the stack.
+    /// Returns the result of a destroy whose stack does not exist in the state backend. The resources may still exist,
+    /// because the state backend may have lost the stack, or the access token may lack permissions for the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
         let message = format!("stack {stack} not found in the backend; nothing was destroyed");
         OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
     }
 
-    /// Returns the result of a destroy that the agent does not start because another Pulumi stack manages the resources
-    /// of the Stack. The destroy would not delete these resources, but could delete the resources of another owner.
+    /// Returns the result of a destroy that the agent does not start because another Pulumi stack manages the Stack's
+    /// resources. The destroy would not delete these resources, but could delete the resources of another owner.
     pub(super) fn another_stack(stack: &str) -> Self {
         let message =
             format!("stack {stack} in this backend is not the stack that manages the resources; nothing was destroyed");
         OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
     }
 
-    /// Adds the last output lines of a CLI call.
+    /// Adds a CLI call's last output lines.
     pub(super) fn with_last_output(self, stdout: &Tail, stderr: &Tail) -> Self {
         OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts this result into the format of the journal. The conversion redacts and truncates the texts, but does
-    /// not redact the values of secret outputs.
+    /// Converts this result into the journal format. The conversion redacts and truncates all strings, but does not
+    /// redact the values of secret outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
@@ -158,11 +158,11 @@ impl OperationResult {
     }
 }
 
-/// Returns the outcome of an operation that has failed.
+/// Returns the outcome for a failed operation.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // A CLI that ends with SIGKILL has neither saved the state nor unlocked the stack, regardless of the sender of
-        // the signal.
+        // A CLI process that SIGKILL terminates has neither saved the state nor unlocked the stack. The sender of the
+        // signal does not matter.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,
@@ -188,7 +188,7 @@ fn output(output: Output) -> proto::Output {
     proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
 }
 
-/// Converts a planned step. The name of a resource can contain a secret. A property path can also contain a secret, for
+/// Converts a planned step. A resource name can contain a secret. A property path can also contain a secret, for
 /// example as the key of an object.
 fn planned_step(step: &PlannedStep, redactor: &Redactor) -> proto::PlannedStep {
     let clean = |text: &str| redactor.redact(text).replace(char::is_control, " ");
@@ -203,7 +203,7 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Converts a policy violation. All texts of the violation except the URN are already redacted.
+/// Converts a policy violation. All strings in the violation except the URN are already redacted.
 fn policy_violation(violation: &PolicyViolation, redactor: &Redactor) -> proto::PolicyViolation {
     let clean = |text: &str| redactor.redact(text).replace(|c: char| c.is_control() && c != '\n', " ");
     proto::PolicyViolation {

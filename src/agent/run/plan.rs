@@ -28,8 +28,8 @@ pub(super) const MAX_COMPRESSED: usize = 700 * 1024;
 const MAX_LISTED: usize = 5;
 
 impl Run {
-    /// Writes the plan file for the CLI, and compares a destroy with its plan. If the agent must not start the
-    /// operation, the function returns its result.
+    /// Writes the plan file for the CLI. For a destroy, compares the resources to delete with the plan. If the agent
+    /// must not start the operation, the function returns its result.
     pub(super) async fn prepare_plan(&self) -> Result<Option<OperationResult>, RunError> {
         let compressed = self.parameters.plan();
         if self.parameters.saves_cli_plan() {
@@ -47,7 +47,7 @@ impl Run {
         Ok(None)
     }
 
-    /// Previews the destroy. If the resources to delete differ from the planned resources, the function returns the
+    /// Previews the destroy. If the resources to delete differ from the planned deletions, the function returns the
     /// result of the operation.
     async fn compare_deletions(&self, planned: &BTreeSet<String>) -> Result<Option<OperationResult>, RunError> {
         let attempt = self.unlocked_attempt(OperationKind::PreviewDestroy).await?;
@@ -69,8 +69,8 @@ impl Run {
         }))
     }
 
-    /// Describes the resources whose deletion deviates from the plan, because the error of the CLI does not contain
-    /// their URNs.
+    /// Describes the resources whose deletion deviates from the plan, because the CLI error does not contain the URNs
+    /// of these resources.
     pub(super) async fn unplanned_deletions(&self, attempt: &Attempt) -> Option<String> {
         if !plan::has_unnamed_deletion(&attempt.summary) || self.is_cancelled() {
             return None;
@@ -107,7 +107,8 @@ impl Run {
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
-    /// Returns the compressed plan of a successful preview. The plan is empty if the controller has not requested it.
+    /// Returns the compressed plan of a successful preview. The plan is empty if the controller has not requested a
+    /// plan.
     pub(super) async fn saved_plan(&self, attempt: &Attempt) -> Result<Vec<u8>, PlanError> {
         if !self.parameters.saves_plan() {
             return Ok(Vec::new());
@@ -159,7 +160,7 @@ fn read_plan(path: &Path) -> Result<Vec<u8>, PlanError> {
     Ok(plan)
 }
 
-/// Compresses a plan. The result depends only on the plan, and not on the time of the compression.
+/// Compresses a plan. The result depends only on the plan, and not on the time at which the agent compresses the plan.
 fn compress(plan: &[u8]) -> Result<Vec<u8>, PlanError> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let compressed = encoder.write_all(plan).and_then(|()| encoder.finish());

@@ -1,4 +1,4 @@
-//! Errors of the plan of a run.
+//! Errors that concern a run's plan.
 
 use std::io;
 

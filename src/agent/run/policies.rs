@@ -1,5 +1,5 @@
-//! Policy packs of a run. The controller requests installed packs. In addition, the user can select packs in the source
-//! of the program with environment variables.
+//! Policy packs of a run. The controller requests installed packs. In addition, the user can set environment variables
+//! that select packs from the program's source.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ use crate::rpc::proto;
 
 /// Maximum number of policy packs in a request.
 const MAX_PACKS: usize = 20;
-/// Content of the configuration file of a pack without a configuration.
+/// Content of the configuration file for a pack without a configuration.
 const EMPTY: &str = "{}";
 
 /// Policy packs that a run enforces. If the controller requests no packs, the list is empty, and the CLI itself reads
-/// the environment variables of the user.
+/// the user's environment variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunPolicies(Vec<Pack>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pack {
-    /// Name of the policy pack in the Stack. Empty for a pack from the source of the user.
+    /// Name of the policy pack in the Stack. Empty for a pack from the user's source.
     name: String,
     directory: PathBuf,
     config: Config,
@@ -35,17 +35,17 @@ struct Pack {
 /// Configuration of a policy pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Config {
-    /// JSON text. The agent writes this text to a file.
+    /// JSON text, which the agent writes to a file.
     Text(String),
-    /// Path of a file in the source of the user.
+    /// Path of a file in the user's source.
     File(PathBuf),
 }
 
 impl RunPolicies {
     /// Returns the policy packs of an operation. `directory_of` returns the directory of an installed pack.
     ///
-    /// Removes the packs of the user from the environment, and adds them to the result. Otherwise, the CLI would append
-    /// these packs to the packs on its command line, and would fail because of missing configuration files.
+    /// Moves the user's packs from the environment to the result. Otherwise, the CLI would append these packs to the
+    /// packs on the command line, and would fail because these packs have no configuration files.
     pub fn new(
         kind: OperationKind,
         requested: &[proto::PolicyPack],
@@ -73,7 +73,7 @@ impl RunPolicies {
         Ok(RunPolicies(packs))
     }
 
-    /// Replaces the directories of the policy packs in a message of the CLI with the names of the packs.
+    /// Replaces the directories of policy packs in a CLI message with the pack names.
     pub fn name_packs(&self, message: String) -> String {
         let named = self.0.iter().filter(|pack| !pack.name.is_empty());
         named.fold(message, |message, pack| message.replace(&*pack.directory.to_string_lossy(), &pack.name))
@@ -110,7 +110,7 @@ fn config(pack: &proto::PolicyPack) -> Result<String, Refusal> {
     }
 }
 
-/// Returns the packs that the environment variables of the user select.
+/// Returns the packs that the user's environment variables select.
 fn packs_of_user(environment: &Environment) -> Result<Vec<Pack>, Refusal> {
     let list = |variable: &str| -> Vec<PathBuf> {
         environment.get(variable).map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()

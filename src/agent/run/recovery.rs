@@ -1,8 +1,8 @@
 //! Cleans up after interrupted runs:
 //! - Detects the pending creates of an interrupted run in the state, and removes them if a user confirms that the
 //!   resources do not exist.
-//! - Removes the lock of an interrupted run, or cancels its update in Pulumi Cloud, after all processes of the run have
-//!   exited. The lock remains during an interactive session in the pod.
+//! - Removes the lock of an interrupted run, or cancels the run's update in Pulumi Cloud, after all processes of the
+//!   run have exited. The lock remains during an interactive session in the pod.
 
 use std::fmt;
 use std::fs::File;
@@ -53,8 +53,8 @@ impl Run {
         Ok((!urns.is_empty()).then(|| OperationResult::pending_creates(urns)))
     }
 
-    /// Removes pending creates with an import of the state. `pulumi stack import` removes all pending operations. This
-    /// is safe, because the CLI only prints a warning for pending operations that are not creates.
+    /// Imports the state without the pending creates. `pulumi stack import` removes all pending operations. This is
+    /// safe, because the CLI only prints a warning for pending operations that are not creates.
     async fn clear_creates(&self) -> Result<Option<OperationResult>, RunError> {
         match self.export("clear pending creates").await? {
             Exported::NoStack => return Ok(None),
@@ -100,7 +100,7 @@ impl Run {
         Ok(Exported::Failed(Box::new(self.failed_call(&what, &ended))))
     }
 
-    /// Returns the result of an operation in which a CLI call has failed.
+    /// Returns the result of an operation that fails because a CLI call has failed.
     pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> OperationResult {
         let failure = classify(ended);
         let message = self.with_cause(&format!("{what}: {}", failure.message));
@@ -111,14 +111,14 @@ impl Run {
     }
 }
 
-/// Outcome of an export of the state.
+/// Outcome of a state export.
 pub(super) enum Exported {
     Written,
     NoStack,
     Failed(Box<OperationResult>),
 }
 
-/// Returns the cause of a failed CLI call.
+/// Returns the reason why a CLI call failed.
 pub(super) fn classify(ended: &Ended) -> failure::Failure {
     failure::classify(ended.exit, &ended.stdout.text(), &ended.stderr.text(), &RunSummary::default())
 }
@@ -197,27 +197,27 @@ impl Run {
     /// Returns the update of the stack that is in progress in Pulumi Cloud.
     async fn active_update(&self) -> Result<Option<ActiveUpdate>, ActiveUpdateError> {
         let stack = &self.stack;
-        // Reads the history last. The history identifies the update, and the time until the cancellation of this update
-        // should be short.
+        // Reads the history last, because the history identifies the update, and little time should pass before the
+        // agent cancels this update.
         let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
         let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
         let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
-        // If the user is missing, the update has started between the two calls.
+        // If the user is missing, the update started between the two calls.
         Ok(Some(update).filter(|update| update.author.is_some()))
     }
 
-    /// Removes a lock, or cancels an update in Pulumi Cloud, if its holder is an interrupted run that has ended.
-    /// Returns whether the agent has removed the lock or canceled the update.
+    /// Removes a lock, or cancels an update in Pulumi Cloud, if the holder is an interrupted run whose processes have
+    /// exited. Returns whether the agent has removed the lock or canceled the update.
     ///
-    /// The CLI removes all locks of the stack, or cancels the update that is in progress at this time. This is safe,
+    /// The CLI removes all locks of the stack, or cancels the update that is currently in progress. This is safe,
     /// because no other run can start while the lock or the update of the interrupted run exists.
     pub(super) async fn remove_stale_lock(&self, holder: &Holder) -> bool {
         let operation = &self.record.request().id;
         if !self.has_ended(holder) {
             return false;
         }
-        // Also keeps the lock if the search for sessions fails, because an interactive session may exist.
+        // Keeps the lock if the search for sessions fails, because an interactive session may exist.
         let session = interactive_session::find(&self.layout);
         if !matches!(session, Ok(None)) {
             tracing::warn!(
@@ -245,7 +245,7 @@ impl Run {
         }
     }
 
-    /// Returns whether the holder is an interrupted run that has ended.
+    /// Returns whether the holder is an interrupted run whose processes have exited.
     fn has_ended(&self, holder: &Holder) -> bool {
         let Some(reported) = &self.parameters.exited_processes else { return false };
         let known: Vec<_> = reported.iter().cloned().chain(self.own_exited_processes()).collect();

@@ -14,7 +14,8 @@ pub struct OperationRequest {
     pub limits: Limits,
     pub pending_creates: proto::PendingCreates,
     /// Exited CLI processes of interrupted runs. The agent can remove the locks of these processes. If the value is
-    /// `None`, the agent must not remove any lock, not even a lock of an exited process in its own pod.
+    /// `None`, the agent must not remove any lock, even if the lock belongs to an exited process in the agent's own
+    /// pod.
     pub exited_processes: Option<Vec<ExitedProcess>>,
     /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested
     /// stack name has no organization, the run adds the organization of this stack.
@@ -107,7 +108,7 @@ impl OperationRequest {
     }
 }
 
-/// Returns the kind of an operation. For a preview, `preview_of` is the operation whose changes the preview reports.
+/// Returns the operation kind. For a preview, `preview_of` is the operation whose changes the preview reports.
 fn kind(kind: i32, preview_of: i32) -> Result<OperationKind, Refusal> {
     use proto::{OperationKind as Kind, PreviewOf};
     let unsupported = || Refusal::Invalid(format!("unsupported operation kind {kind}"));

@@ -40,8 +40,9 @@ impl Run {
         Ok(Some(self.failed_call("failed to create the stack", &ended)))
     }
 
-    /// Encrypts the secret values of these keys. If the stack is missing, the function creates the stack first, because
-    /// the encryption requires the stack. If the encryption fails, the function returns the result of the operation.
+    /// Encrypts the secret configuration values of these keys. If the stack is missing, the function creates the stack
+    /// first, because the encryption requires the stack. If the encryption fails, the function returns the result of
+    /// the operation.
     pub(super) async fn encrypt(&self, keys: &[String]) -> Result<Option<OperationResult>, RunError> {
         for entry in self.config.iter().filter(|entry| entry.is_secret && keys.contains(&entry.key)) {
             let mut ended = self.encrypting_call(entry).await?;
@@ -78,9 +79,9 @@ fn is_stack_missing(ended: &Ended) -> bool {
     !ended.exit.success() && classify(ended).kind == FailureKind::StackMissing
 }
 
-/// Returns the stdin of the CLI call that encrypts a value. The CLI encrypts only strings, so other values are encoded
-/// as JSON, which programs parse. The function adds a line feed, because the CLI removes one line feed from the end of
-/// the input.
+/// Returns the stdin of the CLI call that encrypts a value. The CLI encrypts only strings, so the function encodes
+/// other values as JSON, which programs parse. The function adds a line feed, because the CLI removes a line feed from
+/// the end of the input.
 fn input(value: &Value) -> Zeroizing<Vec<u8>> {
     let mut text = match value {
         Value::String(text) => text.clone(),

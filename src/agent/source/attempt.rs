@@ -36,7 +36,7 @@ pub(super) enum AttemptError {
     /// The controller has requested another source, or the agent is shutting down.
     #[error("the source is no longer requested")]
     Stopped,
-    /// The agent could not restore the previous source, so the pod has no current source.
+    /// The pod has no current source, because the agent could not restore the previous source.
     #[error("failed to restore the previous source: {0}")]
     Lost(std::io::Error),
 }
@@ -50,7 +50,7 @@ pub(super) struct Delivery {
     pub plan: Option<InstallPlan>,
 }
 
-/// Removes a candidate from the state at the end of its installation, even after a panic.
+/// Removes a candidate from the state when its installation ends, even after a panic.
 struct End<'a> {
     source: &'a Source,
     candidate: &'a Arc<Candidate>,
@@ -141,7 +141,7 @@ impl Source {
                 )));
                 None
             }
-            // The caller of `PutSource` receives the error, and calls the method again.
+            // The caller of `PutSource` receives the error, and retries the call.
             AttemptError::Refused(refusal) if !candidate.has_replied() => {
                 candidate.reply(Err(refusal));
                 None
@@ -163,8 +163,8 @@ impl Source {
     async fn attempt(&self, candidate: &Candidate, delivery: &Delivery, failures: u32) -> Result<(), AttemptError> {
         self.wait_for_sessions(candidate, &candidate.cancel).await?;
         let before = self.lock().current_source.clone();
-        // After a failed attempt, the agent uses no copies of the previous dependencies. A program can damage its
-        // dependencies, and their copies can then be the cause of the failure.
+        // After a failed attempt, the agent does not copy the previous dependencies again. A program can damage its
+        // dependencies, and the copies of damaged dependencies may have caused the failure.
         let copies = failures == 0;
         let carried = self.carry(candidate, delivery, before.as_ref(), copies).await?;
         self.settings.keep(before.as_ref());
@@ -173,7 +173,7 @@ impl Source {
             .map_err(Refusal::system("failed to record that the source is being installed"))?;
         let needs_install = delivery.plan.is_some() && carried.is_none();
         let Err(error) = self.run_trial(candidate, delivery, &trial, needs_install).await else { return Ok(()) };
-        // The wait ends when the agent shuts down, because the shutdown must not wait for users.
+        // The wait ends when the agent shuts down, because the shutdown must not wait for interactive sessions.
         let _ = self.wait_for_sessions(candidate, &self.stop).await;
         if let Err(error) = swap::restore(&self.layout, before.as_ref(), &trial) {
             self.lock().current_source = None;
@@ -244,8 +244,8 @@ impl Source {
         }
         candidate.report("copying the dependencies of the previous source");
         let (tree, cancel) = (delivery.tree.clone(), candidate.cancel.clone());
-        // Scripts of a project can change the files of packages in place. If the inputs of the installation are
-        // unknown, the new source therefore gets copies instead of hard links.
+        // Project scripts can change package files in place. If the installation inputs are unknown, the new source
+        // therefore gets copies instead of hard links.
         let links = plan.reinstall_reason.is_none();
         let selects = if carry == Carry::CopyEnvironment { is_in_empty_environment } else { |_: &Path| true };
         let copied = tokio::task::spawn_blocking(move || {
@@ -293,7 +293,7 @@ impl Source {
         Ok(())
     }
 
-    /// Waits until the kubelet has mounted the Secrets and ConfigMaps of the environment, and then installs the
+    /// Waits until the kubelet has mounted the Secrets and ConfigMaps for the environment, and then installs the
     /// dependencies of the project or policy pack in `directory`.
     pub(super) async fn install(&self, candidate: &Candidate, directory: &Path) -> Result<(), AttemptError> {
         let Desired { environment, required_directories, .. } = &candidate.desired;
@@ -310,9 +310,8 @@ impl Source {
         Ok(())
     }
 
-    /// Syncs the caches of the package managers in the background. After a power loss, the agent installs the source
-    /// again. Package managers such as Go do not detect damaged files in their caches, so the caches must be synced,
-    /// too.
+    /// Syncs the package manager caches in the background. After a power loss, the agent installs the source again.
+    /// Package managers such as Go do not detect damaged files in their caches, so the agent must sync the caches, too.
     pub(super) fn sync_caches(&self) {
         let root = self.layout.root().to_owned();
         tokio::task::spawn_blocking(move || {
@@ -333,7 +332,8 @@ impl Source {
     }
 
     /// Returns the record of a completed installation. Returns `None` if the installation has changed its own inputs,
-    /// because these changes are not part of the next source. For example, `go mod tidy` changes `go.mod` and `go.sum`.
+    /// because the next source does not contain these changes. For example, `go mod tidy` changes `go.mod` and
+    /// `go.sum`.
     async fn installed(&self, plan: &InstallPlan, desired: &Desired) -> Result<Option<Installed>, Refusal> {
         if !plan.works_without_trees {
             return Ok(Some(plan.installed.clone()));

@@ -1,5 +1,5 @@
-//! Restores the dependencies of a source from the cache of the namespace, and stores them in the cache after an
-//! installation. If the cache fails, the agent installs the dependencies, so the failure never affects the source.
+//! Restores a source's dependencies from the namespace cache, and stores the dependencies in the cache after an
+//! installation. If the cache fails, the agent installs the dependencies, so a cache failure never affects the source.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Source {
         }
         let is_restored = restored.unwrap_or(false);
         if is_restored {
-            // Evicts files, because runs add files to Go's build cache even if the agent installs no dependencies.
+            // Evicts files even if the agent installs no dependencies, because runs add files to Go's build cache.
             report(in_background(move || report(evicting.evict())));
         }
         is_restored
@@ -51,7 +51,7 @@ impl Source {
     /// returns, the copy of the dependencies is complete, so a run can change the original files.
     pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, root: &Path) {
         if !plan.works_without_trees && carry::existing_directories(root, &plan.trees).is_empty() {
-            // The dependencies cannot be stored, because their directories are unknown.
+            // The agent cannot store the dependencies, because it does not know their directories.
             return;
         }
         let Some((cache, key, places)) = self.cached(candidate, plan, root, root) else { return };
@@ -65,8 +65,8 @@ impl Source {
         }
     }
 
-    /// Returns the cache, the key of the dependencies and their directories. Returns `None` if the workspace has no
-    /// cache, or if an input of the installation is unknown.
+    /// Returns the cache, the key of the dependencies and the dependency directories. Returns `None` if the workspace
+    /// has no cache, or if an installation input is unknown.
     fn cached(
         &self,
         candidate: &Candidate,
@@ -107,7 +107,7 @@ fn restore(cache: &DependencyCache, key: &str, places: &Places, staging: &Path) 
     restored
 }
 
-/// Copies the dependencies in the source to `snapshot`. The files of packages are hard links: see [`carry`].
+/// Copies the dependencies in the source to `snapshot`. Package files are hard links: see [`carry`].
 fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     std::fs::create_dir(snapshot)?;
     let trees = carry::existing_directories(&places.source, &places.trees);
@@ -122,7 +122,7 @@ fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
 /// Runs `work` in a thread with the lowest priority, so that the thread does not slow down runs.
 fn in_background(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let work = move || {
-        // Sets the priority of this thread only. After an error, the thread has the normal priority.
+        // Sets the priority of this thread only. If the call fails, the thread keeps the normal priority.
         let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
         work();
     };
@@ -135,7 +135,7 @@ fn report(evicted: Result<(), impl std::fmt::Display>) {
     }
 }
 
-/// Stores the dependencies in the cache, and removes their copy.
+/// Stores the copied dependencies in the cache, and removes the copy.
 fn store(cache: &DependencyCache, key: &str, places: &Places, snapshot: &Path) {
     match cache.store(key, places) {
         Ok(true) => tracing::info!("stored the dependencies in the cache"),

@@ -1,5 +1,5 @@
-//! Sources that are already in the pod: a directory of the image, or files that init containers write to the path of
-//! the project. The agent neither receives nor replaces such a source, and installs the dependencies in its directory.
+//! Sources that are already in the pod: an image directory, or files that init containers write to the project path.
+//! The agent neither receives nor replaces such a source, and installs the dependencies in its directory.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::artifact::{Directory, InPod};
 use crate::pulumi::project::{Project, ProjectError};
 
 impl Source {
-    /// Makes the files in the pod the current source. Runs can use this source after the installation of its
+    /// Makes the files in the pod the current source. Runs can use this source after the agent has installed its
     /// dependencies.
     pub(super) fn adopt(
         self: &Arc<Self>,
@@ -59,7 +59,8 @@ impl Source {
         Ok(())
     }
 
-    /// Returns an error if the current source is part of the pod. A different source then requires another pod.
+    /// Returns an error if the current source is part of the pod. In this case, a different source requires another
+    /// pod.
     pub(super) fn refuse_replacing_pod_source(&self) -> Result<(), Refusal> {
         let current_source = self.lock().current_source.as_ref().map(|current_source| current_source.digest.clone());
         match current_source.and_then(|digest| InPod::of(&digest.parse().ok()?)) {
@@ -72,7 +73,7 @@ impl Source {
     }
 }
 
-/// Creates a symbolic link from the path of the project to a directory of the image.
+/// Creates a symbolic link from the project path to an image directory.
 fn link_image_directory(layout: &Layout, directory: &Directory) -> Result<Project, Refusal> {
     let place = directory.under(Path::new("/"));
     let project = Project::read(&place).map_err(|error| match error {

@@ -3,7 +3,7 @@
 //!
 //! [`in_pod`] handles a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
 //! archive, and [`attempt`] installs the unpacked tree. [`swap`] contains the steps of the replacement, and records
-//! them on disk. A source whose installation has not ended is a candidate: see [`state`].
+//! them on disk. A source whose installation is not complete is a candidate: see [`state`].
 //!
 //! [`policy_packs`] installs policy packs next to the source. [`dependencies`] uses the dependency cache.
 
@@ -41,11 +41,11 @@ use state::{Candidate, Desired, State};
 pub use swap::CurrentSource;
 use swap::Record;
 
-/// Timeout of the sync of a persistent volume during the shutdown of the agent.
+/// Timeout for the sync of a persistent volume during the agent's shutdown.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Source {
-    /// Loads the current source of a previous agent, and reverts an incomplete replacement.
+    /// Loads the current source that a previous agent has recorded, and reverts an incomplete replacement.
     pub fn open(
         layout: Layout,
         workspace_lock: WorkspaceLock,
@@ -86,8 +86,8 @@ impl Source {
         Source { cache, ..self }
     }
 
-    /// Disables the installation of dependencies for the `fetch` role. The agent installs the dependencies after its
-    /// start.
+    /// Disables the installation of dependencies for the `fetch` role. The agent installs the dependencies after it
+    /// starts.
     pub fn without_installing(self) -> Self {
         Source { installs: false, ..self }
     }
@@ -104,8 +104,8 @@ impl Source {
         project.map(|project| project.name).unwrap_or_default()
     }
 
-    /// Returns whether a current source exists and the agent is not installing a candidate. The dependencies of this
-    /// source may still be missing.
+    /// Returns whether a current source exists and the agent is not installing a candidate. The current source's
+    /// dependencies may still be missing.
     pub fn is_settled(&self) -> bool {
         let state = self.lock();
         state.current_source.is_some() && state.candidate.is_none()
@@ -188,7 +188,7 @@ impl Source {
         let project = receive::unpack(&archive, &tree, desired).await?;
         let plan = self.plan(&tree, desired, project).await?;
         if plan.is_none() {
-            // The agent needs the archive only to repeat an installation.
+            // Removes the archive, because the agent needs the archive only to repeat an installation.
             durable::remove(&archive).map_err(Refusal::system("failed to remove the archive"))?;
         }
         Ok(Delivery { directory: staging.keep(), archive, tree, plan })
@@ -254,9 +254,9 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     })
 }
 
-/// If the agent of the previous pod has synced the source on a persistent volume, the function records that the source
-/// belongs to the current boot of the node. Returns `None` if the record cannot be written: with the old record, the
-/// next agent would use a damaged source after a power loss.
+/// If the previous pod's agent has synced the source on a persistent volume, the function records the node's current
+/// boot ID for the source. Returns `None` if the function cannot write the record. With the old record, the next agent
+/// would use a damaged source after a power loss.
 fn adopt_synced(layout: &Layout, current_source: CurrentSource, boot_id: &str) -> Option<CurrentSource> {
     if !current_source.is_synced {
         return Some(current_source);

@@ -1,7 +1,7 @@
-//! Policy packs of the workspace. Each pack has a directory whose name depends on the digest of the archive and on the
+//! Policy packs of the workspace. Each pack has a directory, whose name depends on the archive digest and on the
 //! directory in the archive. The agent therefore never replaces a pack, but installs each new pack next to the existing
-//! packs. The agent removes packs that the workspace no longer requires. An installed pack remains after a restart of
-//! the container.
+//! packs. The agent removes packs that the workspace no longer requires. An installed pack survives a container
+//! restart.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ use crate::rpc::proto;
 const MAX_PACKS: usize = 20;
 /// Name of the directory with the unpacked archive.
 const TREE: &str = "tree";
-/// Name of the file with the record of a completed installation.
+/// Name of the file that records a completed installation.
 const RECORD: &str = "installed.json";
-/// Characters that the CLI interprets in its list of directories of policy packs.
+/// Characters that the CLI interprets in its list of policy pack directories.
 const SEPARATORS: [char; 2] = [',', '"'];
-/// Error of CLI versions that cannot install the dependencies of policy packs.
+/// Error that the CLI prints if its version cannot install policy pack dependencies.
 const NO_PROJECT: &str = "no Pulumi.yaml project file found";
 /// Advice that follows the error [`NO_PROJECT`].
 const CLI_ADVICE: &str = "Pulumi CLI 3.121.0 or later is required to install the dependencies of a policy pack";
@@ -42,7 +42,7 @@ struct Record {
     digest: String,
     /// Directory of the pack in the archive.
     directory: String,
-    /// Boot ID of the node at the time of the installation. The agent does not use the pack after a reboot, because a
+    /// Boot ID of the node when the agent installed the pack. The agent does not use the pack after a reboot, because a
     /// power loss may have damaged the pack.
     boot_id: String,
 }
@@ -54,8 +54,8 @@ struct Delivery {
     tree: PathBuf,
 }
 
-/// Ends the installation of a pack, even after a panic. If the pack is not installed, the agent removes the pack from
-/// the state, and the controller sends the pack again.
+/// Guard that completes the installation of a pack, even after a panic. If the pack is not installed, the agent removes
+/// the pack from the state, and the controller sends the pack again.
 struct End<'a> {
     source: &'a Source,
     name: &'a str,
@@ -157,7 +157,7 @@ impl Source {
     }
 
     /// Removes the packs that the workspace does not require. During an operation, the function removes no packs,
-    /// because the operation may use the packs.
+    /// because the operation may be using them.
     async fn remove_other_packs(&self, required: &BTreeSet<String>) -> Result<(), Refusal> {
         let others: Vec<(String, Option<Arc<Candidate>>)> = {
             let packs = self.policy_packs();
@@ -264,8 +264,8 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the plan of the installation of a pack. Returns `None` if the workspace has no cache. Also returns
-    /// `None` if the project file of the pack is invalid, because the CLI reports this error.
+    /// Returns the installation plan of a pack. Returns `None` if the workspace has no cache. Also returns `None` if
+    /// the project file of the pack is invalid, because the CLI reports this error.
     async fn plan_policy_pack(&self, candidate: &Candidate, tree: &Path) -> Option<InstallPlan> {
         self.cache.as_ref()?;
         let directory = candidate.desired.directory.clone();
@@ -294,14 +294,14 @@ pub(super) fn recover(layout: &Layout, boot_id: &str) -> PolicyPacks {
     packs
 }
 
-/// Returns the names of the directories of the packs that a run enforces.
+/// Returns the directory names of the packs that a run enforces.
 fn enforced_by(request: &proto::RunRequest) -> BTreeSet<String> {
     let evaluates = matches!(request.kind(), proto::OperationKind::Up | proto::OperationKind::Preview);
     let packs = request.settings.iter().filter(|_| evaluates).flat_map(|settings| &settings.policy_packs);
     packs.filter_map(|pack| pack.artifact.as_ref()).map(directory_name).collect()
 }
 
-/// Returns the names of the directories of all packs that the workspace requires.
+/// Returns the directory names of all packs that the workspace requires.
 fn required(header: &proto::SourceHeader) -> Result<BTreeSet<String>, Refusal> {
     let required: BTreeSet<String> = header.policy_packs.iter().chain(&header.artifact).map(directory_name).collect();
     match required.len() <= MAX_PACKS {
@@ -310,7 +310,7 @@ fn required(header: &proto::SourceHeader) -> Result<BTreeSet<String>, Refusal> {
     }
 }
 
-/// Returns an error if the pack has no archive, or if the CLI cannot parse the path of its directory.
+/// Returns an error if the pack has no archive, or if the CLI cannot parse the pack's directory path.
 fn check(desired: &Desired) -> Result<(), Refusal> {
     if InPod::of(&desired.digest).is_some() {
         return Err(Refusal::Invalid("a policy pack must have an archive".to_owned()));
@@ -322,7 +322,7 @@ fn check(desired: &Desired) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the name of the directory of a pack.
+/// Returns the directory name of a pack.
 fn directory_name(artifact: &proto::Artifact) -> String {
     let hash = hex::encode(Sha256::digest(format!("{}\n{}", artifact.digest, artifact.directory)));
     hash.get(..32).unwrap_or_default().to_owned()
@@ -355,7 +355,7 @@ fn remove_blocking(directory: &Path) {
     }
 }
 
-/// Adds advice to the error of a CLI version that cannot install policy packs.
+/// Adds advice to the error that an unsuitable CLI version prints when it installs a policy pack.
 fn with_advice(error: String) -> String {
     if error.contains(NO_PROJECT) { format!("{error}\n({CLI_ADVICE})") } else { error }
 }

@@ -18,12 +18,12 @@ use crate::rpc::proto::{PutSourceRequest, SourceHeader};
 
 /// Maximum size of a chunk in bytes.
 const MAX_CHUNK: usize = 256 * 1024;
-/// Timeout of the next message of a call.
+/// Timeout for the next message of a call.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of file names in an error.
+/// Maximum number of file names in an error message.
 const MAX_LISTED: usize = 20;
 
-/// Stream of the messages of a call.
+/// Message stream of a call.
 pub trait Parts: Send {
     fn next(&mut self) -> impl Future<Output = Result<Option<PutSourceRequest>, Status>> + Send;
 }
@@ -183,7 +183,7 @@ fn refusal(error: UnpackError) -> Refusal {
     }
 }
 
-/// Returns a list of the file names in a directory for a message.
+/// Lists the file names in a directory, for an error message.
 fn list(directory: &Path) -> String {
     let Ok(entries) = std::fs::read_dir(directory) else { return "unreadable".to_owned() };
     let mut names: Vec<String> =

@@ -1,5 +1,5 @@
-//! State of the current source and of the candidate, including the progress and the cancellation of the candidate. A
-//! candidate is a requested source that the agent has not completely installed yet.
+//! State of the current source and of the candidate, including the candidate's progress and cancellation. A candidate
+//! is a requested source that the agent has not completely installed yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +26,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Polling interval during an installation.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum time that a new source waits for the end of a canceled candidate. The end can take a long time: after a
-/// failed trial, the candidate waits for the end of all interactive sessions before it restores the previous source.
+/// Maximum time that a new source waits for a canceled candidate. The candidate can take long to stop, because it waits
+/// until all interactive sessions have ended before it restores the previous source after a failed trial.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installs sources.
@@ -37,7 +37,7 @@ pub struct Source {
     pub(super) settings: Arc<Settings>,
     pub(super) boot_id: String,
     pub(super) state: Mutex<State>,
-    /// Policy packs that the agent has received. The keys are the names of their directories.
+    /// Policy packs that the agent has received. The map keys are the directory names of the packs.
     pub(super) policy_packs: Mutex<PolicyPacks>,
     /// Lock that serializes the calls that deliver policy packs, because each call needs space for an archive.
     pub(super) policy_delivery: tokio::sync::Mutex<()>,
@@ -46,7 +46,7 @@ pub struct Source {
     /// Tasks that install sources.
     pub tasks: TaskTracker,
     pub version: CliVersion,
-    /// Dependency cache of the namespace, or `None` if the pod mounts no volume with a cache.
+    /// Dependency cache of the namespace, or `None` if the pod mounts no cache volume.
     pub(super) cache: Option<DependencyCache>,
     /// Whether the agent installs dependencies. The `fetch` init container installs no dependencies, because it has no
     /// CLI.
@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) candidate: Option<Arc<Candidate>>,
 }
 
-/// Policy packs, with the names of their directories as keys.
+/// Policy packs, with their directory names as keys.
 pub(super) type PolicyPacks = BTreeMap<String, PolicyPack>;
 
 /// A policy pack that the agent has received.
@@ -87,7 +87,7 @@ pub(super) struct Desired {
     pub(super) directory: Directory,
     /// Size of the archive in bytes.
     pub(super) size: u64,
-    /// Limits for the transfer and the unpacking of the archive.
+    /// Limits for the archive and its unpacked content.
     pub(super) limits: Limits,
     /// Environment for the installation of dependencies.
     pub(super) environment: Vec<proto::EnvironmentVariable>,
@@ -138,8 +138,8 @@ fn invalid(error: &dyn std::error::Error) -> Refusal {
     Refusal::Invalid(error.to_string())
 }
 
-/// Sender of the reply to the caller that delivered the source. The agent replies only once: when the source is
-/// installed, when the agent rejects the source, or before a long step.
+/// Sender for the reply to the caller that delivered the source. The agent replies only once: when it has installed the
+/// source, when it rejects the source, or before a long step.
 type Reply = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
@@ -158,7 +158,7 @@ struct Progress {
 }
 
 impl Candidate {
-    /// Creates a candidate, and the receiver of the reply.
+    /// Creates a candidate and the receiver for its reply.
     pub fn new(desired: Desired, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (reply, answered) = oneshot::channel();
         let doing = "replacing the previous source".to_owned();

@@ -23,12 +23,12 @@ pub struct CurrentSource {
     pub directory: String,
     /// Random ID of the unpacked tree. Two trees from the same archive have different IDs.
     pub tree: String,
-    /// Boot ID of the node at the time of the installation. The agent does not use the source after a reboot, because a
-    /// power loss may have damaged the source.
+    /// Boot ID of the node when the agent installed the source. The agent does not use the source after a reboot,
+    /// because a power loss may have damaged the source.
     #[serde(default)]
     pub boot_id: String,
-    /// Whether the agent has synced the source to the disk before its exit. Another node can then use the source on a
-    /// persistent volume.
+    /// Whether the agent synced the source to the disk before the agent exited. Another node can then use the source on
+    /// a persistent volume.
     #[serde(default)]
     pub is_synced: bool,
     /// Whether dependencies are still missing. Runs wait for the installation of the dependencies.
@@ -43,8 +43,8 @@ pub struct CurrentSource {
 /// A source that replaces the previous source for a trial. If the trial fails, the agent restores the previous source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Inode of the directory of the new source. After each step, the inode distinguishes the new source from the
-    /// previous source.
+    /// Inode of the new source's directory. After each step, the inode distinguishes the new source from the previous
+    /// source.
     pub inode: u64,
     /// Path relative to the share volume. Before the trial, this path contains the new source. During the trial, this
     /// path contains the previous source.
@@ -53,7 +53,7 @@ pub struct Trial {
     pub carried: Vec<PathBuf>,
 }
 
-/// State of the source on disk, which remains after a restart of the agent.
+/// Source state on disk, which survives an agent restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Last source that the agent has installed without an error. During a trial, the source on disk is newer.
@@ -98,15 +98,15 @@ pub(super) fn install_tree(layout: &Layout, trial: &Trial, directory: &Directory
     link_project(layout, directory)
 }
 
-/// Makes the source of the trial the current source. The previous source is kept until the next replacement.
+/// Makes the source of the trial the current source. The agent keeps the previous source until the next replacement.
 pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
     Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
     keep_previous(layout, &layout.root().join(&trial.staged));
     Ok(())
 }
 
-/// Restores the previous source with all its directories. The function can be called after any step of the trial, and a
-/// second call has no effect.
+/// Restores the previous source with all its directories. The caller can call this function after any step of the
+/// trial. A second call has no effect.
 pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
     let (source, staged) = (layout.source(), layout.root().join(&trial.staged));
     let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
@@ -119,7 +119,7 @@ pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &T
     carry::move_all(&staged, &source, &trial.carried)?;
     match before.map(|before| before.directory.parse::<Directory>()) {
         Some(Ok(directory)) => link_project(layout, &directory)?,
-        // Before the installation of the first source, the working directory of the container is a link to an empty
+        // Before the agent installs the first source, the container's working directory is a link to an empty
         // directory.
         _ if source.is_dir() => link_project(layout, &Directory::root())?,
         _ => durable::remove(&layout.workspace())?,
@@ -141,12 +141,13 @@ fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Creates the symbolic link to the project. The link is relative, so that it is valid at any mount path of the volume.
+/// Creates the symbolic link to the project. The link is relative, so that the link is valid for any mount path of the
+/// volume.
 fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     let staged = layout.staging().join("workspace");
     durable::remove(&staged)?;
     std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &staged)?;
-    // If the working directory of the container is missing, the container runtime creates a directory at this path.
+    // If the container's working directory is missing, the container runtime creates a directory at this path.
     if layout.workspace().symlink_metadata().is_ok_and(|found| found.is_dir()) {
         std::fs::remove_dir(layout.workspace())?;
     }
@@ -154,9 +155,9 @@ fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree as the previous source until the next replacement. The tree that was the previous source
-/// until now moves to `tree`, from where the caller removes this tree. The function only logs errors, because an error
-/// does not affect the new source.
+/// Keeps the replaced tree as the previous source until the next replacement. The function moves the older previous
+/// source to `tree`, which the caller then removes. The function only logs errors, because an error does not affect the
+/// new source.
 fn keep_previous(layout: &Layout, tree: &Path) {
     if !tree.exists() {
         return;

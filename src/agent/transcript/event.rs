@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::agent::redactor::Redactor;
 use crate::pulumi::console;
 
-/// Maximum size of an event in bytes. A marker replaces larger events, for example the event of a resource with a large
+/// Maximum size of an event in bytes. A marker replaces a larger event, for example an event that contains a large
 /// file.
 const MAX_EVENT: usize = 256 * 1024;
 
@@ -47,7 +47,7 @@ fn object(fields: Map<String, Value>, redactor: &Redactor) -> Map<String, Value>
     fields.into_iter().map(|(key, field)| (redactor.redact(&key), value(field, redactor))).collect()
 }
 
-/// Redacts a text without its colors, because color tags can split a secret.
+/// Removes the color tags from a string and redacts the string, because color tags can split a secret.
 fn redacted_text(text: &str, redactor: &Redactor) -> String {
     let plain =
         if text.contains(['\u{1b}', '<']) { Cow::Owned(console::without_colors(text)) } else { Cow::Borrowed(text) };

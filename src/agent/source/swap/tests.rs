@@ -53,8 +53,8 @@ fn the_previous_source_is_restored_after_a_crash_at_any_step() {
     for steps in 0..=5 {
         let (place, before) = Place::new(false);
         place.step(before.as_ref(), steps);
-        // Restores the source twice. During the first restoration, the agent can be killed, or can fail to update the
-        // record because of a full disk.
+        // Restores the source twice. During the first restoration, the agent may be killed, or may fail to update the
+        // record because the disk is full.
         for _ in 0..2 {
             let record = Record::read(&place.layout);
             assert_eq!(record.current_source, before, "{steps} steps");
@@ -109,7 +109,7 @@ fn a_directory_created_by_the_container_runtime_is_replaced() {
 #[test]
 fn a_trial_that_cannot_be_recorded_changes_nothing() {
     let (place, before) = Place::new(false);
-    // A file cannot replace a directory. A directory at the path of the record therefore simulates a full disk.
+    // A file cannot replace a directory. A directory at the record path therefore simulates a full disk.
     fs::remove_file(place.layout.source_record()).unwrap();
     fs::create_dir_all(place.layout.source_record().join("inner")).unwrap();
     record_trial(&place.layout, before.as_ref(), &place.tree, place.carried()).unwrap_err();
