@@ -1,11 +1,11 @@
 //! Detects changes to mounted files, such as TLS certificates, known hosts, and the keys of Secrets and ConfigMaps.
 //!
-//! The kubelet replaces the files of a volume with a rename in the directory of the volume, so a watch of this
-//! directory detects each change. A network file system does not report changes by other hosts, so a cached value
-//! expires after [`MAX_AGE`].
+//! The kubelet replaces the files of a volume with a rename in the volume's directory, so a watch on this directory
+//! detects each change. A network file system does not report changes by other hosts, so a cached value expires after
+//! [`MAX_AGE`].
 //!
 //! On each node, all pods of the same user share a small number of inotify instances. If no instance or no watch is
-//! available, the process reads the files at each use instead of caching their content.
+//! available, the process reads the files on each use instead of caching their content.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub struct FileWatch(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Watcher of the directories, or `None` if no inotify instance is available.
+    /// Directory watcher, or `None` if no inotify instance is available.
     watcher: Option<Mutex<RecommendedWatcher>>,
     /// Number of detected changes in all directories.
     changes: Arc<AtomicU64>,
@@ -54,8 +54,8 @@ impl FileWatch {
     }
 
     /// Watches these directories, and returns the version of their files. The caller must call this function before it
-    /// reads the files, and can use their content until the version changes. Returns `None` if a directory cannot be
-    /// watched.
+    /// reads the files. The caller can then use the content until the version changes. Returns `None` if a directory
+    /// cannot be watched.
     pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
         let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in directories {
@@ -83,7 +83,7 @@ fn may_be_change(event: &notify::Result<Event>) -> bool {
     event.as_ref().map_or(true, |event| event.need_rescan() || !matches!(event.kind, EventKind::Access(_)))
 }
 
-/// Cache of a value that depends on mounted files.
+/// Cache for a value that depends on mounted files.
 #[derive(Debug)]
 pub struct Cached<V>(Mutex<Option<Entry<V>>>);
 
@@ -101,7 +101,7 @@ impl<V> Default for Cached<V> {
 }
 
 impl<V: Clone> Cached<V> {
-    /// Returns the cached value if it belongs to this version of the files and is not older than [`MAX_AGE`].
+    /// Returns the cached value if the value belongs to this version of the files and is not older than [`MAX_AGE`].
     pub fn find(&self, version: Option<Version>) -> Option<V> {
         let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = |entry: &&Entry<V>| Some(entry.version) == version && entry.since.elapsed() < MAX_AGE;

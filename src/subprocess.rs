@@ -5,7 +5,7 @@
 //! only file descriptors. The parent writes the limits and the input to the stdin of the child. The child applies the
 //! limits to itself ([`confined_input`]), reads the input, and writes its response to stdout. The parent limits the
 //! size of the response. If the child exceeds the wall-clock time or the caller drops the future, the parent kills the
-//! child. A child that exceeds a limit does not affect the parent, and [`Failure`] contains the limit.
+//! child. A child that exceeds a limit does not affect the parent. The returned [`Failure`] contains the limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -23,22 +23,23 @@ use tokio::process::{Child, Command};
 const OWN_BINARY: &str = "/proc/self/exe";
 /// Maximum size of the stored stderr output of the child, in bytes.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
-/// Timeout of the wait for the exit of a killed child.
+/// Maximum time that the parent waits for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of the header with the limits, in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
 /// OOM score adjustment of the child. With this value, the kernel kills the child before the parent.
 const OOM_SCORE_ADJUSTMENT: &str = "1000";
 
-/// Resource limits of a child process. The parent enforces `wall` and `response`. The kernel enforces all other limits.
+/// Resource limits for a child process. The parent enforces `wall` and `response`. The kernel enforces all other
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Maximum private writable memory in bytes, which includes the heap and the stacks of threads. The limit does not
+    /// Maximum private writable memory in bytes, which includes the heap and the thread stacks. The limit does not
     /// include files that are mapped for reading.
     pub memory: u64,
     /// Maximum address space in bytes, which includes the memory, the binary and mapped files.
     pub address_space: u64,
-    /// Maximum stack size of the main thread in bytes.
+    /// Maximum size of the main thread's stack in bytes.
     pub stack: u64,
     /// Maximum CPU time in whole seconds.
     pub cpu: Duration,
@@ -88,8 +89,8 @@ pub enum Failure {
     Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
-    /// SIGKILL ended the child, but the parent did not send the signal, and the child did not exceed a limit. The most
-    /// likely sender is the kernel, because the container or the node was out of memory.
+    /// SIGKILL ended the child, but the parent did not send the signal, and the child did not exceed a limit. The
+    /// kernel probably sent the signal, because the container or the node was out of memory.
     #[error("the process was killed, probably because the controller's container or its node ran out of memory")]
     Killed,
     #[error("failed to start the process: {0}")]
@@ -99,8 +100,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the input caused the failure. In this case, a retry with the same input would fail in the same
-    /// way.
+    /// Returns whether the input caused the failure. If so, a retry with the same input would fail in the same way.
     pub fn is_caused_by_input(&self) -> bool {
         matches!(
             self,
@@ -115,8 +115,8 @@ impl Subprocess {
         Self { program: OWN_BINARY.into() }
     }
 
-    /// Creates an instance that starts another binary as the child. Tests need this function, because a test binary
-    /// does not implement the roles.
+    /// Creates an instance that starts another binary as the child. Tests use this function, because a test binary does
+    /// not implement the roles.
     pub fn of(program: PathBuf) -> Self {
         Self { program }
     }
@@ -154,7 +154,7 @@ impl Subprocess {
     fn start(&self, role: &str) -> io::Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg(role).env_clear().current_dir("/");
-        // The child has its own process group, so it does not receive signals for the process group of the parent.
+        // The child has its own process group, so signals to the parent's process group do not reach the child.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn()
@@ -203,8 +203,8 @@ async fn read(from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Opti
     Ok((read.len() <= max_bytes).then_some(read))
 }
 
-/// Returns the first `max_bytes` bytes. The function also reads the rest, but discards it, because a full pipe would
-/// block the writer.
+/// Returns the first `max_bytes` bytes. The function reads and discards the rest, because a full pipe would block the
+/// writer.
 async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     let mut buffer = [0; 1024];
@@ -227,7 +227,7 @@ async fn end(child: &mut Child, role: &str) {
     }
 }
 
-/// Returns the cause of an unsuccessful exit.
+/// Returns the reason why the child exited unsuccessfully.
 fn failure(status: ExitStatus, error_output: &str, limits: &Limits) -> Failure {
     let signal = status.signal().and_then(Signal::from_named_raw);
     // The Rust runtime prints these messages before it aborts the process.
@@ -261,8 +261,8 @@ fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// Applies the limits from the parent to this process, and returns a reader of the input, which is the rest of stdin.
-/// The caller must call this function while the process has only one thread.
+/// Applies the parent's limits to this process, and returns a reader for the input, which is the rest of stdin. The
+/// caller must call this function while the process has only one thread.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Replaces the files of a volume in the same way as the kubelet, which renames the link `..data`.
+/// Replaces the files of a volume as the kubelet does, which renames the link `..data`.
 fn put(volume: &Path, version: &str) {
     std::fs::create_dir(volume.join(version)).unwrap();
     std::fs::write(volume.join(version).join("key"), version).unwrap();

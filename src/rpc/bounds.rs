@@ -1,5 +1,5 @@
-//! Limits for the replies of agents. The program of a tenant can impersonate an agent. Before other code reads a reply,
-//! this module therefore truncates the fields that the controller keeps in memory, or writes to a status or a message.
+//! Limits for agent replies. A tenant's program can impersonate an agent. Before other code reads a reply, this module
+//! therefore truncates the fields that the controller keeps in memory or writes to a status or a message.
 
 use url::Url;
 
@@ -9,7 +9,7 @@ use crate::rpc::proto::{
     Artifact, AttachReply, DrainReply, Outcome, PlannedStep, Progress, Result, RunReply, StatusReply,
 };
 
-/// Maximum length of an identifier, a version or the name of an engine operation, in bytes.
+/// Maximum length of an identifier, a version or an engine operation name, in bytes.
 const MAX_WORD: usize = 128;
 /// Maximum length of a directory, a URN or a command, in bytes.
 const MAX_LINE: usize = 4 * 1024;
@@ -19,7 +19,7 @@ const MAX_TEXT: usize = 8 * 1024;
 const MAX_OUTPUT: usize = 64 * 1024;
 /// Maximum length of a URL in bytes.
 const MAX_LINK: usize = 2 * 1024;
-/// Maximum number of different engine operations in the changes of a result. The engine has about twenty operations.
+/// Maximum number of different engine operations in a result's change counts. The engine has about twenty operations.
 const MAX_OPERATIONS: usize = 32;
 /// Maximum number of pending creates in a result, which is also the maximum number of lock holders.
 const MAX_LISTED: usize = 50;
@@ -35,18 +35,18 @@ const MAX_PATHS: usize = 20;
 const MAX_PATH: usize = 256;
 /// Maximum number of policy packs in a status reply.
 const MAX_POLICY_PACKS: usize = 40;
-/// Maximum length of the progress text and of the error text of a policy pack, in bytes.
+/// Maximum length of a policy pack's progress message, and of its error message, in bytes.
 const MAX_PACK_TEXT: usize = 2 * 1024;
 /// Maximum number of policy violations in a result.
 const MAX_VIOLATIONS: usize = 50;
-/// Maximum length of the message of a policy violation in bytes.
+/// Maximum length of a policy violation message in bytes.
 const MAX_VIOLATION: usize = 1024;
 /// Latest valid time in milliseconds since the Unix epoch, which is the start of the year 2100. The Kubernetes API
 /// rejects times in the distant future.
 const LATEST: i64 = 4_102_444_800_000;
 
-/// Truncates a status reply. The function removes the hashes of directories that are not in `requested`, which contains
-/// the directories in the request.
+/// Truncates a status reply. The function removes the hashes of directories that are not in `requested`, the list of
+/// requested directories.
 pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
     for word in [
         &mut reply.agent_version,
@@ -207,7 +207,7 @@ fn truncate_artifact(artifact: &mut Artifact) {
     cut(&mut artifact.directory, MAX_LINE);
 }
 
-/// Returns whether `word` can be the name of an engine operation, such as `create-replacement`.
+/// Returns whether `word` can be an engine operation name, such as `create-replacement`.
 fn is_operation(word: &str) -> bool {
     (1..=MAX_WORD).contains(&word.len()) && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
@@ -225,11 +225,11 @@ fn clear_invalid_time(milliseconds: &mut i64) {
     }
 }
 
-/// Truncates a text and replaces its control characters, because control characters can forge log lines.
+/// Truncates a string and replaces its control characters, because control characters can forge log lines.
 pub(super) fn cut(text: &mut String, max_length: usize) {
     if text.len() > max_length {
         text.truncate(text.floor_char_boundary(max_length));
-        // Frees unused memory, because the received text can be much longer.
+        // Frees unused memory, because the received string can be much longer.
         text.shrink_to_fit();
     }
     if text.contains(|c: char| c.is_control() && c != '\n') {
@@ -237,7 +237,7 @@ pub(super) fn cut(text: &mut String, max_length: usize) {
     }
 }
 
-/// Truncates a text and replaces its control characters and line breaks.
+/// Truncates a string and replaces its control characters and line breaks.
 fn cut_line(text: &mut String, max_length: usize) {
     cut(text, max_length);
     if text.contains('\n') {
@@ -252,13 +252,13 @@ mod tests {
     use super::*;
     use crate::rpc::proto;
 
-    /// Returns a text that exceeds all limits, and contains characters that must not appear in logs.
+    /// Returns a string that exceeds all limits and contains characters that must not appear in logs.
     fn long() -> String {
         "\u{1b}ä".repeat(100_000)
     }
 
-    /// Returns a text that exceeds the length limit of a line. A list of such texts needs much less memory than a list
-    /// of texts from [`long`].
+    /// Returns a string that exceeds the maximum line length. A list of such strings needs much less memory than a list
+    /// of strings from [`long`].
     fn long_line() -> String {
         "\u{1b}ä".repeat(2_000)
     }

@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Maximum rate at which the controller reads from all agents of a namespace, in bytes per second.
+/// Maximum rate at which the controller reads from all agents in a namespace, in bytes per second.
 const NAMESPACE_RATE: u32 = 1024 * 1024;
-/// Maximum burst of a namespace in bytes. This burst is sufficient for two results of maximum size.
+/// Maximum burst per namespace in bytes. This burst is sufficient for two results of maximum size.
 const NAMESPACE_BURST: u32 = 8 * 1024 * 1024;
 /// Maximum number of bytes that a connection reads before it yields to other tasks. Without this limit, a connection
 /// that always has data could occupy a thread for a long time.
@@ -70,7 +70,7 @@ impl ByteRate {
 
 type SharedRate = Arc<Mutex<ByteRate>>;
 
-/// Rate limits of all namespaces. All connections to the agents of a namespace share one limit. Cloning is cheap.
+/// Rate limits of all namespaces. All connections to the agents in a namespace share one limit. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceRates(Arc<Mutex<HashMap<String, SharedRate>>>);
 
@@ -87,7 +87,7 @@ impl NamespaceRates {
         if let Some(rate) = rates.get(namespace) {
             return rate.clone();
         }
-        // A full bucket without a connection can be removed, because it equals a new bucket.
+        // Removes full buckets without a connection, because a full bucket equals a new bucket.
         let is_full = |rate: &SharedRate| rate.lock().unwrap_or_else(PoisonError::into_inner).is_full(now);
         rates.retain(|_, rate| Arc::strong_count(rate) > 1 || !is_full(rate));
         let new = || Arc::new(Mutex::new(ByteRate::new(NAMESPACE_RATE, NAMESPACE_BURST, now)));
@@ -95,8 +95,8 @@ impl NamespaceRates {
     }
 }
 
-/// Connection with a rate limit for reads. The limit is below TLS, so it also covers empty TLS records and HTTP/2
-/// frames without content.
+/// Connection with a rate limit for reads. The limit applies below the TLS layer, so the limit also covers empty TLS
+/// records and HTTP/2 frames without content.
 pub(super) type LimitedStream = Join<LimitedReader, OwnedWriteHalf>;
 
 /// Read half of a connection.

@@ -27,33 +27,34 @@ use crate::rpc::proto;
 use crate::rpc::proto::agent_client::AgentClient as Calls;
 use crate::telemetry::chain;
 
-/// Timeout of the connection setup, including the TLS handshake.
+/// Timeout for connecting to an agent, including the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of all calls except `Run`, `PutSource` and `PutPolicyPack`.
+/// Timeout for all calls except `Run`, `PutSource` and `PutPolicyPack`.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a call to `Run`.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of a call to `PutSource` or `PutPolicyPack`. During this call, the agent receives, verifies and unpacks an
+/// Timeout for a call to `PutSource` or `PutPolicyPack`. During this call, the agent receives, verifies and unpacks an
 /// archive.
 pub const PUT_SOURCE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Interval between keepalive pings on a connection without traffic.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-/// Timeout of the response to a keepalive ping.
+/// Timeout for the response to a keepalive ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a reply in bytes. Results have a higher limit, because they contain the outputs.
 const MAX_REPLY: usize = 1024 * 1024;
 /// Maximum size of a result in bytes. The controller stores the outputs of the result in a Secret, whose size limit is
 /// 1 MiB.
 const MAX_RESULT: usize = 4 * 1024 * 1024;
-/// Maximum size of the received but unprocessed data of a connection, in bytes. A hostile agent can fill this window
-/// with small messages, which the controller processes even after the agent has ended.
+/// Maximum amount of data that a connection has received but not processed, in bytes. A hostile agent can fill this
+/// window with small messages, which the controller processes even after the agent has terminated.
 const RECEIVE_WINDOW: u32 = 256 * 1024;
 /// Maximum size of headers in bytes. Headers can contain error messages, in which an encoded character has up to twelve
 /// bytes.
 const MAX_HEADERS: u32 = 128 * 1024;
 /// Maximum length of an error message in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
-/// Minimum rate at which an agent must receive a source. A slower agent could occupy a stream slot for a long time.
+/// Minimum rate at which an agent must receive a source. A slower agent could occupy the slot of a source stream for a
+/// long time.
 const MIN_RATE: Rate = Rate { bytes: 640 * 1024, within: Duration::from_secs(20) };
 
 /// Content of a stream of chunks.
@@ -66,7 +67,7 @@ enum Delivery {
 /// Value of [`RpcError::call`] if the connection setup has failed.
 const CONNECT: &str = "connect";
 
-/// Error of the connection setup or of a call.
+/// Error from the connection setup or from a call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{}: {message} ({code:?})", failed_action(call))]
 pub struct RpcError {
@@ -86,8 +87,8 @@ fn failed_action(call: &str) -> String {
 }
 
 impl RpcError {
-    /// Returns whether the agent was unreachable or did not respond before the timeout. The agent may have executed the
-    /// call nevertheless.
+    /// Returns whether the agent was unreachable or did not respond before the timeout. The agent may still have
+    /// executed the call.
     pub fn is_unavailable(&self) -> bool {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Aborted => true,
@@ -155,7 +156,7 @@ impl RpcError {
     }
 
     fn status(call: &'static str, status: &Status) -> Self {
-        // Errors of broken connections have different codes, but their source is always a transport error.
+        // Errors from broken connections have different codes, but the error source is always a transport error.
         let broken = std::error::Error::source(status).is_some();
         let code = if broken { Code::Unavailable } else { status.code() };
         match std::error::Error::source(status) {
@@ -164,7 +165,7 @@ impl RpcError {
         }
     }
 
-    /// Adds the reason for the end of the connection, unless the message already contains this reason.
+    /// Adds the reason why the agent closed the connection, unless the message already contains this reason.
     fn because_of(self, close_reason: &CloseReason) -> Self {
         match close_reason.get() {
             Some(reason) if self.is_unavailable() && !self.message.contains(&reason) => {
@@ -175,13 +176,13 @@ impl RpcError {
     }
 }
 
-/// Network address of an agent, with the name that the agent's certificate must contain.
+/// Network address of an agent, and the name that the agent's certificate must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentAddress {
     pub ip: IpAddr,
     pub port: u16,
     pub server_name: String,
-    /// Namespace of the pod. The agents of a namespace share a rate limit.
+    /// Namespace of the pod. The agents in a namespace share a rate limit.
     pub namespace: String,
 }
 
@@ -193,15 +194,15 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Creates a factory that trusts agents with a certificate from one of the authorities (PEM, any number of
+    /// Creates a factory that trusts agents whose certificate is from one of these authorities (PEM, any number of
     /// certificates). A connection presents the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
         Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)), rates: NamespaceRates::default() })
     }
 
-    /// Uses these certificates for the new connections of this factory and all its clones. Open connections keep the
-    /// previous certificates.
+    /// Uses these certificates for the new connections of this factory and all its clones. Open connections continue to
+    /// use the previous certificates.
     pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
         self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
@@ -250,9 +251,9 @@ impl Agents {
 /// Connection to an agent. Cloning is cheap.
 #[derive(Clone)]
 pub struct AgentClient {
-    /// Calls with one reply message.
+    /// Client for calls with one reply message.
     calls: Calls<UnaryChannel>,
-    /// Calls with a stream of reply messages.
+    /// Client for calls whose reply is a stream of messages.
     streams: Calls<Channel>,
     close_reason: CloseReason,
 }
@@ -272,10 +273,10 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Sends a source. The header must contain the number of bytes that the reader returns. `sending` receives the
-    /// progress of the stream. When the function returns, the agent has installed the source or is still preparing the
-    /// source. [`AgentClient::status`] returns the progress of the preparation. A second call with the same digest and
-    /// directory has no effect.
+    /// Sends a source. The header must contain the number of bytes that the reader returns. The function reports the
+    /// stream's progress to `sending`. When the function returns, the agent has installed the source or is still
+    /// preparing the source. [`AgentClient::status`] returns the progress of the preparation. A second call with the
+    /// same digest and directory has no effect.
     pub async fn put_source<R>(
         &self,
         header: proto::SourceHeader,
@@ -412,7 +413,7 @@ pub struct Attachment {
 
 impl Attachment {
     /// Returns the next message, or `None` if the agent has ended the stream. This function has no timeout, because an
-    /// operation can have no progress for a long time. The keepalive of the connection detects the loss of the agent.
+    /// operation can have no progress for a long time. The connection's keepalive pings detect that the agent is lost.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
@@ -434,8 +435,8 @@ async fn unary<T>(
     }
 }
 
-/// Waits until a stream is slower than `rate`, and then returns an error. The function never returns if the complete
-/// stream has been sent.
+/// Waits until a stream is slower than `rate`, and then returns an error. The function never returns after the
+/// connection has sent the complete stream.
 async fn too_slow(sending: &Sending, call: &'static str, rate: Rate) -> RpcError {
     let received = sending.until_slower(rate).await;
     let seconds = rate.within.as_secs();

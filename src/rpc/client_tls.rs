@@ -1,9 +1,9 @@
-//! TLS 1.3 on the side of the controller. The controller verifies that an agent belongs to the expected Workspace, and
-//! presents a client certificate from a certificate authority that the agent trusts.
+//! Controller side of the TLS 1.3 connections. The controller verifies that an agent belongs to the expected Workspace,
+//! and presents a client certificate from a certificate authority that the agent trusts.
 //!
-//! During a rotation of the authority, some pods still have the certificate files of the previous authority. The
+//! During a rotation of the authority, some pods still mount the certificate files from the previous authority. The
 //! controller therefore has two client certificates: one from the current authority, and one from the previous
-//! authority. During the handshake, an agent sends the list of the authorities that it trusts.
+//! authority. During the handshake, an agent sends the names of the authorities that it trusts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -77,7 +77,7 @@ pub(super) async fn connect(
 }
 
 /// Reason why the agent closed a connection. If the agent closes the connection before the controller sends a call, the
-/// error of the call does not contain this reason.
+/// call's error does not contain this reason.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CloseReason(Arc<Mutex<Option<String>>>);
 
@@ -117,8 +117,8 @@ impl Identity {
 impl ResolvesClientCert for Identities {
     fn resolve(&self, trusted: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let accepted = self.0.iter().find(|identity| trusted.contains(&identity.issuer.as_slice()));
-        // If the agent accepts none of the certificates, the controller presents its first certificate. The error of
-        // the agent then contains the reason for the rejection.
+        // If the agent accepts none of the certificates, the controller presents its first certificate. The agent's
+        // error then contains the reason for the rejection.
         accepted.or_else(|| self.0.first()).map(|identity| identity.key.clone())
     }
 

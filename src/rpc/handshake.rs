@@ -1,5 +1,5 @@
-//! Verification of certificates in the TLS handshake: the check of the client certificate by the agent, and error
-//! messages that identify the invalid certificate.
+//! Certificate verification during the TLS handshake. The module contains the agent's verifier for client certificates,
+//! and creates error messages that identify the invalid certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Distingu
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// Verifier of client certificates in the agent. In addition to the checks of the inner verifier, requires the URI of
-/// the controller. The rejection is part of the handshake, so the client receives the reason.
+/// The agent's verifier for client certificates. In addition to the inner verifier's checks, a client certificate must
+/// contain the controller's URI. The rejection is part of the handshake, so the client receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -59,8 +59,8 @@ impl ClientCertVerifier for ControllerClientVerifier {
     }
 }
 
-/// Advice in errors that can occur after a rotation of the authority, because the kubelet updates the mounted files
-/// with a delay.
+/// Advice for errors that can occur after a rotation of the authority, because the kubelet updates mounted files with a
+/// delay.
 const KUBELET_DELAY: &str =
     "after a rotation of the authority, the kubelet updates the certificate files in the pod within two minutes";
 
@@ -84,7 +84,7 @@ fn message(fault: &Error, peer: &str) -> Option<String> {
     }
 }
 
-/// Returns a message for an invalid certificate of the other side.
+/// Returns a message that describes why the other side's certificate is invalid.
 fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     match reason {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -96,7 +96,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the {peer}'s certificate is for another workspace: {reason}")
         }
-        // If a trusted authority has the name of the issuer but another key, the error is a bad signature.
+        // If a trusted authority has the issuer's name but a different key, the error is a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("the {peer}'s certificate is signed by an untrusted authority; {KUBELET_DELAY}")
         }
@@ -113,7 +113,7 @@ fn certificate_message(reason: &CertificateError, peer: &str) -> String {
     }
 }
 
-/// Returns a message for an alert with which the other side rejects the certificate of this side.
+/// Returns a message for an alert if the other side has rejected this side's certificate.
 fn alert_message(alert: AlertDescription, peer: &str) -> Option<String> {
     let message = match alert {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {

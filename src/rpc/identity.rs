@@ -1,8 +1,8 @@
-//! Certificate authority of the controller, and the certificates for both sides of a connection to an agent.
+//! The controller's certificate authority, and the certificates for both sides of a connection to an agent.
 //!
 //! A server certificate is valid only for server authentication, and only the controller's client certificate contains
-//! the URI of the controller. An attacker with the leaked key of a Workspace therefore cannot call the agents of other
-//! Workspaces.
+//! the controller's URI. An attacker who has obtained the key of one Workspace therefore cannot call the agents of
+//! other Workspaces.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::Zeroizing;
 
-/// URI in the controller's client certificate. Agents reject clients without this URI.
+/// URI in the controller's client certificate. Agents reject clients whose certificate lacks this URI.
 pub const CONTROLLER_URI: &str = "urn:pulumi-controller:controller";
 /// Validity of an authority. The controller renews the authority when less than a third of this validity remains. A
 /// third of this validity is longer than [`LEAF_VALIDITY`], so no certificate outlives its authority.
 pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Validity of a server or client certificate.
 pub const LEAF_VALIDITY: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// Maximum clock skew between hosts. The validity of a certificate starts this time before the creation of the
-/// certificate, because the clocks of other hosts can be behind.
+/// Maximum clock skew between hosts. The controller backdates the start of a certificate's validity by this interval,
+/// because other hosts' clocks can be slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(60 * 60);
-/// Organization in the name of a generated authority.
+/// Organization in the subject name of a generated authority.
 const ORGANIZATION: &str = "pulumi-controller";
 
 /// Reason why the controller or the agent cannot create or read a certificate.
@@ -52,7 +52,7 @@ pub enum IdentityError {
     Time { now: Timestamp },
 }
 
-/// Certificate and its private key in PEM encoding.
+/// Certificate with its private key, both PEM-encoded.
 #[derive(Clone)]
 pub struct Issued {
     pub certificate_pem: String,
@@ -90,8 +90,8 @@ impl Authority {
     pub fn generate(now: Timestamp) -> Result<Self, IdentityError> {
         let what = "an authority";
         let key = generate_key(what)?;
-        // Each authority has a unique name. Agents send the names of the authorities that they trust, and the
-        // controller selects its client certificate by these names.
+        // Gives each authority a unique name. Agents send the names of the authorities that they trust, and the
+        // controller uses these names to select its client certificate.
         let mut params = parameters(&format!("authority {}", uuid::Uuid::new_v4()), now, AUTHORITY_VALIDITY)?;
         params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -122,7 +122,7 @@ impl Authority {
         Err(IdentityError::ForeignKey)
     }
 
-    /// Returns all certificates of the authority, which the other side of a connection must trust.
+    /// Returns all certificates of the authority. The other side of a connection must trust these certificates.
     pub fn certificate_pem(&self) -> &str {
         &self.bundle_pem
     }
@@ -141,7 +141,8 @@ impl Authority {
         parse(&self.certificate).is_ok_and(|certificate| is_ours(&certificate))
     }
 
-    /// Returns whether the controller must renew the authority, because less than a third of the validity remains.
+    /// Returns whether the controller must renew the authority. This is the case if less than a third of the validity
+    /// remains.
     pub fn renewal_due(&self, now: Timestamp) -> bool {
         parse(&self.certificate).is_ok_and(|certificate| is_renewal_due(&certificate, now))
     }
@@ -152,7 +153,7 @@ impl Authority {
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
-    /// Returns the private key of the authority in PEM encoding.
+    /// Returns the authority's private key in PEM encoding.
     pub fn key_pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.issuer.key().serialize_pem())
     }
@@ -211,7 +212,7 @@ fn is_renewal_due(certificate: &X509Certificate<'_>, now: Timestamp) -> bool {
     end.saturating_sub(now.as_second()) < third
 }
 
-/// Returns whether the extensions of a certificate permit it to sign other certificates.
+/// Returns whether the extensions of a certificate permit the holder to sign other certificates.
 fn may_sign(certificate: &X509Certificate<'_>) -> bool {
     let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     signs && certificate.is_ca()
@@ -222,7 +223,7 @@ pub fn names(certificate_pem: &str) -> Result<Names, IdentityError> {
     names_of(&first(certificate_pem)?)
 }
 
-/// Returns the subject alternative names of a certificate in DER encoding.
+/// Returns a certificate's subject alternative names in DER encoding.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, IdentityError> {
     let parsed = parse(certificate)?;
     let found = parsed
@@ -239,17 +240,16 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<Names, Identi
     Ok(names)
 }
 
-/// Returns the name of the issuer of a certificate in DER encoding. In a bundle, the function reads only the first
-/// certificate.
+/// Returns a certificate's issuer name in DER encoding. In a bundle, the function reads only the first certificate.
 pub(crate) fn issuer(certificate_pem: &str) -> Result<Vec<u8>, IdentityError> {
     Ok(parse(&first(certificate_pem)?)?.issuer().as_raw().to_vec())
 }
 
-/// Returns all certificates in a PEM text.
+/// Returns all certificates in a PEM string.
 ///
 /// # Errors
 ///
-/// Returns an error if the text contains no certificate.
+/// Returns an error if the string contains no certificate.
 pub(crate) fn read_bundle(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|_| IdentityError::ReadPem)?;
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(one.expiry(), Some(at(NOW + 365 * 24 * 60 * 60)));
     }
 
-    /// Returns an authority that another program created, with or without the CA flag in its certificate.
+    /// Returns an authority as another program would create it, with or without the CA flag in the certificate.
     fn foreign(is_authority: bool) -> Result<Authority, IdentityError> {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();

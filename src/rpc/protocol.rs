@@ -1,8 +1,8 @@
-//! Rules for the messages between the controller and an agent: the protocol version of the agent, and the digest of
-//! settings.
+//! Rules for messages between the controller and an agent, which concern the agent's protocol version and the settings
+//! digest.
 //!
 //! An agent silently ignores fields that it does not support. The controller therefore sends a request only to an agent
-//! whose protocol version supports the request. Both sides identify settings by their digest.
+//! whose protocol version supports the request. Both sides use a digest to identify the settings.
 
 use sha2::{Digest, Sha256};
 
@@ -17,15 +17,15 @@ use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOpt
 ///
 /// Version 4: a destroy fails if its Pulumi stack is not the applied stack.
 ///
-/// Version 5: a run logs in to Pulumi Cloud with the pod's ServiceAccount token, and completes the name of its stack
-/// with the organization of the applied stack.
+/// Version 5: a run logs in to Pulumi Cloud with the pod's ServiceAccount token, and adds the organization of the
+/// applied stack to its stack name.
 ///
 /// Version 6: a preview saves its plan or previews another operation, and a run follows a plan.
 ///
 /// Version 7: the agent installs policy packs, and a run enforces them.
 pub const PROTOCOL_VERSION: u32 = 7;
-/// Minimum protocol version of an agent that supports policy packs. An older agent rejects the digest of settings with
-/// policy packs.
+/// Minimum protocol version of an agent that supports policy packs. An older agent computes a different digest for
+/// settings with policy packs, and rejects the run.
 pub const POLICY_PACK_VERSION: u32 = 7;
 /// Minimum protocol version of an agent that supports plans. An older agent runs without the plan, and always previews
 /// an `up`.
@@ -72,8 +72,8 @@ fn is_plain(item: &ConfigItem) -> bool {
     *item == ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }
 }
 
-/// Returns the digest of settings in the form `sha256:hex`. The digest does not depend on the order of the
-/// configuration items.
+/// Returns the digest of settings in the form `sha256:hex`. The order of the configuration items does not affect the
+/// digest.
 pub fn settings_digest(settings: &Settings) -> String {
     let mut config: Vec<&ConfigItem> = settings.config.iter().collect();
     config
@@ -83,7 +83,8 @@ pub fn settings_digest(settings: &Settings) -> String {
     for item in config {
         add(&mut hasher, &item.key);
         add(&mut hasher, &item.value);
-        // An item that has only a key and a value must have the same digest as in versions without the other fields.
+        // An item that has only a key and a value must have the same digest as in earlier versions, which lack the
+        // other fields.
         if *item != (ConfigItem { key: item.key.clone(), value: item.value.clone(), ..ConfigItem::default() }) {
             add(&mut hasher, &format!("{:?}", (&item.file, &item.variable, item.json, item.path, item.secret)));
         }
@@ -98,7 +99,7 @@ pub fn settings_digest(settings: &Settings) -> String {
     format!("sha256:{}", hex::encode(hasher.finalize()))
 }
 
-/// Adds a text and its length to a hash. Without the length, different lists of texts could have the same digest.
+/// Adds a string and its length to a hash. Without the length, different lists of strings could have the same digest.
 fn add(hasher: &mut Sha256, text: &str) {
     hasher.update((text.len() as u64).to_be_bytes());
     hasher.update(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Stream of the messages that deliver an archive to an agent, with the progress of the stream.
+//! Message stream that delivers an archive to an agent, and reports its progress.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use crate::rpc::proto;
 use crate::rpc::proto::put_source_request::Part;
 
-/// Size of a chunk of an archive in bytes.
+/// Size of an archive chunk in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// Minimum rate of a stream. A stream below this rate is slow, because an agent that is reading the source accepts a
-/// chunk in a fraction of this period.
+/// Minimum rate of a stream. A stream below this rate is slow. An agent that is reading the source accepts a chunk in a
+/// fraction of this period.
 const SLOW: Rate = Rate { bytes: CHUNK as u64, within: Duration::from_secs(2) };
 
 /// Number of bytes in a period.
@@ -42,13 +42,14 @@ impl Sending {
         let _ = self.0.subscribe().wait_for(|sent| sent.is_complete).await;
     }
 
-    /// Waits until the stream is slow. The function never returns if the complete stream has been sent.
+    /// Waits until the stream is slow. The function never returns after the connection has accepted the complete
+    /// stream.
     pub async fn until_slow(&self) {
         self.until_slower(SLOW).await;
     }
 
-    /// Waits until the stream is slower than `rate`, and then returns the number of bytes in the last period. The
-    /// function never returns if the complete stream has been sent.
+    /// Waits until the stream is slower than `rate`, and then returns the number of bytes sent in the last period. The
+    /// function never returns after the connection has accepted the complete stream.
     pub(super) async fn until_slower(&self, rate: Rate) -> u64 {
         loop {
             let before = self.0.borrow().bytes;
@@ -73,7 +74,7 @@ impl Sending {
 }
 
 /// Returns the header and then the chunks. The stream reads the next chunk only when the connection can send it. If the
-/// reader fails, the stream ends early, the agent rejects the source, and `broken` contains the error.
+/// reader fails, the stream ends early. The agent then rejects the source, and `broken` contains the error.
 pub(super) fn source_messages<R>(
     header: proto::SourceHeader,
     reader: R,

@@ -1,8 +1,8 @@
-//! TLS 1.3 on the side of the agent. The agent requires the controller's client certificate. The certificate files of
-//! the agent can change at any time.
+//! Agent side of the TLS 1.3 connections. The agent requires the controller's client certificate. The agent's
+//! certificate files can change at any time.
 //!
-//! Before each connection, the agent checks whether the files have changed. If the agent cannot watch the directory, it
-//! reads the files for each connection. The cost of these reads is low, because the controller rarely opens
+//! Before each connection, the agent checks whether the files have changed. If the agent cannot watch the directory,
+//! the agent reads the files for each connection. These reads are cheap, because the controller rarely opens
 //! connections.
 
 use std::collections::VecDeque;
@@ -42,19 +42,18 @@ pub const CERTIFICATE_FILE: &str = "tls.crt";
 pub const KEY_FILE: &str = "tls.key";
 /// File name of the trusted authorities.
 pub const AUTHORITY_FILE: &str = "ca.crt";
-/// File name of the key with which the agent hashes configuration inputs. The renewal of a certificate does not change
-/// this key.
+/// File name of the inputs key, with which the agent computes keyed hashes of configuration inputs. A certificate
+/// renewal does not change this key.
 pub const INPUTS_KEY_FILE: &str = "inputs.key";
 
-/// Timeout of the handshake.
+/// Timeout for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent handshakes. If another client connects, the agent drops the client that has been silent
 /// for the longest time. Clients that send no data therefore cannot block other clients.
 const MAX_HANDSHAKES: usize = 32;
-/// Delay before the next attempt if the agent cannot accept a connection, for example because of the limit of open
-/// files.
+/// Delay before the agent retries if it cannot accept a connection, for example because too many files are open.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Timeout of reads from a rejected client.
+/// Timeout for reads from a rejected client.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes that the agent reads from a rejected client.
 const REFUSED_BYTES: u64 = 64 * 1024;
@@ -80,16 +79,16 @@ pub enum ServerTlsError {
     Serve { directory: PathBuf, source: rustls::Error },
 }
 
-/// Acceptor of TLS connections from the controller.
+/// Acceptor for TLS connections from the controller.
 pub struct TlsAcceptor {
     directory: PathBuf,
     watch: FileWatch,
     loaded: ArcSwap<Loaded>,
-    /// Cache entry that exists while the loaded files are current.
+    /// Cache entry, which is present while the loaded files are current.
     checked: Cached<()>,
 }
 
-/// Content of the files, and the resulting configuration.
+/// File content and the resulting TLS configuration.
 struct Loaded {
     files: Files,
     config: Arc<ServerConfig>,
@@ -133,7 +132,7 @@ impl TlsAcceptor {
         self.loaded.load().config.clone()
     }
 
-    /// Reads the files, and uses the files if they are valid.
+    /// Reads the files, and applies their content if the files are valid.
     async fn reload(&self) {
         let directory = self.directory.clone();
         let Ok(read) = tokio::task::spawn_blocking(move || read_files(&directory)).await else { return };
@@ -157,7 +156,7 @@ impl TlsAcceptor {
         }
     }
 
-    /// Performs the handshake, and sets `greeted` after the first message of the client.
+    /// Performs the handshake, and sets `greeted` after the client's first message.
     pub(super) async fn handshake(&self, stream: TcpStream, greeted: &AtomicBool) -> io::Result<Connection> {
         // Without this option, the second packet of each reply waits 40 ms for the delayed acknowledgment of the first
         // packet.
@@ -227,7 +226,7 @@ impl Incoming {
         loop {
             let pause = self.paused_until;
             tokio::select! {
-                // Completed handshakes have priority over new connections.
+                // Handles completed handshakes before new connections.
                 biased;
                 Some(finished) = self.handshakes.next(), if !self.handshakes.is_empty() => {
                     let Ok((number, connection)) = finished else { continue };
@@ -312,7 +311,8 @@ impl AsyncWrite for Connection {
 }
 
 /// Closes a connection so that the client receives the alert with the reason. Before the close, the agent reads the
-/// remaining bytes from the client. Otherwise, the operating system would reset the connection and discard the alert.
+/// remaining bytes from the client. Without these reads, the operating system would reset the connection and discard
+/// the alert.
 async fn close_after_alert(mut stream: TcpStream) {
     let listening = async {
         stream.shutdown().await?;

@@ -1,5 +1,5 @@
-//! Size limits of a transcript, and the checks of its chunks. A tenant can replace the agent, so the controller checks
-//! the size of a part before it reads the part, and again after each chunk.
+//! Size limits for a transcript, and checks for transcript chunks. A tenant can replace the agent, so the controller
+//! checks the size of a part before it reads the part, and again after each chunk.
 
 use crate::rpc::proto::{ReadTranscriptReply, TranscriptPart};
 
@@ -7,10 +7,10 @@ use crate::rpc::proto::{ReadTranscriptReply, TranscriptPart};
 pub const MAX_CHUNK: usize = 256 * 1024;
 /// Parts of a transcript.
 pub const PARTS: [TranscriptPart; 3] = [TranscriptPart::Output, TranscriptPart::Events, TranscriptPart::Steps];
-/// Maximum number of bytes that the compression adds to a part. Incompressible data becomes larger.
+/// Maximum number of bytes that compression adds to a part. Incompressible data becomes larger.
 const COMPRESSION: usize = 16 * 1024;
 
-/// Returns the maximum size of a part before its compression, in bytes.
+/// Returns the maximum uncompressed size of a part in bytes.
 pub const fn limit(part: TranscriptPart) -> usize {
     match part {
         TranscriptPart::Unspecified => 0,

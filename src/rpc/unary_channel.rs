@@ -1,5 +1,5 @@
-//! Channel for calls with one reply message. The library tonic reads such a reply to its end. Without this channel, an
-//! agent could occupy the controller with an endless reply of empty messages.
+//! Channel for calls with one reply message. The tonic library reads such a reply to the end. Without this channel, an
+//! agent could keep the controller busy with an endless reply of empty messages.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tonic::transport::{Channel, Error};
 use tower::Service;
 
-/// Size of the prefix of a gRPC message in bytes. The prefix contains a flag and the length of the message.
+/// Size of a gRPC message prefix in bytes. The prefix contains a flag and the message length.
 const PREFIX: usize = 5;
 /// Maximum number of empty data frames in a reply.
 const MAX_EMPTY_FRAMES: u32 = 16;
@@ -78,7 +78,7 @@ impl HttpBody for UnaryReply {
 #[derive(Debug, Default)]
 struct Message {
     prefix: Vec<u8>,
-    /// Number of remaining bytes of the message, or `None` if the prefix is incomplete.
+    /// Number of message bytes that remain, or `None` if the prefix is incomplete.
     left: Option<u64>,
     empty_frames: u32,
 }

@@ -1,4 +1,4 @@
-//! Tests of the failures that the parent reports. The children are scripts that exit in different ways.
+//! Tests for the failures that the parent reports. The children are scripts that exit in different ways.
 //! `tests/expressions.rs` and `tests/git` test the limits with the real binary.
 
 use std::path::Path;

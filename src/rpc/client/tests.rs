@@ -1,4 +1,4 @@
-//! Tests of the client with a fake agent and real connections.
+//! Tests for the client with a fake agent and real connections.
 
 use std::io::{self, Cursor};
 use std::pin::Pin;
@@ -206,8 +206,8 @@ async fn a_stream_is_complete_when_the_connection_has_accepted_all_bytes() {
     let agent = FakeAgent { hangs: true, ..FakeAgent::default() };
     let (_serving, client) = connected(&agent).await;
     let sending = Sending::default();
-    // The complete source fits into the buffers of the connection, so the stream ends even though the agent does not
-    // read it.
+    // The complete source fits into the connection's buffers, so the stream completes even though the agent does not
+    // read the source.
     let least = Rate { bytes: 1024 * 1024, within: Duration::from_millis(100) };
     let put = client.put_source_at(header(7), Cursor::new(vec![1; 7]), &sending, least);
     let put = tokio::time::timeout(Duration::from_secs(1), put);
@@ -307,7 +307,7 @@ async fn an_oversized_response_is_rejected() {
 async fn an_unreachable_agent_is_reported_as_unavailable() {
     let serving = Serving::start(FakeAgent::default()).await;
     let (agents, mut address) = (serving.agents(), serving.address());
-    // The port was free immediately before, so no process is listening on it.
+    // The port was free a moment ago, so no process is listening on this port.
     address.port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = agents.connect(&address).await.map(|_| ()).unwrap_err();
     assert!(error.is_unavailable() && error.message.contains("refused"), "{error}");

@@ -23,7 +23,7 @@ use crate::rpc::server_tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, ServerT
 
 const NAME: &str = "web-workspace.apps.svc";
 
-/// A running agent, and the authority that has issued the certificates for both sides.
+/// Running agent, and the authority that issued the certificates for both sides.
 pub(crate) struct Serving {
     pub(crate) authority: Authority,
     directory: tempfile::TempDir,
@@ -93,12 +93,12 @@ impl Serving {
         error.message
     }
 
-    /// Replaces the files of the agent.
+    /// Replaces the agent's certificate files.
     fn mount(&self, server: &Issued, authorities: &str) {
         self.change(|directory| write_files(directory, server, authorities));
     }
 
-    /// Changes the files of the agent, and waits until the agent has detected the change.
+    /// Changes the agent's certificate files, and waits until the agent has detected the change.
     fn change(&self, change: impl FnOnce(&Path)) {
         let directory = self.directory.path();
         let version = || self.watch.version([directory]).expect("the directory is watched");
@@ -126,7 +126,7 @@ fn write_files(directory: &Path, server: &Issued, authorities: &str) {
     std::fs::write(directory.join(AUTHORITY_FILE), authorities).unwrap();
 }
 
-/// Returns a client certificate from the authority, but without the URI of the controller.
+/// Returns a client certificate from the authority that lacks the controller's URI.
 fn client_without_controller_uri(authority: &Authority) -> Issued {
     let key = KeyPair::from_pem(&authority.key_pem()).unwrap();
     let issuer = Issuer::from_ca_cert_pem(authority.certificate_pem(), key).unwrap();
@@ -160,8 +160,8 @@ async fn responses_are_sent_without_waiting_for_acknowledgments() {
     client.abort();
 }
 
-/// Returns clients that the agent rejects. Each client has a name, certificates, the log message of the agent, and the
-/// error that the client receives.
+/// Returns clients that the agent rejects. Each client has a name, certificates, the agent's log message, and the error
+/// that the client receives.
 fn strangers(authority: &Authority) -> [(&'static str, Vec<Issued>, &'static str, &'static str); 5] {
     let of_another = Authority::generate(Timestamp::now()).unwrap().issue_client(Timestamp::now()).unwrap();
     [
@@ -268,8 +268,8 @@ async fn a_server_with_a_wrong_certificate_is_rejected() {
     }
 }
 
-/// Combines the certificates of the controller in each step of a rotation with the files of a pod in each step. The
-/// pairs in `impossible` cannot occur, because a pod receives new files before the next step.
+/// Combines the controller's certificates at each step of a rotation with a pod's files at each step. The pairs in
+/// `impossible` cannot occur, because a pod receives new files before the next step.
 #[tokio::test]
 async fn agents_stay_reachable_in_each_step_of_an_authority_rotation() {
     let serving = Serving::start(FakeAgent::default()).await;
