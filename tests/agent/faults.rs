@@ -1,5 +1,5 @@
-//! Tests for crashes of the CLI, the agent and the container. After each crash, all child processes have ended, and
-//! each run has a result.
+//! Tests for crashes of the CLI, the agent and the container. After each crash, all child processes terminate, and each
+//! run has a result.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -114,7 +114,7 @@ async fn a_stopped_agent_is_resumed_and_killed_after_repeated_stops() {
     assert_eq!(code, Some(128 + 9), "the first process kills the agent and exits");
 }
 
-/// Script that starts an orphan, and ends after three seconds. The orphan continues to run.
+/// Script that starts an orphaned process, and exits after three seconds. The orphan continues to run.
 const LEAVES_ORPHAN: &str = "case \"$*\" in *up*) (setsid sleep 1000 &); sleep 3; exit 1;; esac";
 
 #[tokio::test]
@@ -144,8 +144,8 @@ async fn an_agent_that_cannot_list_processes_exits_without_a_result() {
     assert!(left.is_empty(), "processes of the run: {left:?}");
 }
 
-/// Script that starts three orphans: a short-lived process, a long-lived process, and a long-lived process with an
-/// empty environment.
+/// Script that starts three orphaned processes: a short-lived process, a long-lived process, and a long-lived process
+/// with an empty environment.
 const ORPHANS: &str = "case \"$*\" in *up*)
     (setsid sleep 0.2 &); (setsid sleep 1000 &); (env -i \"$(command -v setsid)\" \"$(command -v sleep)\" 1000 &)
     exit 1;; esac";

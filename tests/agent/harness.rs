@@ -1,4 +1,4 @@
-//! A workspace on the local machine. The workspace has an agent with its own share directory, certificates and backend.
+//! Workspace on the local machine. The workspace has an agent with its own share directory, certificates and backend.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ mod requests;
 pub use crate::processes::{InteractiveSession, children, descendants, processes, signal};
 pub use crate::required_programs::{has_programs, report_skipped};
 
-/// Timeout of each wait in a test.
+/// Timeout for each wait in a test.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const SERVER_NAME: &str = "example-workspace.default.svc";
 const POD_UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -48,7 +48,7 @@ pub struct Workspace {
     wrapper: Vec<String>,
     /// Additional environment variables of the agent.
     variables: Vec<(&'static str, PathBuf)>,
-    /// Program that must not be on the agent's `PATH`.
+    /// Program that the harness hides from the agent's `PATH`.
     hidden: Option<&'static str>,
 }
 
@@ -120,7 +120,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts an agent in a new pod, with an empty share volume and an empty home directory.
+    /// Starts an agent in a new pod with an empty share volume and an empty home directory.
     pub async fn replace_pod(&mut self) {
         self.kill();
         for name in ["share", "home"] {
@@ -140,7 +140,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace on a file system that `mount` mounts at the path of the share volume.
+    /// Starts a workspace on a file system that `mount` mounts at the share volume path.
     pub async fn start_on(cli: Option<&str>, mount: impl FnOnce(&Path)) -> Self {
         let mut workspace = Self::prepare();
         mount(&workspace.path("share"));
@@ -169,7 +169,7 @@ impl Workspace {
         Workspace { directory, agents, address, health_address, agent, programs, wrapper, variables, hidden }
     }
 
-    /// Starts the agent with the same arguments as in a container, and waits until the agent responds.
+    /// Starts the agent with the same arguments as in a container, and waits until it responds.
     pub async fn start_agent(&mut self) {
         let arguments = [
             "agent".to_owned(),
@@ -246,7 +246,7 @@ impl Workspace {
         self.directory.path().join(name)
     }
 
-    /// Returns the same output as `kubectl logs` in a real pod.
+    /// Returns the output that `kubectl logs` would show for a real pod.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap()
     }
@@ -269,7 +269,7 @@ impl Workspace {
         children(self.init_pid())[0]
     }
 
-    /// Sends SIGTERM to the first process, in the same way as Kubernetes.
+    /// Sends SIGTERM to the first process, as Kubernetes does.
     pub fn terminate(&self) {
         signal(self.init_pid(), "TERM");
     }
@@ -278,7 +278,7 @@ impl Workspace {
         self.agent.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
-    /// Waits until the first process ends, and returns its exit code.
+    /// Waits until the first process exits, and returns the exit code.
     pub async fn wait_for_exit(&mut self) -> Option<i32> {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -305,7 +305,7 @@ pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
     proto::EnvironmentVariable { name: name.into(), source: Some(source) }
 }
 
-/// Returns an archive of the files, and the descriptor with which the controller would send this archive.
+/// Returns an archive of the files, and the descriptor that the controller would send with this archive.
 pub fn archive(files: &[(&str, &str)]) -> (proto::Artifact, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -323,7 +323,7 @@ pub fn outputs(result: &proto::Result) -> BTreeMap<&str, (&str, bool)> {
     result.outputs.iter().map(|output| (output.name.as_str(), (output.value.as_str(), output.secret))).collect()
 }
 
-/// Returns an address that no other test of this process uses. The kernel does not select the port of this address for
+/// Returns an address that no other test of this process uses. The kernel does not use the port of this address for
 /// outgoing connections, so the port is still free when the agent starts to listen.
 fn free_address() -> SocketAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);

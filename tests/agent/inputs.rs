@@ -1,4 +1,4 @@
-//! Tests that the agent reports changes of mounted inputs.
+//! Tests that the agent reports changes to mounted inputs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,8 +11,8 @@ use pulumi_controller::rpc::protocol::settings_digest;
 
 use crate::harness::{Workspace, has_pulumi, outputs, variable};
 
-/// A mounted Secret with the same layout as in a pod: each key is a symbolic link through `..data`, which the kubelet
-/// replaces atomically.
+/// Mounted Secret with the same layout as in a pod. Each key is a symbolic link through `..data`, and the kubelet
+/// replaces `..data` atomically.
 struct Mount {
     directory: PathBuf,
     exchanges: usize,

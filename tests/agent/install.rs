@@ -16,7 +16,7 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const PYTHON: (&str, &str) =
     ("Pulumi.yaml", "name: example\nruntime: {name: python, options: {toolchain: pip, virtualenv: venv}}\n");
 
-/// A script that replaces the CLI, and the directory with the inputs and the records of the script.
+/// Script that replaces the CLI, and the directory that contains the script's inputs and records.
 struct FakeCli {
     directory: tempfile::TempDir,
     script: String,
@@ -101,7 +101,7 @@ fn inode(workspace: &Workspace, name: &str) -> u64 {
     fs::metadata(workspace.path("share/workspace").join(name)).unwrap().ino()
 }
 
-/// Returns the output of a command that runs in the directory of a source.
+/// Returns the output of a command that runs in a source directory.
 fn printed(workspace: &Workspace, source: &str, command: &[&str]) -> String {
     let directory = workspace.path("share").join(source);
     let output = Command::new(command[0]).args(&command[1..]).current_dir(directory).output().unwrap();
@@ -319,11 +319,11 @@ async fn a_failed_installation_keeps_the_old_source_and_is_retried() {
     assert!(fs::read_to_string(workspace.path("share/workspace/node_modules/installed")).unwrap().contains("mended"));
 }
 
-/// Implementation of `pulumi install`. The installation never ends if the source contains the file `endless`.
+/// Implementation of `pulumi install`. The installation never completes if the source contains the file `endless`.
 const ENDLESS: &str =
     "[ -f endless ] || { mkdir -p node_modules; exit 0; }; echo half >node_modules/half; (sleep 1000 & wait)";
 
-/// Installs a source with dependencies, and then sends a source whose installation never ends.
+/// Installs a source with dependencies, and then sends a source whose installation never completes.
 async fn start_endless_installation(fake_cli: &FakeCli) -> (Workspace, proto::Artifact) {
     let workspace = fake_cli.start().await;
     let good = workspace.deliver(&[NODE, ("package.json", "{}"), ("package-lock.json", "{}")]).await.unwrap();
@@ -347,7 +347,7 @@ async fn start_endless_installation(fake_cli: &FakeCli) -> (Workspace, proto::Ar
     (workspace, good)
 }
 
-/// Returns the process IDs of the running installations in this workspace.
+/// Returns the process IDs of installations that are running in this workspace.
 fn installers(workspace: &Workspace) -> Vec<u32> {
     let mark = format!("PULUMI_CONTROLLER_OPERATION=install-{}", workspace.path("share").display());
     let is_marked = |pid: &u32| {

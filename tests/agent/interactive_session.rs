@@ -1,5 +1,5 @@
 //! Tests the interactive use of the CLI in the pod. During an interactive session, the agent starts no installation and
-//! no run. The commands of the user have the same project and environment as the last run.
+//! no run. The user's commands have the same project and environment as the last run.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, RunRequest};
 
@@ -76,7 +76,7 @@ async fn a_session_in_the_container_of_the_agent_is_detected_in_any_directory() 
     drop(elsewhere);
 }
 
-/// Script that replaces the CLI. The script waits, and then reports a lock until a command has removed the lock.
+/// Script that replaces the CLI. The script waits, and then reports a stack lock until a command has removed the lock.
 const LOCKED: &str = r#"
 case "$*" in
     *cancel*) touch "$HOME/removed" ;;

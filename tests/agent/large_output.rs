@@ -1,10 +1,10 @@
-//! Test with a program whose output exceeds the limits of the agent.
+//! Tests a program whose output exceeds the agent's limits.
 
 use pulumi_controller::rpc::proto::Outcome;
 
 use crate::harness::Workspace;
 
-/// Total size of the output and of the event log of `VERBOSE_CLI`, in KiB.
+/// Total size of the output and the event log that `VERBOSE_CLI` writes, in KiB.
 const OUTPUT_KIB: u64 = 148 * 1024;
 
 /// Script that replaces the CLI. The script writes a line of 48 MiB to the event log. The output of the script consists

@@ -7,7 +7,7 @@ use crate::runs::SLOW;
 
 const PROGRAM: &str = "name: example\nruntime: yaml\noutputs: {one: 1}\n";
 
-/// Creates a stack with the lock of a run, and kills the CLI of this run. Returns the process ID of the CLI.
+/// Creates a stack that a run has locked, and kills the CLI of this run. Returns the CLI's process ID.
 async fn with_lock_of_killed_cli(workspace: &Workspace) -> u32 {
     workspace.put(SLOW).await;
     let request = workspace.request(&[]).await;

@@ -1,4 +1,4 @@
-//! Tests the pending creates of a run whose CLI was killed.
+//! Tests the pending creates that a run leaves if its CLI is killed.
 
 use pulumi_controller::rpc::proto::{Outcome, PendingCreates, Progress, RunRequest, progress};
 

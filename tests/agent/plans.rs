@@ -104,7 +104,7 @@ async fn a_saved_plan_is_applied_in_a_new_pod_and_contains_no_plain_secrets() {
         assert_eq!(steps(&saved), expected);
         assert!(!saved.last_output.contains("plan.json"), "{}", saved.last_output);
         assert!(!text(&saved).contains("first-secret") && text(&saved).contains("ciphertext"), "{}", text(&saved));
-        // Simulates a new pod, in which the CLI rewrites the settings file with the salt of the encryption.
+        // Simulates a new pod, in which the CLI rewrites the settings file with the encryption salt.
         std::fs::remove_dir_all(workspace.path("share/settings")).unwrap_or_default();
         std::fs::remove_file(workspace.path("share/workspace/Pulumi.dev.yaml")).unwrap();
         workspace.put(&format!("{program}  pod: new\n")).await;
@@ -238,7 +238,7 @@ async fn a_large_plan_is_applied_and_a_larger_plan_is_rejected() {
     }
     let workspace = Workspace::start().await;
     let noise = |number: usize| -> String { (0..number).map(|_| uuid::Uuid::new_v4().to_string()).collect() };
-    // The plan contains the value twice, as an input and as an output of the resource. Each ID has 15 bytes of entropy.
+    // The plan contains the value twice, as a resource input and as a resource output. Each ID has 15 bytes of entropy.
     let program = |size: usize| PROGRAM.replace("value: one", &format!("value: {}", noise(size)));
     workspace.put(&program(24_000)).await;
     let options = RunOptions { save_plan: true, ..RunOptions::default() };

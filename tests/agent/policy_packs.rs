@@ -10,10 +10,10 @@ use crate::harness::{Workspace, archive, signal};
 const PROGRAM: &str = "name: example\nruntime: yaml\n";
 const PACK: &str = "name: house\nruntime: nodejs\n";
 
-/// Script that replaces the CLI. The script records the installations of policy packs and the arguments of an `up`,
-/// which reports a mandatory and an advisory violation. If the pack contains the file `broken`, its installation fails.
-/// If the pack contains the file `endless`, and the home directory does not contain such a file, the installation never
-/// ends.
+/// Script that replaces the CLI. The script records policy pack installations and the arguments of each `up`. Each `up`
+/// reports a mandatory and an advisory violation. If the pack contains the file `broken`, its installation fails. If
+/// the pack contains the file `endless`, and the home directory does not contain such a file, the installation never
+/// completes.
 const CLI: &str = r#"for argument in "$@"; do
     case "$argument" in --event-log=*) log=${argument#--event-log=};; esac
 done

@@ -14,7 +14,7 @@ const NODE: (&str, &str) = ("Pulumi.yaml", "name: example\nruntime: nodejs\n");
 const CLI: &str = "case \"$*\" in *version*) echo v3.259.0;; *install*)\n\
                    mkdir -p node_modules/left-pad; for n in $(seq 40); do echo \"module $n\" >node_modules/left-pad/$n.js; done;; esac";
 
-/// A file system in a file. The file system is unmounted when the disk is dropped.
+/// A file system in a file. Dropping the disk unmounts the file system.
 struct Disk {
     directory: tempfile::TempDir,
     mounted: Vec<PathBuf>,
@@ -35,8 +35,8 @@ impl Disk {
         match mount(&disk.path("disk"), &probe) {
             Ok(()) => run("umount", &[&probe.display().to_string()]).map(|()| disk).ok(),
             Err(why) => {
-                // Also skips the test in CI, because the missing prerequisite is a permission or a kernel feature, and
-                // not an installed program.
+                // The test is skipped even in CI, because the missing prerequisite is a permission or a kernel feature,
+                // and not an installed program.
                 eprintln!("NOT RUN: {test}: cannot mount loop devices: {why}");
                 None
             }

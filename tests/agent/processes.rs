@@ -19,14 +19,15 @@ impl InteractiveSession {
 
 impl Drop for InteractiveSession {
     fn drop(&mut self) {
-        // If a wrapper has started the process, `kill` ends only the wrapper. The closed stdin then ends the process.
+        // If a wrapper started the process, `kill` terminates only the wrapper. The process then exits because its
+        // stdin is closed.
         drop(self.0.stdin.take());
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Sends a signal to a process of the test.
+/// Sends a signal to a process that the test has started.
 pub fn signal(pid: u32, name: &str) {
     Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
 }

@@ -13,7 +13,7 @@ use tokio::process::Command;
 /// Versions of the package `pads`.
 const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 
-/// Registry that serves the package `pads` to npm until the value is dropped.
+/// Registry that serves the package `pads` to npm until the caller drops the value.
 pub struct Registry {
     directory: tempfile::TempDir,
     address: String,
@@ -103,8 +103,8 @@ async fn file(State(directory): State<PathBuf>, UrlPath(name): UrlPath<String>) 
     }
 }
 
-/// Writes wheels of the packages `pads` and `other`. Each wheel contains a program with the name of the package. The
-/// program prints the version of the package.
+/// Writes wheels of the packages `pads` and `other`. Each wheel contains a program that has the package's name. The
+/// program prints the package version.
 pub async fn make_wheels(directory: &Path) {
     const SCRIPT: &str = "
 import sys, zipfile

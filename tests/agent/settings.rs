@@ -43,7 +43,7 @@ fn file(path: &Path) -> ConfigItem {
     ConfigItem { file: path.display().to_string(), ..ConfigItem::default() }
 }
 
-/// Returns the encrypted values in the settings file of a stack.
+/// Returns the encrypted values from a stack's settings file.
 fn encrypted(text: &str) -> BTreeSet<String> {
     let after = |line: &str| Some(line.split_once("secure: ")?.1.trim_matches('"').to_owned());
     text.lines().filter_map(after).collect()
@@ -103,7 +103,7 @@ async fn secrets_are_unchanged_and_never_appear_on_a_command_line() {
     if !has_pulumi("secrets_are_unchanged_and_never_appear_on_a_command_line") {
         return;
     }
-    // The script records each command line, because every user of the node can read the command lines of processes.
+    // The script records each command line, because any user on the node can read the command lines of processes.
     let path = std::env::var_os("PATH").unwrap();
     let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
     let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());

@@ -174,7 +174,7 @@ async fn a_project_file_alone_needs_no_dependency_installation() {
     workspace.until_installed(&artifact).await.unwrap();
 }
 
-/// A destroy does not run the program, so it needs no language host for the runtime of the project.
+/// A destroy does not run the program, so the destroy needs no language host for the project's runtime.
 #[tokio::test]
 async fn destroy_needs_only_the_project_file() {
     if !has_pulumi("destroy_needs_only_the_project_file") {

@@ -1,5 +1,5 @@
-//! Accepts connections from the controller. The server name (SNI) of a connection selects the workspace. The
-//! certificate is from the Secret that the pod of this workspace would mount.
+//! Accepts connections from the controller to the fake agent. The server name (SNI) of a connection selects the
+//! workspace. The certificate is from the Secret that this workspace's pod would mount.
 
 use std::collections::HashMap;
 use std::io;
@@ -44,7 +44,7 @@ pub(super) fn accept(
     let (accepted, connections) = mpsc::channel(WAITING);
     let certificates = Arc::new(Certificates { client, known: Mutex::default() });
     tasks.spawn(async move {
-        // The end of this task aborts the handshakes. The fake agent aborts this task when it is dropped.
+        // The handshakes are aborted when this task ends. Dropping the fake agent aborts this task.
         let mut handshakes = JoinSet::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
@@ -62,7 +62,8 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// TLS configurations by workspace. Each certificate is loaded once, and again after a failed handshake.
+/// TLS configurations by workspace. The fake agent loads each certificate once, and reloads a certificate after a
+/// failed handshake.
 struct Certificates {
     client: Client,
     known: Mutex<HashMap<Key, Arc<ServerConfig>>>,
@@ -97,7 +98,7 @@ impl Certificates {
     }
 }
 
-/// Returns the TLS configuration of an agent. The agent requires TLS 1.3, and a client certificate from one of the
+/// Returns an agent's TLS configuration. The agent requires TLS 1.3, and a client certificate from one of the
 /// authorities in the Secret.
 fn configuration(secret: &Secret) -> anyhow::Result<ServerConfig> {
     let data = |key: &str| {
@@ -131,7 +132,7 @@ impl Key {
     }
 }
 
-/// A connection from the controller to the agent of a workspace.
+/// Connection from the controller to a workspace's agent.
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
     workspace: Key,

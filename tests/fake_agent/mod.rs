@@ -1,9 +1,10 @@
-//! A fake agent for any number of workspaces at one address. With this agent, a test of the controller can use many
-//! Stacks without running their pods. All fake pods (`tests/cluster/cluster fake-nodes`) have this address.
+//! Fake agent that simulates the agents of any number of workspaces at one address. With this agent, a test of the
+//! controller can use many Stacks without running their pods. All fake pods (`tests/cluster/cluster fake-nodes`) have
+//! this address.
 //!
-//! Connections work in the same way as with real agents: they use TLS, and the server name of a connection selects the
-//! certificate of the workspace. The fake agent verifies and discards sources. Every run succeeds after a delay. The
-//! fake agent can also emulate an agent of an older version.
+//! Connections work in the same way as with real agents. All connections use TLS, and the server name of a connection
+//! selects the workspace's certificate. The fake agent verifies and discards sources. Every run succeeds after a delay.
+//! The fake agent can also emulate an agent of an older version.
 #![allow(dead_code, reason = "each test uses a part of the fake agent")]
 
 mod connections;
@@ -32,16 +33,16 @@ use pods::Pods;
 use service::Service;
 use workspace::{Key, Workspaces};
 
-/// A running fake agent, which stops when the value is dropped.
+/// Running fake agent, which stops when the caller drops the value.
 pub struct FakeAgent {
     workspaces: Arc<Workspaces>,
     counts: Arc<Counts>,
-    /// Token whose cancellation ends all runs.
+    /// Token that ends all runs when the token is canceled.
     finished: CancellationToken,
     _tasks: JoinSet<()>,
 }
 
-/// Behavior of the agent of a workspace.
+/// Behavior of a workspace's agent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Behavior {
     /// Duration of a run, unless `finish_all` ends the run earlier.
@@ -51,39 +52,38 @@ pub struct Behavior {
     pub fault: Fault,
 }
 
-/// Fault or hostile behavior of an agent.
+/// Fault or hostile behavior that an agent simulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     #[default]
     None,
-    /// The agent returns results that exceed the size limit of the API server, and that have timestamps outside the
-    /// valid range.
+    /// The agent returns results that exceed the API server's size limit and have timestamps outside the valid range.
     HugeResults,
-    /// The agent begins to receive a source, and then stops reading.
+    /// The agent starts to receive a source, and then stops reading.
     SlowSources,
     /// The agent reports progress continuously, each time with a different process ID.
     Floods,
 }
 
-/// Function that returns the behavior of a workspace by the name of the workspace.
+/// Function that maps the name of a workspace to the behavior of its agent.
 type Behaviors = Arc<dyn Fn(&str) -> Behavior + Send + Sync>;
 
-/// Numbers of requests since the start of the agent.
+/// Request counts since the agent started.
 #[derive(Debug, Default)]
 struct Counts {
     statuses: AtomicU64,
     sources: AtomicU64,
     runs: AtomicU64,
     acknowledged: AtomicU64,
-    /// Number of progress streams since the start.
+    /// Number of progress streams since the agent started.
     attachments: AtomicU64,
     /// Number of currently open progress streams.
     attached: AtomicUsize,
 }
 
 impl FakeAgent {
-    /// Starts an agent at an address, for all workspaces of the cluster whose pods have this address. Each run takes
-    /// `run_time`.
+    /// Starts an agent at an address. The agent simulates all workspaces in the cluster whose pods have this address.
+    /// Each run takes `run_time`.
     pub async fn start(client: Client, address: SocketAddr, run_time: Duration) -> anyhow::Result<FakeAgent> {
         FakeAgent::start_with(client, address, move |_| Behavior { run_time, ..Behavior::default() }).await
     }
@@ -108,8 +108,8 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Starts an agent for a single workspace, without a cluster. The certificates are in a directory, as in a real
-    /// pod.
+    /// Starts an agent for a single workspace, without a cluster. The agent reads its certificates from a directory, as
+    /// in a real pod.
     pub fn alone(listener: TcpListener, tls: &Path, pod_uid: &str, behavior: Behavior) -> anyhow::Result<FakeAgent> {
         let acceptor = TlsAcceptor::from_directory(tls, FileWatch::new()).context("the certificates of the agent")?;
         let key = Key { namespace: "default".to_owned(), name: "example".to_owned() };
@@ -124,7 +124,7 @@ impl FakeAgent {
         Ok(FakeAgent { workspaces, counts, finished, _tasks: tasks })
     }
 
-    /// Copies the installed source of a workspace. Workspaces that connect later start with this source.
+    /// Copies a workspace's installed source. Workspaces that connect later start with this source.
     pub fn share_source(&self) {
         self.workspaces.share_source();
     }
@@ -134,8 +134,8 @@ impl FakeAgent {
         self.workspaces.number()
     }
 
-    /// Returns the number of workspaces whose status the controller has requested since the start, or since the last
-    /// call of `forget_called`.
+    /// Returns the number of workspaces whose status the controller has requested since the agent started, or since the
+    /// last call of `forget_called`.
     pub fn called(&self) -> usize {
         self.workspaces.called()
     }
@@ -165,7 +165,7 @@ impl FakeAgent {
         self.counts.sources.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of progress streams since the start.
+    /// Returns the number of progress streams since the agent started.
     pub fn attachments(&self) -> u64 {
         self.counts.attachments.load(Ordering::Relaxed)
     }

@@ -1,11 +1,11 @@
-//! Emulates an agent of an older version. `older.proto` is the protocol of this version. The emulation removes fields
-//! from requests and responses if the older protocol does not have these fields.
+//! Emulates an agent of an older version. `older.proto` defines the protocol of the older version. The emulation
+//! removes fields that the older protocol lacks from requests and responses.
 
 use anyhow::Context as _;
 use prost::Message;
 use protox::prost_reflect::{DescriptorPool, DynamicMessage, Value};
 
-/// Directory of the older protocol, relative to the root of the package.
+/// Directory of the older protocol, relative to the package root.
 const FOLDER: &str = "tests/fake_agent";
 const FILE: &str = "older.proto";
 /// Version that the older agent reports.

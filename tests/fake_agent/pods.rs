@@ -21,7 +21,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) enum Pods {
     /// Pods of the cluster.
     Watched(Store<PartialObjectMeta<Pod>>),
-    /// UID that is the same for every workspace.
+    /// Constant UID, which is the same for every workspace.
     One(String),
 }
 
@@ -42,7 +42,7 @@ impl Pods {
         Ok(Pods::Watched(store))
     }
 
-    /// Returns the UID of the pod of a workspace, or `None` if the pod is missing or terminating.
+    /// Returns the UID of a workspace's pod, or `None` if the pod is missing or terminating.
     pub(super) fn uid(&self, workspace: &Key) -> Option<String> {
         let store = match self {
             Pods::Watched(store) => store,

@@ -38,7 +38,7 @@ impl Service {
         Ok(Service { workspaces, pods, only, behaviors, older, counts, finished })
     }
 
-    /// Returns the workspace of the connection.
+    /// Returns the workspace to which the connection belongs.
     fn key<R>(&self, request: &Request<R>) -> Result<Key, Status> {
         let known = self.only.as_ref().or_else(|| request.extensions().get::<Key>());
         known.cloned().ok_or_else(|| Status::internal("unknown caller"))
@@ -140,7 +140,7 @@ impl Agent for Service {
         let fault = self.behavior(&request)?.fault;
         let (result_of, until) = (operation.clone(), operation);
         let result = futures::stream::once(async move {
-            // The stream is open until the result is available or the client disconnects.
+            // The stream stays open until the result is available or the client disconnects.
             let _attached = attached;
             result_of.until_ended().await;
             Attached::Result(if fault == Fault::HugeResults { result_of.huge_result() } else { result_of.result() })
@@ -193,7 +193,7 @@ fn flood(operation: Arc<Operation>) -> impl Stream<Item = Attached> + Send {
     reported.take_while(|reported| std::future::ready(reported.is_some())).filter_map(std::future::ready)
 }
 
-/// Guard that counts an open stream.
+/// Guard that counts a stream as open until the guard is dropped.
 struct Attachment(Arc<Counts>);
 
 impl Attachment {
@@ -210,7 +210,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Receives a source, verifies the source in the same way as a real agent, and discards its content.
+/// Receives a source, verifies the source as a real agent does, and discards the content.
 async fn receive(parts: &mut Streaming<proto::PutSourceRequest>) -> Result<proto::Artifact, Status> {
     let header = match parts.message().await?.and_then(|message| message.part) {
         Some(Part::Header(header)) => header,

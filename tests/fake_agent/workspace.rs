@@ -1,4 +1,4 @@
-//! State of the fake agents, by workspace. The state is in memory, and a new pod starts with an empty state.
+//! State of the simulated agents, one per workspace. The state is in memory, and a new pod starts with an empty state.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,14 +52,14 @@ impl Workspaces {
         self.called.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Copies the installed source of a workspace to all workspaces that connect later.
+    /// Copies a workspace's installed source to all workspaces that connect later.
     pub(super) fn share_source(&self) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let artifact = all.values().find_map(|workspace| workspace.artifact.clone());
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = artifact;
     }
 
-    /// Calls a function with the workspace. If the UID of the pod has changed, the function resets the workspace first.
+    /// Calls a function with the workspace. If the pod UID has changed, the function first resets the workspace.
     pub(super) fn with<T>(&self, key: &Key, pod_uid: &str, act: impl FnOnce(&mut Workspace) -> T) -> T {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = all.entry(key.clone()).or_insert_with(|| {
@@ -83,8 +83,7 @@ pub(super) struct Workspace {
     operations: VecDeque<Arc<Operation>>,
 }
 
-/// A run that succeeds after its duration or after a call of `finish_all`, unless the controller cancels the run
-/// before.
+/// Run that succeeds after its duration or after a call of `finish_all`, unless the controller cancels the run earlier.
 pub(super) struct Operation {
     id: String,
     began: jiff::Timestamp,
@@ -117,13 +116,13 @@ impl Operation {
         proto::Progress { sequence: 0, time: self.began.as_millisecond(), event: Some(event) }
     }
 
-    /// Returns a start event with a different process ID for each number.
+    /// Returns a start event whose process ID depends on the number.
     pub(super) fn another_process(&self, number: u32) -> proto::Progress {
         let event = proto::progress::Event::Started(proto::Started { pid: number });
         proto::Progress { sequence: number.into(), time: i64::MIN, event: Some(event) }
     }
 
-    /// Returns a result that exceeds the size limit of a status, and that has invalid timestamps.
+    /// Returns a result that exceeds the size limit of a status and has invalid timestamps.
     pub(super) fn huge_result(&self) -> proto::Result {
         proto::Result {
             started: i64::MIN,

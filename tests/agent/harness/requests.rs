@@ -1,4 +1,4 @@
-//! Requests to the agent, and commands in the pod of the agent.
+//! Requests to the agent, and commands in the agent's pod.
 
 use super::*;
 
@@ -53,7 +53,7 @@ impl Workspace {
         status.candidate.map_or(Ok(()), |candidate| Err(candidate.failure))
     }
 
-    /// Waits until `predicate` returns `true` for the status of the agent, and returns this status.
+    /// Waits until `predicate` returns `true` for the agent's status, and returns this status.
     pub async fn until(&self, what: &str, predicate: impl Fn(&proto::StatusReply) -> bool) -> proto::StatusReply {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -112,13 +112,13 @@ impl Workspace {
         self.connect().await.run(request.clone()).await.unwrap().held
     }
 
-    /// Starts a process with the name of the CLI in the workspace directory, in the same way as a user. The process
-    /// runs until the caller drops the guard.
+    /// Starts a process with the CLI's name in the workspace directory, as a user would. The process runs until the
+    /// caller drops the guard.
     pub fn session(&self, arguments: &[&str]) -> InteractiveSession {
         self.session_with(&[], &self.path("share/workspace"), arguments)
     }
 
-    /// Starts a process with the name of the CLI in this directory, with this command line prefix.
+    /// Starts a process with the CLI's name in this directory, with this command line prefix.
     pub fn session_with(&self, wrapper: &[&str], directory: &Path, arguments: &[&str]) -> InteractiveSession {
         let program = self.path("pulumi");
         if !program.exists() {
@@ -130,8 +130,7 @@ impl Workspace {
         InteractiveSession(command.spawn().unwrap())
     }
 
-    /// Runs a CLI command in the workspace directory with the environment of the container, in the same way as `kubectl
-    /// exec`.
+    /// Runs a CLI command in the workspace directory with the container's environment, as `kubectl exec` would.
     pub fn exec(&self, command: &str) -> String {
         let line = format!("cd {} && {command}", self.path("share/workspace").display());
         let ended = Command::new("sh")
@@ -182,7 +181,7 @@ impl Workspace {
         self.result(&request.id).await.0
     }
 
-    /// Waits until the provider has begun an operation, and returns the process ID of the CLI.
+    /// Waits until the provider has started an operation, and returns the CLI's process ID.
     pub async fn until_operation_begins(&self, id: &str) -> u32 {
         let mut attachment = self.attach(id).await;
         let mut pid = 0;
@@ -202,7 +201,7 @@ impl Workspace {
         pid
     }
 
-    /// Writes a lock of the stack `dev` to the backend.
+    /// Writes a lock for the stack `dev` to the backend.
     pub fn put_lock(&self, host: &str, pid: u32, time: &str) {
         let locks = self.path("state/.pulumi/locks/organization/example/dev");
         fs::create_dir_all(&locks).unwrap();
@@ -217,7 +216,8 @@ impl Workspace {
         files
     }
 
-    /// Returns whether the state files of all stacks are complete. The CLI does not replace these files atomically.
+    /// Returns whether the state files of all stacks are complete. The CLI does not replace state files atomically, so
+    /// a killed CLI can leave an incomplete file.
     pub fn has_complete_state(&self) -> bool {
         let mut files = files_below(&self.path("state/.pulumi/stacks"));
         files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
