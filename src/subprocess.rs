@@ -21,7 +21,7 @@ use tokio::process::{Child, Command};
 
 /// Path of the running binary, which remains valid after the file has been replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
-/// Maximum size of the stored stderr output of the child, in bytes.
+/// Maximum size of the child's stored stderr output, in bytes.
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 /// Maximum time that the parent waits for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the header, which is the first line of the input of the child.
+    /// Returns the header, which is the first line of the child's input.
     fn header(&self) -> Vec<u8> {
         let mut header = serde_json::to_vec(self).unwrap_or_default();
         header.push(b'\n');
@@ -89,7 +89,7 @@ pub enum Failure {
     Response { limit: u64 },
     #[error("timed out after {} s", limit.as_secs())]
     Time { limit: Duration },
-    /// SIGKILL ended the child, but the parent did not send the signal, and the child did not exceed a limit. The
+    /// SIGKILL terminated the child, but the parent did not send the signal, and the child did not exceed a limit. The
     /// kernel probably sent the signal, because the container or the node was out of memory.
     #[error("the process was killed, probably because the controller's container or its node ran out of memory")]
     Killed,

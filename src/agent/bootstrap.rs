@@ -1,5 +1,5 @@
 //! The `bootstrap` role of an init container. The role copies this executable to the share volume, so that the agent
-//! can run in any Pulumi image, and creates the container's working directory.
+//! can run in any Pulumi image. The role also creates the container's working directory.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
@@ -16,7 +16,8 @@ const MODE: u32 = 0o755;
 const BUFFER: usize = 256 * 1024;
 /// Maximum length of the owner in an error message, in characters.
 const MAX_OWNER: usize = 100;
-/// Maximum number of bytes to read from the owner file of a volume. A longer value cannot be the name of a Workspace.
+/// Maximum number of bytes that the agent reads from a volume's owner file. A longer value cannot be the name of a
+/// Workspace.
 const MAX_OWNER_BYTES: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,7 @@ const RESERVE: Duration = Duration::from_secs(60);
 /// Divisor that limits each phase to a quarter of the termination grace period.
 const RESERVED_PART: u32 = 4;
 
-/// Returns the duration of the last phase of the termination grace period, during which the agent reports the result.
+/// Returns the duration of the last phase, during which the agent reports the result.
 pub fn reserve(termination_grace: Duration) -> Duration {
     RESERVE.min(termination_grace / RESERVED_PART)
 }
@@ -161,7 +161,7 @@ pub enum Step {
     Kill,
 }
 
-/// The last signal that was sent to the CLI.
+/// Last signal that the agent sent to the CLI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sent {
     #[default]
@@ -232,8 +232,8 @@ impl Cancellation {
     }
 }
 
-/// Time of the last activity of a run. The tasks that read the output and the events update this time, and the idle
-/// timeout check compares it with the current time.
+/// Time of a run's last activity. The tasks that read the output and the events update this time, and the idle timeout
+/// check compares it with the current time.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,

@@ -28,7 +28,7 @@ const CLI: &str = "pulumi";
 const MAX_CAPTURE: u64 = 16 * 1024 * 1024;
 /// Maximum time that the agent waits for output after the last process of the call has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the version query.
+/// Timeout for the version query.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a caller waits for the version. The query continues after this time, so that a later call can
 /// return the version. The maximum is long, because the agent reinstalls a source's dependencies if it does not know
@@ -94,7 +94,7 @@ pub struct Call<'a> {
     /// Content of stdin, or `None` for an empty stdin.
     pub stdin: Option<Zeroizing<Vec<u8>>>,
     pub stdout: Stdout,
-    /// Callback that receives the process ID after the start of the CLI.
+    /// Callback that receives the process ID after the CLI has started.
     pub begun: &'a (dyn Fn(u32) + Send + Sync),
 }
 

@@ -22,7 +22,7 @@ const MAX_SIZE: u64 = 1 << 20;
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct Credentials {
-    /// URL of the state backend of the last login. Empty if no client has logged in.
+    /// URL of the state backend to which a client last logged in. Empty if no client has logged in.
     pub current: String,
     /// Accounts, with the URLs of their state backends as keys.
     accounts: BTreeMap<String, Account>,

@@ -199,7 +199,7 @@ fn valid_name(name: &str) -> Result<&str, Refusal> {
     Ok(name)
 }
 
-/// Reads a value from a file. `what` is the description of the value in error messages.
+/// Reads a value from a file. `what` describes the value in error messages.
 pub fn read_value(what: &str, file: &Path, layout: &Layout) -> Result<OsString, Refusal> {
     let source = describe(file, layout);
     let refused = |reason: String| Refusal::Precondition(format!("failed to read {what} from {source}: {reason}"));

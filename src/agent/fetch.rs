@@ -51,7 +51,8 @@ pub struct FetchConfig {
 ///
 /// # Errors
 ///
-/// Returns an error if the server stops before a source is installed, because later init containers need the source.
+/// Returns an error if the server stops before a source is installed, because the later init containers need the
+/// source.
 pub fn fetch(config: &FetchConfig) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -100,9 +101,9 @@ async fn run(config: &FetchConfig) -> anyhow::Result<()> {
 struct Fetch {
     identity: Identity,
     source: Arc<Source>,
-    /// Token that is canceled when the pod is terminated.
+    /// Token that the role cancels when the pod terminates.
     stop: CancellationToken,
-    /// Token that is canceled when the source is installed.
+    /// Token that the role cancels when the source is installed.
     done: CancellationToken,
 }
 

@@ -63,8 +63,8 @@ impl Layout {
         &self.config_maps
     }
 
-    /// Returns the file with the default access token for Pulumi Cloud. The file does not exist if the controller has
-    /// no default token, or if the Secret with the token does not exist.
+    /// Returns the file that contains the default access token for Pulumi Cloud. The file does not exist if the
+    /// controller has no default token, or if the Secret with the token does not exist.
     pub fn default_access_token(&self) -> &Path {
         &self.default_access_token
     }
@@ -79,7 +79,7 @@ impl Layout {
         &self.root
     }
 
-    /// Returns the file with the variables from init containers. Each line has the form `NAME=value`.
+    /// Returns the file that contains the variables from init containers. Each line has the form `NAME=value`.
     pub fn env_file(&self) -> PathBuf {
         self.root.join(names::ENV_FILE)
     }
@@ -90,8 +90,8 @@ impl Layout {
         self.root.join(SOURCE_DIRECTORY)
     }
 
-    /// Returns the symbolic link to the project directory in the source. The CLI identifies a project by its path, so
-    /// runs and users with a shell in the pod must use the same path.
+    /// Returns the symbolic link to the project directory in the source. The CLI uses the path to identify a project,
+    /// so runs and users with a shell in the pod must use the same path.
     pub fn workspace(&self) -> PathBuf {
         self.root.join("workspace")
     }
@@ -131,8 +131,8 @@ impl Layout {
         self.root.join("source.json")
     }
 
-    /// Returns the file with the name of the Workspace that owns the persistent share volume. This file does not exist
-    /// on a volume that is deleted together with the pod.
+    /// Returns the owner file of a persistent share volume, which contains the name of the owning Workspace. This file
+    /// does not exist on a volume that is deleted together with the pod.
     pub fn owner(&self) -> PathBuf {
         self.root.join("owner")
     }

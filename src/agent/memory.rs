@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::pulumi::advice::MORE_MEMORY;
 
-/// Path of the cgroup of the container.
+/// Path of the container's cgroup.
 const CONTROL_GROUP: &str = "/sys/fs/cgroup";
 /// Names of the files that contain the number of killed processes and the memory limit, for cgroup v2 and v1.
 const FILES: [(&str, &str); 2] =
@@ -16,8 +16,8 @@ const MEBIBYTE: u64 = 1024 * 1024;
 /// number, rounded down to whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Returns the number of processes of this container that the kernel has killed because of insufficient memory. Returns
-/// 0 if this number is not available.
+/// Returns the number of container processes that the kernel has killed because of insufficient memory. Returns 0 if
+/// this number is not available.
 pub fn kill_count() -> u64 {
     kill_count_in(Path::new(CONTROL_GROUP))
 }

@@ -162,8 +162,8 @@ impl InputHasher {
     }
 }
 
-/// Returns the paths of the keys of a mounted Secret or ConfigMap, or `None` if the directory is unreadable. The list
-/// omits entries that are internal to the kubelet: see [`is_kubelet_internal`].
+/// Returns the key paths of a mounted Secret or ConfigMap, or `None` if the directory is unreadable. The list omits
+/// entries that are internal to the kubelet: see [`is_kubelet_internal`].
 fn keys_of(directory: &str) -> Option<Vec<String>> {
     let entries = std::fs::read_dir(directory).ok()?;
     let names = entries.map(|entry| entry.ok()?.file_name().into_string().ok()).collect::<Option<Vec<_>>>()?;

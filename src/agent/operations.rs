@@ -267,8 +267,8 @@ impl Operations {
     }
 
     /// Handles a `Cancel` call. The first call cancels the operation gracefully. The second call cancels the operation
-    /// forcefully. Without a second call, the agent cancels the operation forcefully at the end of the grace period.
-    /// The call has no effect if the operation has ended.
+    /// forcefully. Without a second call, the agent cancels the operation forcefully when the grace period ends. The
+    /// call has no effect if the operation is complete.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
@@ -281,7 +281,7 @@ impl Operations {
     }
 
     /// Rejects new operations and sources, and cancels the running operation. The cancellation is graceful at first,
-    /// and forced at the end of the grace period.
+    /// and forced when the grace period ends.
     pub fn terminate(&self) {
         *lock(&self.forced_at) = Some(Instant::now() + self.cancellation_grace);
         self.workspace_lock.terminate();

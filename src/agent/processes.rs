@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use super::resource_limits::{Failures, RETRY_INTERVAL};
 
-/// Environment variable with the ID of the operation. The agent sets this variable for every process of a run, so that
-/// it can find processes that have created their own process session.
+/// Environment variable that contains the operation ID. The agent sets this variable for every process of a run, so
+/// that it can find processes that have created their own process session.
 pub const MARKER: &str = "PULUMI_CONTROLLER_OPERATION";
 
 /// Resource limit that marks the processes of a run. The kernel applies this limit, in microseconds, to the CPU time of
@@ -27,7 +27,7 @@ const LIMIT: Resource = Resource::Rttime;
 const LIMIT_NAME: &str = "Max realtime timeout";
 /// Upper bits of the limit, which identify the value as a mark. The lower bits identify the operation.
 const MARKED: u64 = 0x5043 << OPERATION_BITS;
-/// Number of lower bits of the limit that identify the operation.
+/// Number of lower bits that identify the operation.
 const OPERATION_BITS: u32 = 44;
 
 /// Delay before the agent sends SIGTERM to the remaining processes of a run. The delay starts when the CLI exits, and
@@ -118,7 +118,7 @@ pub fn boot_id() -> io::Result<String> {
 }
 
 /// Marks this process and its future descendants as processes of the operation. If this function fails, the agent can
-/// still identify these processes by their process session and environment.
+/// still use the process session and the environment to identify these processes.
 fn mark(operation: &str) -> io::Result<()> {
     let mut limit = rustix::process::getrlimit(LIMIT);
     limit.current = Some(limit_of(operation));
@@ -131,7 +131,7 @@ fn limit_of(operation: &str) -> u64 {
     MARKED | (first & ((1 << OPERATION_BITS) - 1))
 }
 
-/// Returns whether a process belongs to an operation of this agent or of another agent.
+/// Returns whether a process belongs to an operation of any agent.
 pub fn belongs_to_operation(pid: u32) -> io::Result<bool> {
     let is_limited = limit(pid)?.is_some_and(|limit| limit >> OPERATION_BITS == MARKED >> OPERATION_BITS);
     Ok(is_limited || has_variable(pid, |variable| variable.starts_with(MARKER.as_bytes()))?)

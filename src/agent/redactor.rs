@@ -24,7 +24,7 @@ pub struct Redactor {
     /// Values, sorted by length in descending order. The agent must replace a long value before the shorter values that
     /// it contains.
     values: Arc<Vec<Zeroizing<String>>>,
-    /// Whether the text can contain values of properties that deviate from a plan.
+    /// Whether the text can contain property values that deviate from a plan.
     has_plan_values: bool,
 }
 
@@ -47,13 +47,13 @@ impl Redactor {
         Redactor { values: Arc::new(values), has_plan_values: false }
     }
 
-    /// Returns a redactor that also redacts the values of properties that deviate from a plan. The CLI prints these
-    /// values in plain text, even if they are secret.
+    /// Returns a redactor that also redacts property values that deviate from a plan. The CLI prints these values in
+    /// plain text, even if they are secret.
     pub fn without_plan_values(self) -> Self {
         Redactor { has_plan_values: true, ..self }
     }
 
-    /// Returns whether the text can contain values of properties that deviate from a plan.
+    /// Returns whether the text can contain property values that deviate from a plan.
     pub fn has_plan_values(&self) -> bool {
         self.has_plan_values
     }
@@ -86,7 +86,7 @@ fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
 }
 
 /// Returns the characters that encode a value within a longer base64 string, for example a password in a basic
-/// authentication header. `offset` is the position of the value in its first group of three bytes. The result omits
+/// authentication header. `offset` is the position of the value in the first group of three bytes. The result omits
 /// characters that also depend on the bytes around the value.
 fn base64_inside(engine: &impl Engine, value: &str, offset: usize) -> Option<String> {
     let skipped = (GROUP - offset) % GROUP;

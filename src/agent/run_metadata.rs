@@ -1,5 +1,5 @@
-//! Metadata that a run passes to the state backend and to an OpenTelemetry collector. The metadata consists of the Git
-//! metadata of the source, the tags of the Pulumi stack, and the trace context.
+//! Metadata that a run passes to the state backend and to an OpenTelemetry collector. The metadata consists of the
+//! source's Git metadata, the Pulumi stack tags, and the trace context.
 
 use std::collections::HashMap;
 

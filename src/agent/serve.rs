@@ -146,7 +146,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
     tokio::select! {
         served = server => served.context("failed to serve gRPC"),
         () = health => anyhow::bail!("the readiness endpoint stopped"),
-        // Drops the server and its unfinished calls after the timeout.
+        // Drops the server and all unfinished calls after the timeout.
         () = ending => Ok(()),
     }
 }
@@ -242,7 +242,7 @@ async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
             operations.source.sync_for_next_pod().await;
         }
     };
-    // Syncs concurrently, because a slow volume must not delay the report of the results.
+    // Syncs concurrently, because a slow volume must not delay the results.
     tokio::join!(report_results(operations, log), sync);
 }
 

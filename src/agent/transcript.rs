@@ -3,8 +3,8 @@
 //!
 //! Each part has a limited size. If a part exceeds its size limit, the transcript contains only the beginning and the
 //! end of the part. A marker between the beginning and the end contains the number of omitted bytes. The end usually
-//! contains the errors and the summary. During the operation, the beginning is in a file, and the end is in memory. If
-//! the agent restarts, the end is therefore lost.
+//! contains the errors and the summary. During the operation, the beginning is in a file, and the end is in memory. The
+//! end is therefore lost if the agent restarts.
 
 mod event;
 
@@ -91,7 +91,7 @@ impl Transcript {
         self.parts().steps.add(serde_json::to_string(&line).unwrap_or_default().as_bytes());
     }
 
-    /// Compresses the parts at the end of the operation. A second call has no effect.
+    /// Compresses the parts when the operation is complete. A second call has no effect.
     pub fn finish(&self) -> io::Result<()> {
         let mut parts = self.parts();
         let Parts { output, events, steps } = &mut *parts;
@@ -118,8 +118,8 @@ impl Transcript {
     }
 }
 
-/// Returns whether an operation of the engine changes a resource. For a refresh, the function returns whether the
-/// operation changes the state of the resource.
+/// Returns whether an engine operation changes a resource. For a refresh, the function returns whether the operation
+/// changes the state of the resource.
 fn is_change(step: &ResourceStep) -> bool {
     match step.operation.as_str() {
         "same" | "read" => false,

@@ -29,7 +29,7 @@ const MAX_PLAN: usize = 768 * 1024;
 const MAX_STEPS: usize = 200;
 /// Maximum total size of the planned steps in a result, in bytes.
 const MAX_STEPS_SIZE: usize = 256 * 1024;
-/// Maximum number of property paths of a planned step.
+/// Maximum number of property paths per planned step.
 const MAX_PATHS: usize = 20;
 /// Maximum length of a property path in bytes.
 const MAX_PATH: usize = 256;

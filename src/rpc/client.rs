@@ -31,7 +31,7 @@ use crate::telemetry::chain;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for all calls except `Run`, `PutSource` and `PutPolicyPack`.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of a call to `Run`.
+/// Timeout for a call to `Run`.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for a call to `PutSource` or `PutPolicyPack`. During this call, the agent receives, verifies and unpacks an
 /// archive.
@@ -354,7 +354,7 @@ impl AgentClient {
         Ok(reply)
     }
 
-    /// Streams the progress of an operation from the sequence number `from`, followed by the result of the operation.
+    /// Streams an operation's progress from the sequence number `from`, followed by the operation's result.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
         let mut streams = self.streams.clone();
         let request = proto::AttachRequest { id: id.to_owned(), from };
@@ -362,7 +362,7 @@ impl AgentClient {
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
 
-    /// Returns a part of the transcript of a finished operation, compressed with gzip. Returns an empty part if the
+    /// Returns a part of a finished operation's transcript, compressed with gzip. Returns an empty part if the
     /// operation has no such part.
     pub async fn transcript(&self, id: &str, part: proto::TranscriptPart) -> Result<Vec<u8>, RpcError> {
         const CALL: &str = "ReadTranscript";
@@ -404,7 +404,7 @@ impl AgentClient {
     }
 }
 
-/// Stream with the progress of an operation, followed by the result of the operation.
+/// Stream that returns an operation's progress and then its result.
 #[derive(Debug)]
 pub struct Attachment {
     stream: tonic::Streaming<proto::AttachReply>,
@@ -413,7 +413,7 @@ pub struct Attachment {
 
 impl Attachment {
     /// Returns the next message, or `None` if the agent has ended the stream. This function has no timeout, because an
-    /// operation can have no progress for a long time. The connection's keepalive pings detect that the agent is lost.
+    /// operation can make no progress for a long time. The connection's keepalive pings detect that the agent is lost.
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;

@@ -91,7 +91,7 @@ impl CloseReason {
     }
 }
 
-/// Client certificates of the controller in the order of preference.
+/// The controller's client certificates, in order of preference.
 #[derive(Debug)]
 struct Identities(Vec<Identity>);
 

@@ -199,7 +199,7 @@ impl Authority {
     }
 }
 
-/// Returns whether less than a third of the validity of a certificate remains. In a bundle, the function checks only
+/// Returns whether less than a third of a certificate's validity period remains. In a bundle, the function checks only
 /// the first certificate.
 pub fn renewal_due(certificate_pem: &str, now: Timestamp) -> Result<bool, IdentityError> {
     Ok(is_renewal_due(&parse(&first(certificate_pem)?)?, now))

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOptions, RunRequest, Settings};
 
-/// Protocol version of this agent. If a new field of a run request changes the behavior of the run, increase this
-/// version. For requests with the new field, return the increased version from [`required_version`].
+/// Protocol version of this agent. If you add a field to the run request that changes how an agent executes the run,
+/// increase this version. For requests with the new field, return the increased version from [`required_version`].
 ///
 /// Version 2: a destroy fails if the backend does not contain the Pulumi stack.
 ///

@@ -198,7 +198,7 @@ struct Incoming {
     /// Clients with a handshake in progress. The oldest client is first.
     clients: VecDeque<Client>,
     accepted: u64,
-    /// Time until which the agent accepts no connections.
+    /// End of the pause during which the agent accepts no connections.
     paused_until: Option<Instant>,
 }
 

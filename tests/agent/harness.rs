@@ -70,7 +70,7 @@ impl Workspace {
         workspace
     }
 
-    /// Starts a workspace. The script `cli` replaces the CLI, and `wrapper` is the command line prefix of the agent.
+    /// Starts a workspace. The script `cli` replaces the CLI, and `wrapper` is the agent's command line prefix.
     pub async fn start_with(cli: Option<&str>, wrapper: &[&str]) -> Self {
         let mut workspace = Self::prepare();
         workspace.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();

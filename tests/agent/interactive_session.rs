@@ -44,7 +44,7 @@ async fn an_interactive_session_blocks_source_changes_and_runs() {
 
 #[tokio::test]
 async fn informational_and_agent_cli_calls_are_not_interactive_sessions() {
-    // The run is long enough for the detection of other CLI processes.
+    // The run lasts long enough for the agent to detect other CLI processes.
     let workspace = Workspace::start_with(Some("case \"$*\" in *up*) sleep 2;; esac"), &[]).await;
     workspace.put(YAML).await;
     let _query = workspace.session(&["version"]);

@@ -7,8 +7,8 @@ use crate::harness::Workspace;
 /// Total size of the output and the event log that `VERBOSE_CLI` writes, in KiB.
 const OUTPUT_KIB: u64 = 148 * 1024;
 
-/// Script that replaces the CLI. The script writes a line of 48 MiB to the event log. The output of the script consists
-/// of 50 MiB without a line break, and of lines with a total size of 50 MiB.
+/// Script that replaces the CLI. The script writes a line of 48 MiB to the event log. The script prints 50 MiB without
+/// a line break, and lines with a total size of 50 MiB.
 const VERBOSE_CLI: &str = r#"
 case "$*" in *--event-log=*) ;; *) exit 0 ;; esac
 for word; do case "$word" in --event-log=*) log=${word#--event-log=} ;; esac; done

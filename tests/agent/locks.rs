@@ -1,4 +1,4 @@
-//! Tests for the locks of interrupted runs and of other clients.
+//! Tests for locks that belong to interrupted runs or other clients.
 
 use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest};
 

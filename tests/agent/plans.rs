@@ -1,4 +1,4 @@
-//! Tests for previews that save a plan, and for runs that follow a plan.
+//! Tests previews that save a plan, and runs that follow a plan.
 
 use std::io::Read;
 

@@ -1,5 +1,5 @@
 //! Tests for a power loss of the node. The share volume is on a loop device. A copy of the backing file contains the
-//! state of the disk after a power loss, without the data that was only in memory.
+//! disk content after a power loss, without the data that was only in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};

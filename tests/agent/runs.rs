@@ -5,7 +5,7 @@ use pulumi_controller::rpc::proto::{self, Outcome};
 
 use crate::harness::{TOKEN, Workspace, has_pulumi, outputs, variable};
 
-/// A program that needs no provider, with outputs of every type.
+/// Program that needs no provider and has outputs of every type.
 const OUTPUTS: &str = "
 name: example
 runtime: yaml
@@ -20,7 +20,7 @@ outputs:
     fn::secret: hunter22
 ";
 
-/// A program with a single resource, whose creation takes a minute.
+/// Program with a single resource that takes a minute to create.
 pub const SLOW: &str = "
 name: example
 runtime: yaml

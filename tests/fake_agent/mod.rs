@@ -1,6 +1,6 @@
 //! Fake agent that simulates the agents of any number of workspaces at one address. With this agent, a test of the
 //! controller can use many Stacks without running their pods. All fake pods (`tests/cluster/cluster fake-nodes`) have
-//! this address.
+//! this IP address.
 //!
 //! Connections work in the same way as with real agents. All connections use TLS, and the server name of a connection
 //! selects the workspace's certificate. The fake agent verifies and discards sources. Every run succeeds after a delay.

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::workspace::Key;
 
-/// Timeout of the initial list.
+/// Timeout for the initial list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) enum Pods {

@@ -9,7 +9,7 @@ fn sent(calls: &[u32], began: Option<u32>) -> Vec<(u32, Step)> {
     sent_with(calls, began, |_, _, _| {})
 }
 
-/// Like [`sent`], but also calls `observe` every second.
+/// Does the same as [`sent`], and calls `observe` every second.
 fn sent_with(calls: &[u32], began: Option<u32>, observe: impl Fn(&mut Cancellation, u32, Instant)) -> Vec<(u32, Step)> {
     let start = Instant::now();
     let (mut cancel_request, mut cancellation) = (CancelRequest::default(), Cancellation::default());

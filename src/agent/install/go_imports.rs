@@ -9,11 +9,11 @@ use crate::pulumi::install::{Files, ProjectInSource, go};
 
 /// Maximum number of files and directories in a module.
 const MAX_ENTRIES: usize = 20_000;
-/// Maximum number of bytes to read from a file. The import declarations are at the beginning of a file.
+/// Maximum number of bytes that the agent reads from a file. The import declarations are at the start of a file.
 const MAX_IMPORTS_BYTES: u64 = 256 * 1024;
 
-/// Returns the imports of all Go files in the module of a project. Returns an empty set if the project is not a Go
-/// project or has no `go.mod`.
+/// Returns the imports of all Go files in a project's module. Returns an empty set if the project is not a Go project
+/// or has no `go.mod`.
 pub(super) fn of_module(
     tree: &Path,
     project_in_source: ProjectInSource<'_>,

@@ -26,7 +26,7 @@ use crate::rpc::proto::EnvironmentVariable;
 
 use carry::is_directory;
 
-/// Timeout of an installation.
+/// Timeout for an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum size of an installation input file in bytes. A large project can have a lock file of several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;

@@ -119,8 +119,8 @@ impl Journal {
     }
 
     /// Removes the unfinished operations of other pods with the same persistent volume. The operation's processes can
-    /// still be running in the other pod, for example after a forced deletion. The controller therefore determines from
-    /// the other pod's state whether these operations have ended, and not from this agent.
+    /// still be running in the other pod, for example after a forced deletion. The controller therefore checks the
+    /// other pod to determine whether these operations have ended, and does not ask this agent.
     pub fn forget_unfinished_of_other_pods(&self, pod_uid: &str) {
         for record in self.unfinished() {
             let Request { id, pod_uid: started_in, .. } = record.request();

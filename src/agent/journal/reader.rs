@@ -106,7 +106,7 @@ impl Reader {
         Ok(processes)
     }
 
-    /// Returns the next progress message, or `None` at the end of the segment `last`.
+    /// Returns the next progress message, or `None` after the last message in the segment `last`.
     fn read(&mut self, last: u64) -> io::Result<Option<proto::Progress>> {
         loop {
             let Some(segment) = &mut self.segment else {

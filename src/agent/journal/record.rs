@@ -139,13 +139,13 @@ impl JournalRecord {
         self.directory.join(EVENT_LOG)
     }
 
-    /// Returns the path of the file with the exported state of the stack. This file exists only while the operation
+    /// Returns the path of the file that contains the exported stack state. This file exists only while the operation
     /// inspects the state.
     pub fn state_file(&self) -> PathBuf {
         self.directory.join(STATE)
     }
 
-    /// Returns the path of the file with the plan that the operation saves or follows. This file exists only during the
+    /// Returns the path of the plan file that the operation saves or follows. This file exists only during the
     /// operation.
     pub fn plan_file(&self) -> PathBuf {
         self.directory.join(PLAN)

@@ -217,7 +217,7 @@ impl Run {
         Ok(Some(self.conclude_check(attempt).await))
     }
 
-    /// Converts the failed attempt of a check into the result of the operation. The attempt has changed no resources.
+    /// Converts a check's failed attempt into the result of the operation. The attempt has changed no resources.
     async fn conclude_check(&self, attempt: Attempt) -> OperationResult {
         let operation_result = self.conclude(attempt).await;
         OperationResult { interrupted: false, engine_began: false, ..operation_result }

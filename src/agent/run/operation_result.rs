@@ -19,9 +19,9 @@ const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 const MAX_MESSAGE: usize = 8 * 1024;
 /// Maximum total size of the outputs in bytes, which equals the size limit of a Secret.
 const MAX_OUTPUTS: usize = 1024 * 1024;
-/// Maximum number of lines in the last output of a result.
+/// Maximum number of lines in a result's last output.
 const MAX_LAST_LINES: usize = 20;
-/// Maximum size of the last output of a result in bytes.
+/// Maximum size of a result's last output in bytes.
 const MAX_LAST_OUTPUT: usize = 4 * 1024;
 /// Maximum number of pending creates in a result.
 const MAX_PENDING: usize = 50;
@@ -225,13 +225,13 @@ fn holder(lock: &Lock) -> proto::LockHolder {
     }
 }
 
-/// Returns at most `limit` bytes from the start of a text.
+/// Returns at most `limit` bytes from the start of a string.
 pub(super) fn first_bytes(text: &str, limit: usize) -> String {
     let end = text.floor_char_boundary(limit);
     text.get(..end).unwrap_or_default().to_owned()
 }
 
-/// Returns at most `limit` bytes from the end of a text.
+/// Returns at most `limit` bytes from the end of a string.
 fn last_bytes(text: &str, limit: usize) -> String {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default().to_owned()

@@ -84,7 +84,7 @@ impl Run {
         self.locking_call(arguments).await.map_err(|error| RunError::Call { action: "import the state", error })
     }
 
-    /// Exports the state of the stack to the state file of the operation.
+    /// Exports the stack state to the operation's state file.
     pub(super) async fn export(&self, purpose: &str) -> Result<Exported, RunError> {
         let arguments = arguments::stack_export(&self.stack, &self.record.state_file());
         let ended = self.call(arguments, Stdout::Logged).await;
@@ -160,7 +160,7 @@ impl Holder {
         }
     }
 
-    /// Returns whether the holder is one of these exited processes of interrupted runs.
+    /// Returns whether the holder is one of these exited processes, which belong to interrupted runs.
     fn is_one_of(&self, exited: &[ExitedProcess]) -> bool {
         match self {
             Holder::Lock(lock) => exited_holder(lock, exited).is_some(),
@@ -253,7 +253,7 @@ impl Run {
     }
 
     /// Returns the processes of the finished operations in this pod. All these processes have exited, because the agent
-    /// writes a result only after the exit of all processes of the operation.
+    /// writes a result only after all processes of the operation have exited.
     fn own_exited_processes(&self) -> Vec<ExitedProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut exited = Vec::new();

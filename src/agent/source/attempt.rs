@@ -365,8 +365,8 @@ impl Source {
         plan.map(Some)
     }
 
-    /// Waits until all interactive sessions have ended, because the replacement of the source would remove files that
-    /// the user is still using.
+    /// Waits until all interactive sessions have ended, because replacing the source would remove files that the user
+    /// is still using.
     async fn wait_for_sessions(&self, candidate: &Candidate, stop: &CancellationToken) -> Result<(), AttemptError> {
         let mut reported = None;
         loop {

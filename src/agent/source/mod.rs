@@ -116,7 +116,7 @@ impl Source {
         self.lock().candidate.as_ref().map(|candidate| candidate.to_proto())
     }
 
-    /// Starts the installation of the missing dependencies of the current source in the background.
+    /// Starts to install the current source's missing dependencies in the background.
     pub fn resume(self: &Arc<Self>) {
         let mut state = self.lock();
         let Some(current_source) =

@@ -328,7 +328,7 @@ fn directory_name(artifact: &proto::Artifact) -> String {
     hash.get(..32).unwrap_or_default().to_owned()
 }
 
-/// Moves an unpacked tree to the directory of its pack, and replaces the tree of a failed attempt.
+/// Moves an unpacked tree to the pack's directory, and replaces the tree from a failed attempt.
 async fn move_tree(tree: PathBuf, place: PathBuf) -> Result<(), Refusal> {
     let moved = tokio::task::spawn_blocking(move || {
         durable::remove(&place)?;

@@ -26,8 +26,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Polling interval during an installation.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
-/// Maximum time that a new source waits for a canceled candidate. The candidate can take long to stop, because it waits
-/// until all interactive sessions have ended before it restores the previous source after a failed trial.
+/// Maximum time that a new source waits for a canceled candidate. The candidate can take a long time to stop. After a
+/// failed trial, the candidate waits until all interactive sessions have ended, and then restores the previous source.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installs sources.
@@ -144,9 +144,9 @@ type Reply = oneshot::Sender<Result<(), Refusal>>;
 
 pub(super) struct Candidate {
     pub desired: Desired,
-    /// Token that is canceled when the controller requests another source, or when the agent shuts down.
+    /// Token that the agent cancels when the controller requests another source, or when the agent shuts down.
     pub cancel: CancellationToken,
-    /// Token that is canceled when the installation of the source has ended, with or without success.
+    /// Token that the agent cancels when the source installation has ended, with or without success.
     pub ended: CancellationToken,
     progress: Mutex<Progress>,
 }
@@ -166,8 +166,8 @@ impl Candidate {
         (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
-    /// Records a long step as the progress of the candidate. The function also replies to the caller, because the
-    /// caller does not wait for a long step.
+    /// Records a long step as the candidate's progress. The function also replies to the caller, because the caller
+    /// does not wait for a long step.
     pub fn report(&self, doing: impl Into<String>) {
         let doing = doing.into();
         tracing::info!(digest = %self.desired.digest, doing, "installing the source");
@@ -175,7 +175,7 @@ impl Candidate {
         self.reply(Ok(()));
     }
 
-    /// Cancels this candidate in favor of another source, and waits until the installation of this candidate has ended.
+    /// Cancels this candidate in favor of another source, and waits until the candidate's installation has ended.
     pub async fn supersede(&self) -> Result<(), Refusal> {
         self.cancel.cancel();
         let ended = tokio::time::timeout(YIELD_TIMEOUT, self.ended.cancelled()).await;

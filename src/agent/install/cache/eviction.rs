@@ -16,8 +16,8 @@ const MAX_ARCHIVES: usize = 1_000;
 const MAX_BUILD_FILES: usize = 100_000;
 /// Maximum age of a temporary file. Older files remain from agents that were killed during a write.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Maximum share of the file system for the archives, in percent. This limit prevents a small volume from becoming
-/// full.
+/// Maximum share of the file system that the archives can use, in percent. This limit prevents a small volume from
+/// becoming full.
 const MAX_SHARE: u64 = 80;
 /// Maximum number of files and directories that the agent lists in a directory tree.
 const MAX_LISTED: usize = 200_000;

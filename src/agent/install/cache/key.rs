@@ -1,5 +1,4 @@
-//! Keys of the entries in the dependency cache. A key is the digest of all inputs that determine the result of an
-//! installation.
+//! Keys of the entries in the dependency cache. A key is the digest of all inputs that affect the installation result.
 //!
 //! The installation plan covers the lock files, the package manager, the CLI version, the project options and the
 //! project directory. This module adds the programs that run the installation, the architecture, the libc and the
@@ -83,7 +82,7 @@ fn platform() -> Value {
     })
 }
 
-/// Returns the descriptions of the programs that the installation can run. The keys are the names of the programs.
+/// Returns the descriptions of the programs that the installation can run. The map keys are the program names.
 fn programs(search_path: &OsStr) -> BTreeMap<&'static str, Value> {
     let find = |name: &str| std::env::split_paths(search_path).map(|path| path.join(name)).find(|path| path.is_file());
     PROGRAMS.iter().filter_map(|name| Some((*name, program(&find(name)?)?))).collect()
@@ -108,7 +107,7 @@ fn manifest(program: &Path) -> Option<PathBuf> {
     parents.map(|parent| parent.join(MANIFEST)).find(|manifest| manifest.is_file())
 }
 
-/// Returns the digest of the beginning of a file, or `None` if the file cannot be read.
+/// Returns the digest of a file's first bytes, or `None` if the file is unreadable.
 fn beginning(path: &Path) -> Option<String> {
     let read = || -> io::Result<Vec<u8>> {
         let mut content = Vec::new();

@@ -64,7 +64,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheE
     move |source| CacheError::Io { action, path: path.to_owned(), source }
 }
 
-/// Directories of the pod that contain the dependencies of a project.
+/// Directories in the pod that contain a project's dependencies.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// Root of the source.
@@ -244,8 +244,8 @@ impl DependencyCache {
         entry.map(Some)
     }
 
-    /// Removes an entry, so that the next installation stores it again. If the archive of the entry is damaged, the
-    /// function also removes the archive.
+    /// Removes an entry, so that the next installation stores the entry again. If the archive of the entry is damaged,
+    /// the function also removes the archive.
     fn remove_entry(&self, key: &str, error: &CacheError) {
         let archive = match error {
             CacheError::Digest { path, .. } | CacheError::Unpack { path, .. } => Some(path.clone()),
@@ -310,7 +310,7 @@ fn limits() -> Limits {
     Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
 }
 
-/// Sets the modification time of a file to the current time, because the eviction removes the files with the oldest
+/// Sets the modification time of a file to the current time, because the agent evicts the files with the oldest
 /// modification times. The function ignores errors, because they occur on a read-only volume, from which the agent
 /// cannot evict files.
 fn touch(file: &File) {

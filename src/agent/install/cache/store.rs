@@ -186,8 +186,7 @@ fn children(directory: &Path) -> Result<Vec<PathBuf>, CacheError> {
     Ok(names)
 }
 
-/// Returns whether the time since the last modification of a file exceeds `age`. Returns `false` if the file does not
-/// exist.
+/// Returns whether a file was last modified longer than `age` ago. Returns `false` if the file does not exist.
 pub(super) fn is_older(path: &Path, age: Duration) -> bool {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
     modified.is_ok_and(|modified| SystemTime::now().duration_since(modified).is_ok_and(|found| found > age))
