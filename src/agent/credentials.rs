@@ -1,4 +1,4 @@
-//! Reads the credentials file of the CLI, which contains the state backend of the last login and the access tokens.
+//! Reads the CLI's credentials file, which contains the state backend of the last login and the access tokens.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

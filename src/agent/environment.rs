@@ -33,8 +33,8 @@ const MAX_HIDDEN: usize = 1000;
 const DEFAULT_USER: &str = "pulumi";
 /// Advice at the end of an error about a missing Secret, ConfigMap or key.
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
-/// Maximum size in bytes of the file with the variables from init containers. The agent reads this file before each
-/// run.
+/// Maximum size of the file that contains the variables from init containers, in bytes. The agent reads this file
+/// before each run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
 
 /// Environment variables of a CLI call.

@@ -146,7 +146,7 @@ impl Agent for Fetch {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let (source, done) = (self.source.clone(), self.done.clone());
-        // Runs in a separate task, because the installation of the source must continue if the client disconnects.
+        // Runs in a separate task, because the source installation must continue if the client disconnects.
         let putting = self.source.tasks.spawn(async move {
             let unchanged = source.put(parts).await?;
             if source.is_settled() {

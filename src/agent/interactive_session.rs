@@ -28,8 +28,8 @@ enum Space {
 
 /// Returns the oldest interactive session. Processes that belong to a run or an installation are not sessions.
 pub fn find(layout: &Layout) -> Result<Option<proto::InteractiveSession>, Refusal> {
-    // The parent of the agent is the `init` process: see `agent::init`. If the `init` process has the ID 1, the
-    // container has its own PID namespace.
+    // The agent's parent is the `init` process: see `agent::init`. If the `init` process has the ID 1, the container
+    // has its own PID namespace.
     let space = if std::os::unix::process::parent_id() == INIT_PID { Space::Own } else { Space::Shared };
     let share = std::fs::canonicalize(layout.root()).unwrap_or_else(|_| layout.root().to_owned());
     let failed = "failed to find interactive sessions in the pod";

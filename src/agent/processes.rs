@@ -50,7 +50,7 @@ pub struct Process {
     /// First 15 bytes of the program name.
     pub name: String,
     pub session: u32,
-    /// Start time in kernel ticks since the boot of the node.
+    /// Start time in kernel ticks since the node booted.
     pub started: u64,
 }
 
@@ -112,7 +112,7 @@ pub fn process_space() -> io::Result<String> {
     Ok(format!("{} {}", boot_id()?, namespace.display()))
 }
 
-/// Returns the boot ID, which the kernel generates randomly at each boot of the node.
+/// Returns the boot ID, which the kernel generates randomly each time the node boots.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -330,7 +330,7 @@ mod tests {
             .spawn()
             .unwrap();
         let run_processes = RunProcesses::new(&operation, Vec::new());
-        // During `execve`, the environment of the process is unreadable, so the first checks may not find the process.
+        // During `execve`, the environment of the process is unreadable, so the first checks may miss the process.
         let found = async {
             while run_processes.living().unwrap().is_empty() {
                 tokio::task::yield_now().await;

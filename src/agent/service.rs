@@ -69,7 +69,7 @@ impl Agent for Service {
     ) -> Result<Response<proto::PutSourceReply>, Status> {
         let parts = request.into_inner();
         let source = self.operations.source.clone();
-        // Runs in a separate task, because the installation of the source must continue if the client disconnects.
+        // Runs in a separate task, because the source installation must continue if the client disconnects.
         let putting = self.operations.tasks.spawn(async move { source.put(parts).await });
         let unchanged =
             putting.await.map_err(|error| Status::internal(format!("failed to install the source: {error}")))??;

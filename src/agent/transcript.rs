@@ -99,8 +99,8 @@ impl Transcript {
         [output, events, steps].map(Part::finish).into_iter().collect()
     }
 
-    /// Returns the compressed bytes of a part from an offset, and the total size of the compressed part. The size is 0
-    /// if the part has no content.
+    /// Returns a part's compressed bytes, starting at an offset, and the total size of the compressed part. The size is
+    /// 0 if the part has no content.
     pub fn read(&self, part: TranscriptPart, offset: u64) -> io::Result<(Vec<u8>, u64)> {
         let mut file = match File::open(compressed(&path(&self.directory, part))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
@@ -200,7 +200,7 @@ impl Part {
         file.write_all(&[line, b"\n"].concat())
     }
 
-    /// Writes the compressed file, and then removes the file with the beginning.
+    /// Writes the compressed file, and then removes the file that contains the beginning.
     fn finish(&mut self) -> io::Result<()> {
         self.file = None;
         let (end, omitted) = (std::mem::take(&mut self.end), std::mem::take(&mut self.omitted));

@@ -13,8 +13,8 @@ async fn with_lock_of_killed_cli(workspace: &Workspace) -> u32 {
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     let cli = workspace.until_operation_begins(&request.id).await;
-    // If the test killed the CLI during a write of the state, the state file would be incomplete. The next run would
-    // then fail because of this file instead of the lock.
+    // If the test killed the CLI while the CLI was writing the state, the state file would be incomplete. The next run
+    // would then fail because of this file instead of the lock.
     let start = std::time::Instant::now();
     signal(cli, "STOP");
     while !workspace.has_complete_state() {

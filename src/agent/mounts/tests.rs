@@ -6,7 +6,7 @@ fn layout(directory: &tempfile::TempDir) -> Layout {
     Layout::new(directory.path()).with_secrets(directory.path().join("secrets"))
 }
 
-/// Mounts an object in the same way as the kubelet. If `key` is `None`, the object has no keys.
+/// Mounts an object as the kubelet does. If `key` is `None`, the object has no keys.
 fn mount(layout: &Layout, name: &str, key: Option<&str>) -> String {
     let directory = layout.secrets().join(name);
     std::fs::create_dir_all(directory.join("..2026")).unwrap();

@@ -161,8 +161,9 @@ impl Login {
         self.session(url, environment, |session| session.is_valid(now)).unwrap_or_default()
     }
 
-    /// Reads a property of the last login. Returns `None` if the last login was for another account, or if a user has
-    /// since logged in or out and thereby changed the access token in the credentials file.
+    /// Reads a property of the last login. Returns `None` if the last login was for another account, or if the
+    /// credentials file now contains a different access token. The token differs if a user has logged in or out since
+    /// the last login.
     fn session<T>(&self, url: &str, environment: &Environment, read: impl FnOnce(&Session) -> T) -> Option<T> {
         let stored = stored_token(url, environment).map(|stored| stored.token);
         let last = lock(&self.last.0);

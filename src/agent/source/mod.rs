@@ -165,7 +165,7 @@ impl Source {
     }
 
     /// Returns `true` if the source is already installed, `false` if the source is the candidate, and `None` otherwise.
-    /// The function cancels a candidate that is a different source.
+    /// The function cancels the candidate if the candidate is a different source.
     async fn known(&self, desired: &Desired) -> Result<Option<bool>, Refusal> {
         let candidate = self.lock().candidate.clone();
         match candidate {

@@ -103,8 +103,8 @@ impl Source {
         Ok(false)
     }
 
-    /// Stops the installations of policy packs, because they would delay the installation of the source. The controller
-    /// sends these packs again after the installation of the source.
+    /// Stops all policy pack installations, because they would delay the source installation. The controller sends
+    /// these packs again after the source installation.
     pub(super) async fn stop_policy_packs(&self) -> Result<(), Refusal> {
         let candidates: Vec<Arc<Candidate>> =
             self.policy_packs().values().filter_map(|pack| pack.candidate.clone()).collect();
@@ -114,8 +114,8 @@ impl Source {
         Ok(())
     }
 
-    /// Stops the installations of the policy packs that a run does not enforce, because the installations would delay
-    /// the run. The controller sends these packs again if the workspace still requires them.
+    /// Stops the installation of policy packs that a run does not enforce, because these installations would delay the
+    /// run. The controller sends these packs again if the workspace still requires them.
     pub async fn stop_policy_packs_not_of(&self, request: &proto::RunRequest) -> Result<(), Refusal> {
         let enforced = enforced_by(request);
         let candidates: Vec<Arc<Candidate>> = {

@@ -98,7 +98,7 @@ pub(super) fn install_tree(layout: &Layout, trial: &Trial, directory: &Directory
     link_project(layout, directory)
 }
 
-/// Makes the source of the trial the current source. The agent keeps the previous source until the next replacement.
+/// Makes the trial source the current source. The agent keeps the previous source until the next replacement.
 pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> io::Result<()> {
     Record { current_source: Some(next.clone()), trial: None }.write(layout)?;
     keep_previous(layout, &layout.root().join(&trial.staged));

@@ -11,7 +11,7 @@ use crate::pulumi::console;
 /// file.
 const MAX_EVENT: usize = 256 * 1024;
 
-/// Returns an event without secrets as one line of JSON. The function redacts each string separately, so that the
+/// Returns an event as one line of JSON, without secrets. The function redacts each string separately, so that the
 /// result is valid JSON.
 pub(super) fn redacted(line: &[u8], redactor: &Redactor) -> String {
     if line.len() > MAX_EVENT {

@@ -24,7 +24,7 @@ pub(crate) struct FakeAgent {
     sources: Arc<Mutex<Vec<Received>>>,
     /// Error that the agent returns for `Run`.
     refusal: Option<Status>,
-    /// Length of the version in the reply to `Status`.
+    /// Length of the version that the agent returns for `Status`.
     version_length: usize,
     /// Result of a run, or `None` for the default result.
     result: Option<proto::Result>,

@@ -1,4 +1,4 @@
-//! Tests which clients the TLS server of the agent accepts. The tests use real connections.
+//! Tests which clients the agent's TLS server accepts. The tests use real connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Stores the dependencies of an installation in the cache.
+//! Stores installed dependencies in the cache.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
