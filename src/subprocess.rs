@@ -218,7 +218,7 @@ async fn read_and_discard_rest(mut from: impl AsyncRead + Unpin, max_bytes: usiz
     }
 }
 
-/// Kills a child, and waits until it exits and its resources are free.
+/// Kills a child, and waits until the child has exited and its resources are free.
 async fn end(child: &mut Child, role: &str) {
     match tokio::time::timeout(KILL_TIMEOUT, child.kill()).await {
         Ok(Ok(())) => {}

@@ -146,7 +146,7 @@ impl Call<'_> {
         let run_processes = RunProcesses::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
-            // Ignores write errors: if the CLI does not read its input, its error message contains the cause.
+            // Ignores write errors, because the CLI error message explains why the CLI did not read its input.
             if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
                 let _ = pipe.write_all(input).await;
             }

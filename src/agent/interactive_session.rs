@@ -11,7 +11,7 @@ use crate::pulumi::cli;
 use crate::rpc::proto;
 
 const CLI: &str = "pulumi";
-/// CLI options that set its working directory.
+/// CLI options that set the working directory of the CLI.
 const DIRECTORY_OPTIONS: [&str; 2] = ["-C", "--cwd"];
 /// Process ID of the first process in a PID namespace.
 const INIT_PID: u32 = 1;

@@ -135,7 +135,7 @@ impl RpcError {
         }
     }
 
-    /// Returns whether the agent has rejected the call because of its current state. A later call can succeed.
+    /// Returns whether the agent has rejected the call because of the agent's current state. A later call can succeed.
     pub fn is_precondition(&self) -> bool {
         self.code == Code::FailedPrecondition
     }

@@ -23,7 +23,8 @@ use crate::pulumi::install::python::is_in_empty_environment;
 use crate::pulumi::install::{Carry, InstallPlan, Installed};
 use crate::pulumi::project::Project;
 
-/// Maximum time that an installation waits until the kubelet has mounted the Secrets and ConfigMaps of its environment.
+/// Maximum time that an installation waits until the kubelet has mounted the Secrets and ConfigMaps for its
+/// environment.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Cause of a failed attempt.

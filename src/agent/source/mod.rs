@@ -223,7 +223,7 @@ impl Source {
 }
 
 /// Returns the current source. Returns `None` if the record or its tree is missing, or if the node has rebooted since
-/// the installation of the source.
+/// the agent installed the source.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
     if let Some(trial) = &trial {
