@@ -99,8 +99,9 @@ pub async fn act(
     }
 }
 
-/// Records the current values of the Flux annotations, and then renames the field managers of the operator. The rename
-/// is the last step, because the controller repeats the migration while a field manager has its old name.
+/// Records the current values of the Flux annotations, and then renames the field managers of the Pulumi Kubernetes
+/// Operator. The rename is the last step, because the controller repeats the migration until no field manager has an
+/// old name.
 async fn take_over(stack: &Stack, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, &pko_migration::adopted(stack), context).await?;
     let stack = written.unwrap_or_else(|| stack.clone());
@@ -157,7 +158,7 @@ async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp)
 }
 
 /// Removes the recorded run from the status, because another client has created or changed its Update. The controller
-/// then records the run again, with another name.
+/// then records the run again, under a different name.
 async fn discard_update(stack: &Stack, message: String, context: &Context) -> Result<Next, ReconcileError> {
     let next = next_step(stack, &status::without_current_update(stack), context).await?;
     let event = Event::new(stack, EventKind::Warning, "UpdateDiscarded", message);
@@ -184,7 +185,7 @@ async fn revoke_update(
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Copies the decision of the user to the Update, because only the Update controller can end a run.
+/// Copies the user's decision to the Update, because only the Update controller can end a run.
 async fn forward_resolution(
     observed: &Observed,
     resolution: String,
@@ -207,7 +208,7 @@ async fn cancel_update(observed: &Observed, value: String, context: &Context) ->
     next_step(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
 }
 
-/// Cancels the drift check. The other run starts when the drift check has ended.
+/// Cancels the drift check. The other run starts after the drift check completes.
 async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     if let Some(update) = observed.update.as_ref().filter(|u| !u.annotations().contains_key(names::ANNOTATION_CANCEL)) {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some("another run is due".to_owned()))].into();
@@ -261,7 +262,7 @@ async fn create_update(
             None => Ok(Next::Rest(Some(WATCHED_RETRY))),
             Some(admitted) => next_step(stack, &status::with_current_update(stack, admitted), context).await,
         },
-        // A previous reconciliation or another client has created the Update.
+        // A previous reconciliation or another client has already created the Update.
         Created::Existing(_) => Ok(Next::Again(Box::new(stack.clone()))),
     }
 }
@@ -274,7 +275,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         let next = next_step(stack, &status, context).await?;
-        // The event follows the write. The controller retries a failed write, and would otherwise emit the event twice.
+        // The event follows the write. Emits the event only after the write, because the controller retries a failed
+        // write and would otherwise emit the event twice.
         if recorded.is_some_and(drift::is_check) {
             run_events::checked(stack, &status).into_iter().for_each(|event| context.events.publish(event));
         }
@@ -284,8 +286,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let planned = result.and_then(|result| result.plan.as_ref());
     let violations = result.and_then(|result| result.policy_violations.as_ref());
     let events = run_events::recorded(stack, &status, planned, violations);
-    // This event precedes the write of the status. If the event followed the write, and the process ended in between,
-    // no later reconciliation would emit the event. If the write fails, the retry emits the event again.
+    // The controller emits this event before it writes the status. If the process crashed between the write and a later
+    // event, no reconciliation would emit the event. If the write fails, the retry emits the event again.
     output_objects::event(stack, &status).into_iter().for_each(|event| context.events.publish(event));
     failpoint::hit("stack-result-seen");
     let next = next_step(stack, &status, context).await?;
@@ -333,8 +335,8 @@ async fn replace_workspace(
     }
 }
 
-/// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied, so
-/// that the apply removes fields that the Stack does not set.
+/// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied. The
+/// apply then removes the fields that the Stack does not set.
 async fn put_workspace(
     observed: &Observed,
     desired: &Workspace,
@@ -411,13 +413,13 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // The write conflicts if the Update controller removes its own finalizer at the same time. The watch event
-            // of that removal requeues the Stack, and the next reconciliation retries the write.
+            // The write conflicts if the Update controller removes its own finalizer at the same time. The removal then
+            // causes a watch event, which requeues the Stack, and the next reconciliation retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }
     }
-    // The Update controller deletes an Update with `ttlAfterCompleted` when this time has elapsed.
+    // The Update controller deletes an Update with `ttlAfterCompleted` after this time.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());
@@ -428,8 +430,8 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
     Ok(())
 }
 
-/// Returns whether the run of this Update may have left a lock that only this Update identifies. The controller keeps
-/// such an Update until a run succeeds.
+/// Returns whether the run may have left a lock that only this Update identifies. The controller keeps such an Update
+/// until a run succeeds.
 fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     last.is_some_and(|last| last.pending_creates.is_some()) && interrupted_run(update).is_some()

@@ -18,13 +18,13 @@ pub enum Action {
     /// Takes over a Stack that the Pulumi Kubernetes Operator manages.
     TakeOver,
     AddFinalizer,
-    /// Records the current artifact of the source as the artifact of the last run. Both artifacts have the same
-    /// revision or the same content.
+    /// Records the source's current artifact as the artifact of the last run. Both artifacts have the same revision or
+    /// the same content.
     AdoptBaseline(Box<StackStatus>),
     /// Applies the Workspace although no run is due, because the Pulumi Kubernetes Operator created the Workspace or
     /// the source repacked its archive.
     ReplaceWorkspace(Box<Workspace>),
-    /// Waits until all dependents of this Stack are destroyed. Contains a message and the time until the next check.
+    /// Waits until all dependents of this Stack are destroyed. Contains the message and the time until the next check.
     WaitForDependents(String, SignedDuration),
     /// Creates the Update of the recorded run.
     CreateUpdate(CurrentUpdate),
@@ -38,9 +38,9 @@ pub enum Action {
     /// start. Contains the reason.
     RevokeUpdate(String),
     AwaitUpdate(String),
-    /// Reports that it is unknown whether the open run has ended. Contains the message of the Update.
+    /// Reports that the outcome of the open run is unknown. Contains the Update's message.
     ReportUnknownOutcome(String),
-    /// Copies the decision of the user about a run with an unknown outcome to the Update. Contains the value of the
+    /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of the
     /// annotation.
     ForwardResolution(String),
     /// Cancels the open run. Contains the value of the annotation.
@@ -59,16 +59,17 @@ pub enum Action {
     WaitForSource(String, Option<Duration>),
     /// Reports that the source does not exist or is not usable. A user must change the source or the spec.
     SourceStalled(String),
-    /// Waits for the lookup of the source. The result of the lookup requeues the Stack.
+    /// Waits for the source lookup. The controller requeues the Stack when the result is available.
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),
     /// Waits for dependencies. Contains a message and the stale dependencies: the dependencies whose last run is too
     /// old.
     WaitForDependencies(String, Vec<Stale>),
-    /// Waits for the evaluation of a dependency expression. The result of the evaluation requeues the Stack.
+    /// Waits for the evaluation of a dependency expression. The evaluator requeues the Stack when the result is
+    /// available.
     AwaitExpression,
-    /// Waits for the approval of the plan. Contains a message.
+    /// Waits until users approve the plan. Contains a message.
     AwaitApproval(String),
     /// Reports that a user rejected the plan. Contains a message.
     ReportRejection(String),
@@ -91,8 +92,7 @@ pub enum Action {
     /// Reports that the Pulumi CLI in the image is too old.
     VersionTooLow(String),
     Start(CurrentUpdate),
-    /// Records the first known hashes of configuration values and mounted objects. A later change to a hash starts a
-    /// run.
+    /// Records the initial hashes of configuration values and mounted objects. A later change to a hash starts a run.
     RecordBaseline(Baseline),
     /// Deletes the Workspace after a successful run, according to the reclaim policy.
     ReclaimWorkspace,
@@ -153,7 +153,8 @@ impl Action {
     }
 }
 
-/// Hashes that were unknown when the last run started. The controller compares later hashes with these hashes.
+/// Hashes that the controller did not know when the last run started. The controller compares later hashes with these
+/// hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     pub config: Option<String>,
@@ -166,11 +167,11 @@ pub enum Settled {
     /// The last run succeeded. Contains the time until the next run, if the Stack runs at an interval.
     Done(Option<SignedDuration>),
     Suspended,
-    /// A user deleted the Stack during its suspension. The resources of the Stack still exist.
+    /// A user deleted the Stack while it was suspended. The Stack's resources still exist.
     DeletionSuspended,
     RetryAfter(SignedDuration),
     FailedPermanently,
-    /// The result of the last run requires a decision by a user. Contains the reason.
+    /// The result of the last run requires a user decision. Contains the reason.
     DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,

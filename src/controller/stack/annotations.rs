@@ -11,10 +11,10 @@ use crate::api::resolve::{Decision, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
 
-/// Maximum length in bytes of the value of `pulumi.com/cancel` in the status, in events and in Updates. The controller
+/// Maximum length of a `pulumi.com/cancel` value in the status, in events and in Updates, in bytes. The controller
 /// truncates longer values.
 const MAX_VALUE: usize = 256;
-/// Reasons of failures that a user can resolve with `pulumi.com/resolve`.
+/// Failure reasons that a user can resolve with `pulumi.com/resolve`.
 const RESOLVABLE_REASONS: [&str; 4] = [
     update_reason::RUN_OUTCOME_UNKNOWN,
     update_reason::PENDING_CREATES,
@@ -40,14 +40,14 @@ pub fn refresh_request(stack: &Stack) -> Option<String> {
     part_of_request(stack, names::ANNOTATION_REFRESH)
 }
 
-/// Returns whether a user has requested a refresh, and no run has succeeded since this request. The retry of a failed
-/// run with a refresh therefore also refreshes the state.
+/// Returns whether a user has requested a refresh, and no run has succeeded since this request. If a run with a refresh
+/// fails, its retry therefore also refreshes the state.
 pub fn is_refresh_due(stack: &Stack) -> bool {
     let handled = stack.status.as_ref().and_then(|status| status.last_handled_refresh_at.as_ref());
     refresh_request(stack).is_some_and(|requested| Some(&requested) != handled)
 }
 
-/// Returns the value of `pulumi.com/refresh` that a successful run handles. Returns `None` for a preview that saves a
+/// Returns the `pulumi.com/refresh` value that a successful run handles. Returns `None` for a preview that saves a
 /// plan, because only the run that executes the plan refreshes the state. Also returns `None` for a destroy, which
 /// refreshes nothing.
 pub fn handled_refresh(current: &CurrentUpdate) -> Option<String> {
@@ -62,8 +62,8 @@ fn part_of_request(stack: &Stack, key: &str) -> Option<String> {
     stack.annotations().get(key).filter(|value| Some(*value) == requested_at.as_ref()).cloned()
 }
 
-/// Returns the action for a new value of `pulumi.com/cancel`. The controller handles each value once. The name of an
-/// Update cancels the run of this Update, and any other value cancels the open run.
+/// Returns the action for a new value of `pulumi.com/cancel`. The controller handles each value once. If the value is
+/// the name of an Update, cancels the run of this Update. Any other value cancels the open run.
 pub fn cancel(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     let value = cancel_value(stack)?;
@@ -92,7 +92,7 @@ fn cancel_value(stack: &Stack) -> Option<String> {
     (handled != Some(&value)).then_some(value)
 }
 
-/// Returns whether the value has the format of the name of an Update of this Stack.
+/// Returns whether the value has the format of an Update name for this Stack.
 fn is_update_name(stack: &Stack, value: &str) -> bool {
     let hash = value.strip_prefix(&stack.name_any()).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
     hash.len() == names::UPDATE_HASH_LENGTH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -110,7 +110,7 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
 }
 
 /// Returns the condition reason after a run that failed with the reason `failure`. Returns `None` if this failure
-/// requires no decision by a user.
+/// requires no user decision.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
@@ -120,8 +120,8 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the decision of the user about the last run. Ignores a decision that the controller has already handled,
-/// unless the decision is to abandon the run.
+/// Returns the user's decision about the last run. Ignores a decision that the controller has already handled, unless
+/// the decision is to abandon the run.
 pub fn resolution(stack: &Stack) -> Option<Decision> {
     let value = resolve_value(stack)?;
     let parsed = parse(value).ok()?;
@@ -143,17 +143,17 @@ pub fn is_stack_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
 }
 
-/// Returns the value of `pulumi.com/resolve` that the controller must record as handled.
+/// Returns the `pulumi.com/resolve` value that the controller must record as handled.
 pub fn handled_resolution(stack: &Stack) -> Option<String> {
     resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
 }
 
-/// Returns the value of `pulumi.com/resolve` if the value contains the name of this Update, whose run must be open.
+/// Returns the `pulumi.com/resolve` value if it contains the name of this Update. The run of the Update must be open.
 pub fn resolution_of_open_run<'a>(stack: &'a Stack, update: &str) -> Option<&'a str> {
     resolve_value(stack).filter(|value| parse(value).is_ok_and(|parsed| parsed.update == update))
 }
 
-/// Returns a warning if the value of `pulumi.com/resolve` has no effect.
+/// Returns a warning if the `pulumi.com/resolve` value has no effect.
 pub fn resolution_warning(stack: &Stack) -> Option<String> {
     let value = resolve_value(stack).filter(|value| !is_handled(stack, value))?;
     let parsed = match parse(value) {

@@ -1,7 +1,6 @@
-//! Arrival of the artifact of a Stack: the times at which the controller detected and fetched the artifact, for the
-//! trace of the first run of this artifact. The controller writes the times to the Workspace together with the
-//! artifact, and later to the Update. Until then, the times exist only in memory, because a restarted controller
-//! fetches the artifact again.
+//! Records when the controller detected and fetched an artifact. The trace of the first run with this artifact contains
+//! these times. The controller writes the times to the Workspace together with the artifact, and later to the Update.
+//! Until then, the times are only in memory, because a restarted controller fetches the artifact again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,15 +18,15 @@ use crate::controller::stack::drift;
 
 /// Maximum number of artifacts whose times are in memory. If the map is full, the controller removes all times.
 const MAX_ARRIVALS: usize = 1024;
-/// Minimum wait in milliseconds from the installation of the artifact to the request of the run. Shorter waits are not
-/// measurable, because the time of the installation has a resolution of one second.
+/// Minimum delay in milliseconds between the installation of the artifact and the run request. Shorter delays are not
+/// measurable, because the installation time has a resolution of one second.
 const MIN_WAIT: i64 = 2_000;
 
-/// Times of the artifacts that are not in a Workspace yet, by UID of the Stack. Empty unless the controller exports
-/// traces. Cheap to clone.
+/// Maps the UID of a Stack to the times of its artifact, if the artifact is not in a Workspace yet. Empty unless the
+/// controller exports traces. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
-    // The code holds the lock only for short critical sections.
+    // Hold the lock only for short critical sections, and never across an `.await`.
     times: Option<Arc<Mutex<HashMap<String, PhaseTimes>>>>,
 }
 
@@ -94,7 +93,7 @@ impl Arrivals {
     }
 
     /// Adds the times of the phases before the run to the Update. If the run belongs to the push of its artifact, also
-    /// adds the time of the push. Only the first run of an artifact contains the times of the artifact.
+    /// adds the push time. Only the first run of an artifact contains the artifact's times.
     pub fn add_to_update(
         &self,
         stack: &Stack,
@@ -135,7 +134,7 @@ fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
 }
 
 /// Returns the time at which the Workspace became ready with its artifact. Returns `None` if the run followed
-/// immediately. A run can wait, for example for a window.
+/// immediately. A run can wait before it starts, for example until a schedule window opens.
 fn placed(workspace: &Workspace, times: &PhaseTimes, now: Timestamp) -> Option<i64> {
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice())?;
     let ready = conditions::find(conditions, READY).filter(|ready| ready.status == "True")?;

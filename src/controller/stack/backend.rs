@@ -14,8 +14,8 @@ use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = backend::TOKEN_VARIABLE;
-/// Minimum number of labels of an absolute host name. The DNS resolver of a pod completes shorter names, such as
-/// `minio` and `minio-0.minio`, with the namespace of the pod.
+/// Minimum number of labels in an absolute host name. The DNS resolver in a pod appends the pod's namespace to shorter
+/// names, such as `minio` and `minio-0.minio`.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 
 /// Backend, organization and name of a Pulumi stack, as comparable strings. Callers compare the project separately.
@@ -47,7 +47,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
-        // Without an organization in the stack name, the access token determines the organization.
+        // If the stack name contains no organization, the access token determines the organization.
         "" | "http" | "https" if organization.is_none() => match &stack.spec.pulumi_cloud_oidc {
             Some(oidc) => json!([oidc.organization, oidc.team, oidc.user]),
             None => json!(variables.get(TOKEN)),
@@ -74,7 +74,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     Some(Address { in_namespace: in_namespace.to_string(), in_cluster })
 }
 
-/// Returns the organization of the applied Pulumi stack, if the applied Pulumi stack has this name and this backend.
+/// Returns the organization of the applied Pulumi stack if that stack has this name and this backend.
 fn applied_organization<'a>(stack: &'a Stack, name: &str, url: Option<&str>) -> Option<&'a str> {
     let applied = controller::qualified(stack.status.as_ref()?.applied_stack.as_ref()?);
     stack_name::Qualified { name, project: None, backend: url }.organization_of(&applied)
@@ -103,8 +103,8 @@ fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item =
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// Returns the values in a list of variables. Returns an empty string, which is not a valid host, for each value that
-/// the Stack does not contain.
+/// Returns the values of these variables. For each value that the Stack does not contain, returns an empty string,
+/// which is not a valid host.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
         .as_array()
@@ -168,7 +168,7 @@ fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     variables
 }
 
-/// Returns the settings whose effect on the backend is unknown: `envFrom` sources, and the name resolution of the pod.
+/// Returns the settings whose effect on the backend is unknown: the `envFrom` sources and the pod's name resolution.
 fn unseen(stack: &Stack) -> Value {
     let sources: Vec<&Value> = in_template(stack, "envFrom").collect();
     let pod = pod_template(stack);

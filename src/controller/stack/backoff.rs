@@ -12,10 +12,10 @@ use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 /// Default maximum backoff.
 const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(24);
-/// Delay after the first run that finds a lock of another update. Each further run that finds the same lock doubles the
+/// Delay after the first run that finds another update's lock. Each further run that finds the same lock doubles the
 /// delay.
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// Maximum delay after a run that finds a lock of another update.
+/// Maximum delay after a run that finds another update's lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
 /// Delays after consecutive interruptions: the first delay follows the first interruption. The last delay also follows
 /// all further interruptions.
@@ -46,12 +46,12 @@ pub struct StackBackoff {
     /// Constant delay between a failed run and its retry. Replaces the exponential backoff.
     retry: Option<SignedDuration>,
     max_backoff: SignedDuration,
-    /// Whether a run that finds a lock of another update does not count as a failure.
+    /// If true, a run that finds another update's lock does not increase the failure count.
     pub waits_for_locks: bool,
 }
 
 impl StackBackoff {
-    /// Returns the backoff of a Stack. A deleted Stack has no resync interval, because the controller does not repeat a
+    /// Returns the backoff of a Stack. A deleted Stack has no resync interval. The controller does not repeat a
     /// successful destroy, and retries a failed destroy with backoff.
     pub fn of_stack(stack: &Stack) -> StackBackoff {
         let backoff = StackBackoff::of(&stack.spec);
@@ -74,9 +74,9 @@ impl StackBackoff {
         }
     }
 
-    /// Sets the jitter, which is at most `percentage` percent of `spec.interval`. The name of the last Update
-    /// determines the jitter, so all reconciliations until the next run use the same jitter. `resyncFrequencySeconds`
-    /// has no jitter.
+    /// Sets the jitter, which is at most `percentage` percent of `spec.interval`. The jitter depends on the name of the
+    /// last Update, so all reconciliations until the next run use the same jitter. `resyncFrequencySeconds` has no
+    /// jitter.
     #[must_use]
     pub fn with_jitter(self, percentage: u8, spec: &StackSpec, last: Option<&LastUpdate>) -> StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());

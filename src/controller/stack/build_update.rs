@@ -23,9 +23,9 @@ pub fn with_spec_digest(stack: &Stack, current: &CurrentUpdate) -> Result<Curren
     Ok(CurrentUpdate { spec_digest: Some(spec_digest(&update)), ..current.clone() })
 }
 
-/// Returns whether an Update has the spec of the recorded run. Users can create an Update with the name of the next
-/// run, and can change the spec of an Update. A run without a digest matches every Update: earlier versions and the
-/// Pulumi Kubernetes Operator recorded no digest.
+/// Returns whether an Update has the spec of the recorded run. The specs can differ, because users can create an Update
+/// with the name of the next run, or change the spec of an Update. A run without a digest matches every Update, because
+/// earlier versions and the Pulumi Kubernetes Operator recorded no digest.
 pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
     current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
 }
@@ -37,22 +37,22 @@ pub fn with_admitted_spec(current: &CurrentUpdate, created: &Update) -> Option<C
         .then(|| CurrentUpdate { spec_digest: Some(spec_digest(created)), ..current.clone() })
 }
 
-/// Returns the digest of the spec of an Update, without the time at which the run became due. The API server rounds
-/// this time, and the time determines only the position in the queue.
+/// Returns the digest of the spec of an Update, without the time at which the run became due. The digest excludes this
+/// time because the API server rounds it, and because it determines only the position in the queue.
 fn spec_digest(update: &Update) -> Digest {
     let spec = UpdateSpec { pending_since: None, ..update.spec.clone() };
     Digest::of(&serde_json::to_vec(&spec).unwrap_or_default())
 }
 
-/// Returns the Update of the recorded run `current`. The Update has both finalizers from its creation, so it exists
-/// until the run has ended and the status of the Stack contains the result.
+/// Returns the Update of the recorded run `current`. The controller creates the Update with both finalizers. The Update
+/// therefore exists until the run is complete and the Stack's status contains the result.
 ///
 /// # Errors
 ///
 /// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = is_of_destroy(current);
-    // The Pulumi command `refresh` has no option to refresh the state first.
+    // The command `pulumi refresh` has no option to refresh the state first.
     let refreshes_state = |_: &bool| !is_destroy && current.preview_of != Some(PreviewOf::Refresh);
     let refresh = current.refresh.or(stack.spec.refresh).filter(refreshes_state);
     let refreshes = refresh.unwrap_or_default();
@@ -87,7 +87,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         timeout: stack.spec.timeout.clone(),
         idle_timeout: stack.spec.idle_timeout.clone(),
         lock_recovery: stack.spec.lock_recovery,
-        // A preview creates no resources, so a preview needs no check for pending creates.
+        // A preview creates no resources, so it needs no check for pending creates.
         pending_creates: current.pending_creates.filter(|_| current.kind != UpdateKind::Preview),
         ..UpdateSpec::default()
     };
@@ -106,26 +106,26 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
     if update.spec.message.as_ref() != Some(&message)
         && let Some(source) = &mut update.spec.source
     {
-        // Otherwise, the CLI would replace the message of the template with the message of the commit.
+        // Otherwise, the CLI would replace the template's message with the commit message.
         source.message = None;
     }
     update.metadata.namespace = stack.namespace();
-    // A directive in the template can remove the labels, so the controller adds them after the merge.
+    // A directive in the template can remove the labels, so the controller adds the labels after the merge.
     update.metadata.labels.get_or_insert_default().extend(ownership::labels(stack));
     update.metadata.owner_references = ownership::references(stack);
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
     Ok(update)
 }
 
-/// Returns the applied Pulumi stack for a destroy, and for a run whose stack name has no organization although the name
-/// of the applied Pulumi stack has one. Returns `None` for other runs.
+/// Returns the applied Pulumi stack for a destroy. Also returns the applied Pulumi stack if its name has an
+/// organization and the stack name of the run has none. Returns `None` for other runs.
 fn applied_stack(stack: &Stack, is_destroy: bool) -> Option<PulumiStack> {
     let applied = stack.status.as_ref()?.applied_stack.clone()?;
     let has_organization = |name: &str| identity::parts(name).organization.is_some();
     (is_destroy || has_organization(&applied.name) && !has_organization(&stack.spec.stack)).then_some(applied)
 }
 
-/// Returns the message for the update history of the backend: the reason for the run, and the origin revision of its
+/// Returns the message for the backend's update history: the reason for the run, and the origin revision of its
 /// artifact.
 fn message(current: &CurrentUpdate) -> String {
     match &current.origin_revision {

@@ -91,8 +91,8 @@ fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Checks the stack name and the backend URL. Without this check, each run would start a pod and would then fail with
-/// an error of the CLI.
+/// Checks the stack name and the backend URL. Without this check, each run would start a pod and then fail with a CLI
+/// error.
 pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     let field = |field| move |what| StackSpecError::Field { field, what };
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
@@ -100,7 +100,7 @@ pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     url.map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
-/// Checks the settings of the login to Pulumi Cloud. The Workspace controller reports conflicts with fields of
+/// Checks the Pulumi Cloud login settings. The Workspace controller reports conflicts with fields of
 /// `workspaceTemplate`.
 pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
     let spec = &stack.spec;
@@ -128,7 +128,7 @@ pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
     }
 }
 
-/// Checks that the timeouts and intervals of the spec are valid durations.
+/// Checks that the timeouts and intervals in the spec are valid durations.
 pub fn check_times(stack: &Stack) -> Result<(), StackSpecError> {
     let spec = &stack.spec;
     let times = [
@@ -151,12 +151,12 @@ pub fn check_times(stack: &Stack) -> Result<(), StackSpecError> {
     Ok(())
 }
 
-/// Sets the name, the namespace, the owner and the hash. The caller merges the template before this call, so the
-/// template cannot override these values. Also removes the source fields of the template, because the controller
+/// Sets the name, the namespace, the owner and the hash. The caller must merge the template before this call, so that
+/// the template cannot override these values. Also removes the source fields of the template, because the controller
 /// delivers the source as an artifact.
 fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, StackSpecError> {
     workspace.spec = WorkspaceSpec { git: None, flux: None, local: None, project_info: None, ..workspace.spec };
-    // A directive in the template can remove the labels, so the controller adds them after the merge.
+    // A directive in the template can remove the labels, so the controller adds the labels after the merge.
     workspace.metadata.labels.get_or_insert_default().extend(ownership::labels(stack));
     let hash = hex::encode(Sha256::digest(json!([workspace.metadata, workspace.spec]).to_string()));
     workspace.metadata.name = Some(stack.name_any());

@@ -3,7 +3,7 @@
 use crate::api::names;
 use crate::api::pulumi::{ConcurrencyGroup, Stack};
 
-/// Maximum length of the name of a group.
+/// Maximum length of a group name.
 const MAX_NAME: usize = 63;
 
 /// Checks the concurrency group of a Stack. Returns the error message. The API server validates this field only in the

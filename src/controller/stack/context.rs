@@ -47,7 +47,8 @@ pub struct Context {
     pub dependents: Dependents,
     pub stack_cache: StackCache,
     pub mutated_workspaces: MutatedWorkspaces,
-    /// Workspaces in the first list of the watch. The first reconciliation of each Stack uses these Workspaces.
+    /// Workspaces in the initial list of the Workspace watch. The first reconciliation of each Stack uses these
+    /// Workspaces.
     pub first_workspaces: FirstObjects<Workspace>,
     pub evaluator: Evaluator,
     pub duplicates: DuplicateStacks,
@@ -57,28 +58,28 @@ pub struct Context {
     pub store: Store,
     pub events: Events,
     pub metrics: Metrics,
-    /// Cache of all Stacks in the scope of the controller. For each Stack, the cache contains only the references and
-    /// the readiness.
+    /// Cache of all Stacks that the controller manages. For each Stack, the cache contains only the references and the
+    /// readiness.
     pub stacks: Stacks,
-    /// Cache of all Updates in the scope of the controller.
+    /// Cache of all Updates that the controller manages.
     pub updates: Updates,
-    /// Cache of all Approvals in the scope of the controller. Without permission to list Approvals, this cache stays
+    /// Cache of all Approvals that the controller watches. Without permission to list Approvals, this cache stays
     /// empty, and the controller executes no plan that requires an approval.
     pub approvals: Approvals,
-    /// Waits until the caches of Stacks and Updates are complete.
+    /// Waits until the Stack cache and the Update cache are complete.
     pub caches: CacheSync,
     /// Pauses and schedules of namespaces.
     pub namespaces: Namespaces,
     pub destroy_limit: DestroyLimit,
     /// Label selector of Secrets and ConfigMaps whose changes trigger runs.
     pub watched: Option<Selector>,
-    /// Maximum jitter of intervals, in percent.
+    /// Maximum interval jitter, in percent.
     pub interval_jitter: u8,
-    /// ServiceAccount of the pods of Stacks that do not set a ServiceAccount.
+    /// ServiceAccount for the Workspace pods if a Stack does not set a ServiceAccount.
     pub default_service_account: Option<String>,
     /// Namespaces and shard that the controller watches.
     pub scope: Scope,
-    /// Whether the controller forbids references of Stacks to objects in other namespaces.
+    /// Whether the controller forbids Stacks to refer to objects in other namespaces.
     pub no_cross_namespace_refs: bool,
     /// Policy packs that the controller adds to all Stacks.
     pub cluster_policy_packs: Arc<[ClusterPack]>,
@@ -88,7 +89,7 @@ pub struct Context {
     pub requeue_dependency: std::time::Duration,
     /// Requeues Workspaces that wait for the bytes of an artifact.
     pub requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>,
-    /// Times of the artifacts that are not in a Workspace yet.
+    /// Detection and fetch times of the artifacts that are not in a Workspace yet.
     pub arrivals: Arrivals,
 }
 
@@ -126,7 +127,7 @@ impl StackCache {
         (version(&known) == version(part)).then_some(known)
     }
 
-    /// Adds a Stack to the cache. Replaces an older version of the Stack.
+    /// Adds a Stack to the cache. Adds this version of the Stack to the cache, and removes an older version.
     pub fn keep(&self, key: &ObjectKey, stack: &Arc<Stack>) {
         if serde_json::to_vec(stack.as_ref()).map_or(usize::MAX, |bytes| bytes.len()) > MAX_STACK_SIZE {
             return;

@@ -80,7 +80,7 @@ fn suspended(observed: &Observed) -> Action {
     missing.unwrap_or(Action::Settled(Settled::Suspended))
 }
 
-/// Returns the action for an unavailable artifact of the source or of a policy pack.
+/// Returns the action if the artifact of the source or of a policy pack is unavailable.
 fn unavailable(stack: &Stack, why: &Unavailable, now: Timestamp) -> Action {
     match why {
         Unavailable::Invalid(message) => Action::Invalid(message.clone()),
@@ -159,8 +159,8 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     }))
 }
 
-/// Returns the message about the progress of an open run. The number of resources in the previous run is an estimate of
-/// the total.
+/// Returns the message about the progress of an open run. The message uses the number of resources in the previous run
+/// as an estimate of the total.
 fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
@@ -177,13 +177,13 @@ fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: O
     format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
 }
 
-/// Returns the message of the Update if it is unknown whether the open run has ended.
+/// Returns the Update's message if the outcome of the open run is unknown.
 fn unknown_outcome(update: &Update) -> Option<&str> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING)?;
     (progressing.reason == update_reason::RUN_OUTCOME_UNKNOWN).then_some(progressing.message.as_str())
 }
 
-/// Returns the condition `Progressing` of an Update that waits. In such an Update, the condition has the status
+/// Returns the condition `Progressing` of a waiting Update. While the Update waits, this condition has the status
 /// `False`.
 fn waiting(update: &Update) -> Option<&Condition> {
     let progressing = conditions::find(&update.status.as_ref()?.conditions, conditions::PROGRESSING);
@@ -236,10 +236,10 @@ fn has_changed_pack(observed: &Observed, current: &CurrentUpdate) -> bool {
     !is_destroy && policy_packs::changed(&current.inputs.policy_inputs, &now).is_some()
 }
 
-/// Returns whether the artifact of the source is newer than the artifact of the run. An artifact with the same selected
-/// files, or a repacked archive of the same revision, is not newer if the pod contains the artifact of the run. If the
-/// pod lacks that artifact, any other artifact is newer, because the source no longer provides the artifact of the run
-/// and the run could not start.
+/// Returns whether the source's artifact is newer than the run's artifact. If the pod contains the run's artifact, an
+/// artifact with the same selected files or a repacked archive of the same revision is not newer. If the pod lacks the
+/// run's artifact, any other artifact is newer. The source no longer provides the run's artifact, so the run could not
+/// start.
 fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentUpdate) -> bool {
     let run = &current.inputs;
     let is_of_run = |artifact: &Resolved| Some(&artifact.digest) == run.digest.as_ref();
@@ -284,7 +284,7 @@ fn is_current(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> b
 }
 
 /// Returns the action that takes over the Workspace during an open run of the Pulumi Kubernetes Operator. The takeover
-/// replaces the pod. When the previous pod no longer exists, the run has ended.
+/// replaces the pod. The run has ended when the previous pod no longer exists.
 fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;
@@ -299,8 +299,8 @@ fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Ac
 /// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the Stack follows the same
 /// rules as other Stacks.
 ///
-/// A duplicate starts no runs, except for a destroy. The controller destroys the Pulumi stack of a deleted duplicate
-/// only if the duplicate has applied this Pulumi stack and the Stack that takes precedence is in another namespace.
+/// A duplicate starts no runs, except for a destroy. For a deleted duplicate, the controller runs the destroy only if
+/// the duplicate has applied the Pulumi stack and the Stack that takes precedence is in another namespace.
 fn handle_duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(

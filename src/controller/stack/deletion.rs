@@ -1,5 +1,5 @@
-//! Deletion of a Stack: decides whether the controller destroys the resources, which artifact the destroy uses, and for
-//! which dependents the destroy waits.
+//! Deletion of a Stack: decides whether the controller destroys the resources, which artifact the destroy uses, and
+//! which dependents the controller must destroy first.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && !annotations::is_abandoned_destroy(stack)
 }
 
-/// Returns the message if the destroy must wait for a confirmation, because users have deleted too many Stacks.
+/// Returns the message if users have deleted too many Stacks and the destroy must therefore wait for a confirmation.
 pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
     destroy_limit::awaiting_confirmation(&observed.stack, observed.exceeded_destroy_limit.as_deref())
 }
@@ -113,8 +113,8 @@ pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     chosen.ok_or_else(|| no_source_message(observed))
 }
 
-/// Returns the message for the condition if the destroy must wait for the lookup of the source. If the source is
-/// unavailable, the destroy runs without a program and needs only the Pulumi state.
+/// Returns the condition message if the destroy must wait for the source lookup. If the source is unavailable, the
+/// destroy runs without a program and needs only the Pulumi state.
 fn pending_lookup(observed: &Observed) -> Option<&str> {
     let placed = observed.workspace.as_ref().and_then(last_in_place).is_some();
     let requested = observed.deletion.as_ref().and_then(|deletion| deletion.requested.as_ref());
@@ -153,7 +153,7 @@ fn no_source_message(observed: &Observed) -> String {
 }
 
 /// Returns a generated project without a program. A destroy reads the resources from the state and normally requires no
-/// program. Returns `None` if `spec.runProgram` is set, or if the name of the project is unknown.
+/// program. Returns `None` if `spec.runProgram` is set or the project name is unknown.
 pub fn without_source(stack: &Stack) -> Option<Resolved> {
     if stack.spec.run_program.unwrap_or_default() {
         return None;
@@ -179,8 +179,8 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     })
 }
 
-/// Returns whether a destroy that has not started would now use another artifact, because the recorded artifact is no
-/// longer available.
+/// Returns whether a destroy that has not started must use another artifact, because the recorded artifact is no longer
+/// available.
 pub fn has_another_source(observed: &Observed, current: &CurrentUpdate) -> bool {
     let is_another = |chosen: &Resolved| Some(&chosen.digest) != current.inputs.digest.as_ref();
     pending_lookup(observed).is_none() && source(observed).is_ok_and(|(chosen, _)| is_another(&chosen))
@@ -200,7 +200,7 @@ pub fn has_dependents_in_deletion(observed: &Observed) -> bool {
 }
 
 /// Returns the action that waits for dependents that are being deleted. For other dependents, the destroy waits only
-/// until the end of a short grace period.
+/// for a short grace period.
 fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action> {
     let dependents = &observed.deletion.as_ref()?.dependents;
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");

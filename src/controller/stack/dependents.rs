@@ -53,21 +53,21 @@ fn groups_of(stack: &Stack) -> Vec<StackGroup> {
     needs.chain(sources).collect()
 }
 
-/// Index of the dependents of each Stack. Cheap to clone.
+/// Index of each Stack's dependents. Cheap to clone.
 #[derive(Clone)]
 pub struct Dependents {
     stacks: Stacks,
-    /// Whether the index ignores references to other namespaces. Otherwise, a user can delay the deletion of a Stack in
-    /// another namespace.
+    /// Whether the index ignores references to other namespaces. If the index does not ignore them, a user can delay
+    /// the deletion of a Stack in another namespace.
     no_cross_namespace_refs: bool,
-    /// The code holds the lock only for short critical sections and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     state: Arc<Mutex<WatchState>>,
     requeue: mpsc::Sender<ObjectRef<Stack>>,
 }
 
 #[derive(Default)]
 struct WatchState {
-    /// For each Stack, the hash of the fields that can unblock the dependents of the Stack.
+    /// Maps each Stack to the hash of the fields that can unblock its dependents.
     watched: HashMap<ObjectKey, u64>,
     /// Stacks that the cache contained before a relist. Empty unless a relist is in progress.
     before_list: Vec<Arc<Stack>>,
@@ -111,8 +111,8 @@ impl Dependents {
         affected.iter().for_each(|stack| self.requeue_one(stack));
     }
 
-    /// Returns the Stacks that the deletion of a Stack affects: its dependents, and its dependencies, whose deletion
-    /// can wait for the deletion of this Stack.
+    /// Returns the Stacks that the deletion of a Stack affects. These Stacks are its dependents, and its dependencies,
+    /// which may wait until this Stack is deleted.
     fn affected_by_deletion(&self, state: &mut WatchState, stack: &Stack) -> Vec<ObjectKey> {
         state.watched.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
@@ -161,8 +161,8 @@ impl Dependents {
         }
     }
 
-    /// Returns the names in the shortest dependency cycle that contains the Stack. The name of a Stack in another
-    /// namespace includes the namespace.
+    /// Returns the names in the shortest dependency cycle that contains the Stack. If a Stack is in another namespace,
+    /// its name includes the namespace.
     pub fn cycle(&self, stack: &Stack) -> Option<Vec<String>> {
         let of = key(stack);
         let is_needed = self.stacks.has_group(&StackGroup::Needs(of.clone()));
@@ -225,7 +225,7 @@ fn watched_fields(stack: &Stack) -> u64 {
 /// linear time, because it visits each Stack only once.
 fn find_cycle(of: &ObjectKey, needs: impl Fn(&ObjectKey, &mut dyn FnMut(&str, &str))) -> Option<Vec<ObjectKey>> {
     let mut visited: HashMap<String, HashSet<String>> = HashMap::new();
-    // All visited Stacks, each with the position of its predecessor in this list.
+    // All visited Stacks, each with its predecessor's position in this list.
     let mut reached: Vec<(ObjectKey, usize)> = vec![(of.clone(), 0)];
     let mut position = 0;
     while let Some((at, _)) = reached.get(position).cloned() {

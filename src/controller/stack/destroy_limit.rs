@@ -1,6 +1,5 @@
-//! Limit of destroys: if users delete more than a maximum number of Stacks within an interval, the destroys of these
-//! Stacks wait for a confirmation. The limit protects against accidents, such as the deletion of a directory with many
-//! Stacks.
+//! Destroy limit: if users delete more than a maximum number of Stacks within an interval, the destroys of these Stacks
+//! wait for a confirmation. The limit protects against accidents, such as the deletion of a directory with many Stacks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +13,11 @@ use crate::api::names::ANNOTATION_CONFIRM_DESTROY;
 use crate::api::pulumi::Stack;
 use crate::runtime::backoff::ObjectKey;
 
-/// Limit of destroys, and the recent deletions of Stacks. Cheap to clone.
+/// Destroy limit, and the recent Stack deletions. Cheap to clone.
 ///
-/// The deletions are only in memory, so a restarted controller starts with the Stacks whose destroy has not ended. A
-/// destroy that waits for a confirmation still waits after a restart, because the status of the Stack contains the
-/// reason.
+/// The deletions are only in memory. After a restart, the controller therefore counts only the Stacks whose destroy is
+/// not complete. A destroy that waits for a confirmation still waits after a restart, because the status of the Stack
+/// contains the reason.
 #[derive(Clone, Debug)]
 pub struct DestroyLimit {
     /// Maximum number of deletions within `interval`. Zero disables the limit.
@@ -36,7 +35,7 @@ struct Deletions {
 }
 
 impl DestroyLimit {
-    /// Creates the limit from the maximum number of deletions and the interval in which they count.
+    /// Creates a limit that allows a maximum number of deletions within an interval.
     pub fn new((max, interval): (usize, SignedDuration)) -> Self {
         DestroyLimit { max, interval, deletions: Arc::default() }
     }

@@ -1,5 +1,5 @@
-//! Drift checks: previews of a refresh, and optionally of the program. A check runs at an interval or at scheduled
-//! times, while no other run is due.
+//! Drift checks: previews of a refresh, and optionally of the program. The controller starts a check at an interval or
+//! at scheduled times, while no other run is due.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -64,8 +64,8 @@ fn expects_no_changes(stack: &Stack) -> bool {
     stack.spec.drift.as_ref().and_then(|policy| policy.expect_no_changes).unwrap_or_default()
 }
 
-/// Returns the decision about the next drift check of a Stack whose last run succeeded. `kind` is the kind of the runs
-/// of the Stack. Ignores an invalid interval or schedule, because [`check_schedule`] rejects it before a run.
+/// Returns the decision about the next drift check of a Stack whose last run succeeded. `kind` is the kind of the
+/// Stack's runs. Ignores an invalid interval or schedule, because [`check_schedule`] rejects it before a run.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
     let status = stack.status.as_ref();
@@ -83,8 +83,8 @@ pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     }
 }
 
-/// Returns the time until the next drift check at the interval, and the message of this check. `last` is the time of
-/// the last run or check. Returns `None` if the interval is zero or invalid.
+/// Returns the time until the next drift check at the interval, and the check's message. `last` is the time of the last
+/// run or check. Returns `None` if the interval is zero or invalid.
 fn check_at_interval(interval: &str, last: Option<Timestamp>, now: Timestamp) -> Option<(SignedDuration, String)> {
     let interval = backoff::interval(Some(interval))?.max(MIN_INTERVAL);
     let since = last.map(|last| now.duration_since(last));
@@ -92,8 +92,8 @@ fn check_at_interval(interval: &str, last: Option<Timestamp>, now: Timestamp) ->
     Some((wait, format!("Drift check after {}", duration::display(interval))))
 }
 
-/// Returns the time until the first scheduled drift check after `last`, and the message of this check. `last` is the
-/// time of the last run or check. Returns `None` if the schedule is invalid.
+/// Returns the time until the first scheduled drift check after `last`, and the check's message. `last` is the time of
+/// the last run or check. Returns `None` if the schedule is invalid.
 fn check_at_time(
     schedule: &DriftSchedule,
     last: Option<Timestamp>,
@@ -107,8 +107,8 @@ fn check_at_time(
     Some((wait, format!("Drift check scheduled for {at}")))
 }
 
-/// Checks `spec.schedule`, the rules for ignored drift, and the interval and the schedule of drift checks. Returns the
-/// error message.
+/// Checks `spec.schedule`, the rules for ignored drift, the drift check interval and the drift check schedule. Returns
+/// the error message.
 pub fn check_schedule(stack: &Stack) -> Result<(), String> {
     if let Some(schedule) = &stack.spec.schedule {
         run_windows::check("spec.schedule", schedule)?;
@@ -177,7 +177,7 @@ pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
         || has_other_inputs(observed)
 }
 
-/// Returns whether the inputs of the Stack differ from the inputs of the last run. Returns `false` if the source is not
+/// Returns whether the Stack's inputs differ from the inputs of the last run. Returns `false` if the source is not
 /// available.
 pub fn has_other_inputs(observed: &Observed) -> bool {
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());

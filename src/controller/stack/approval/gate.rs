@@ -29,7 +29,7 @@ pub enum Gate {
     Plan(String),
     /// The controller may execute the plan. Contains the reason.
     Execute(ApprovedPlan, String),
-    /// The evaluation of `autoApproveExpr` has not ended.
+    /// The evaluation of `autoApproveExpr` is not complete.
     Evaluating,
     /// The plan requires an approval. Contains the message for the conditions.
     Await(String),
@@ -39,7 +39,7 @@ pub enum Gate {
     Invalid(String),
 }
 
-/// Decides whether a run of this kind may start. `due` is the decision of the schedule about the run.
+/// Decides whether a run of this kind may start. `due` tells whether the schedule considers the run due.
 pub fn gate(observed: &Observed, candidate: &RunCandidate, kind: UpdateKind, due: &Due) -> Gate {
     let Some(policy) = policy(&observed.stack, kind) else { return Gate::Open };
     match (current_plan(observed, candidate, kind), due) {
@@ -52,7 +52,7 @@ pub fn gate(observed: &Observed, candidate: &RunCandidate, kind: UpdateKind, due
     }
 }
 
-/// Returns whether the cause of a run is a plan that required no approval.
+/// Returns whether the run executes a plan that required no approval.
 pub fn is_automatic(cause: &str) -> bool {
     [WITHOUT_CHANGES, WITHIN_LIMITS].contains(&cause)
 }
@@ -68,8 +68,8 @@ pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'stati
     if plan.digest != approved.digest {
         return Some("a newer plan exists");
     }
-    // A plan that required no approval still requires none, because its changes and the result of its expression stay
-    // the same.
+    // A plan that required no approval still requires none, because its changes and the expression result stay the
+    // same.
     let is_automatic = approved.approved_by.is_empty();
     match votes(observed, policy, plan, state) {
         Votes { rejection: Some(_), .. } => Some("a user rejected its plan"),
@@ -88,7 +88,7 @@ fn was_plan(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the plan of the Stack if the plan has the current inputs of this run and its Update exists.
+/// Returns the Stack's plan if the plan has the current inputs of this run and the Update of the plan exists.
 fn current_plan<'a>(
     observed: &'a Observed,
     candidate: &RunCandidate,
@@ -138,7 +138,7 @@ fn decide(observed: &Observed, policy: &ApprovalPolicy, plan: &StackPlan, state:
 enum Required {
     No,
     Yes(Vec<String>),
-    /// The evaluation of the expression has not ended.
+    /// The evaluation of the expression is not complete.
     Unknown,
     /// The expression is invalid. Contains the error message.
     Invalid(String),
@@ -168,7 +168,7 @@ struct Votes<'a> {
     /// Distinct users who approved the plan.
     approvers: BTreeSet<&'a str>,
     rejection: Option<&'a Approval>,
-    /// Reason why one or more approvals do not count.
+    /// Reason why the controller ignores one or more approvals.
     ignored: Option<&'static str>,
 }
 
@@ -192,7 +192,7 @@ fn votes<'a>(observed: &'a Observed, policy: &ApprovalPolicy, plan: &StackPlan, 
     votes
 }
 
-/// Relation of a user to the author of the commit.
+/// Relation of a user to the commit author.
 enum Author {
     Same,
     Other,

@@ -13,14 +13,14 @@ const MAX_LISTED: usize = 5;
 /// 500 bytes.
 const MAX_EVENT_SUMMARY: usize = 400;
 
-/// State of the approvals of a plan.
+/// Approval state of a plan.
 pub struct Awaited<'a> {
     /// Reasons why the plan requires an approval. Empty if every plan requires an approval.
     pub reasons: &'a [String],
     /// Number of users who approved the plan.
     pub approvals: usize,
     pub required: usize,
-    /// Reason why one or more approvals do not count.
+    /// Reason why the controller ignores one or more approvals.
     pub ignored: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! Approval of changes: a run of a Stack with approvals starts as a preview that saves its plan. The controller
-//! executes the plan only after an approval.
+//! Approval of changes. With approval settings, each run of a Stack starts as a preview that saves its plan. The
+//! controller executes the plan only after users have approved it.
 //!
 //! `plan` records the plan of a preview, `gate` decides whether the controller may execute the plan, `risk` evaluates
 //! the rules of the mode `OnRisk`, and `observe` reads the Approvals.

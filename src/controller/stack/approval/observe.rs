@@ -14,11 +14,12 @@ use crate::controller::stack::prerequisites::expression::ExpressionError;
 use crate::controller::stack::run::operation_kind;
 use crate::runtime::reads::ReadError;
 
-/// Maximum number of Approvals of a plan that the controller reads from the API server.
+/// Maximum number of Approvals that the controller reads from the API server for one plan.
 const MAX_APPROVALS: usize = 20;
 
 /// Reads the state of the plan. Returns `None` if the Stack has no plan, or if the run of `current` has started. A
-/// started run no longer needs the state, and each change to its progress would repeat the reads.
+/// started run no longer needs the state. Without this exception, the controller would repeat the reads after each
+/// change to the run's progress.
 pub async fn observe(
     stack: &Stack,
     current: Option<&Update>,
@@ -39,14 +40,14 @@ pub async fn observe(
     Ok(Some(ObservedPlan { changes, approvals, expression }))
 }
 
-/// Returns the Approvals of the plan. The cache can contain deleted Approvals, so the function also reads each Approval
-/// from the API server.
+/// Returns the Approvals for the plan. The cache can contain deleted Approvals, so the function also reads each
+/// Approval from the API server.
 async fn approvals(stack: &Stack, plan: &StackPlan, context: &Context) -> Result<Vec<Approval>, ReadError> {
     let namespace = stack.namespace().unwrap_or_default();
     let digest = plan.digest.to_string();
     let mut known: Vec<Arc<Approval>> = context.approvals.in_group(&(namespace.clone(), stack.name_any()));
     known.retain(|approval| approval.spec.plan_digest == digest);
-    // Rejections come first, because one rejection is sufficient and the number of reads is limited.
+    // Rejections come first, because the number of reads is limited and a single rejection decides.
     let order = |approval: &Arc<Approval>| {
         let is_approval = approval.spec.decision == ApprovalDecision::Approve;
         (is_approval, approval.creation_timestamp(), approval.name_any())

@@ -1,10 +1,10 @@
-//! Observed state of the plan of a Stack.
+//! Observed state of a Stack's plan.
 
 use crate::api::auto::UpdatePlan;
 use crate::api::pulumi::Approval;
 use crate::controller::stack::prerequisites::expression::ExpressionError;
 
-/// State of the plan of a Stack.
+/// State of a Stack's plan.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedPlan {
     /// Changes in the status of the Update that saved the plan. `None` if the Update no longer contains this plan or no
@@ -12,6 +12,6 @@ pub struct ObservedPlan {
     pub changes: Option<UpdatePlan>,
     /// Approvals of the plan.
     pub approvals: Vec<Approval>,
-    /// Result of `autoApproveExpr`. `None` if the expression is not set or its evaluation has not ended.
+    /// Result of `autoApproveExpr`. `None` if the expression is not set or its evaluation is not complete.
     pub expression: Option<Result<bool, ExpressionError>>,
 }

@@ -18,9 +18,9 @@ pub fn is_of_destroy(current: &CurrentUpdate) -> bool {
     current.kind == UpdateKind::Destroy || current.preview_of == Some(PreviewOf::Destroy)
 }
 
-/// Returns the plan of the Stack after the end of a run: the plan that the run saved, or the plan that the run could
-/// not execute yet. Returns `None` if the run has executed the plan, even if the run failed, because the plan no longer
-/// matches the state.
+/// Returns the Stack's plan after a completed run: the plan that the run saved, or the plan that the run could not
+/// execute yet. Returns `None` if the run has executed the plan, because the plan no longer matches the state. This
+/// also applies to a failed run.
 pub fn after_run(
     stack: &Stack,
     current: &CurrentUpdate,
@@ -61,7 +61,7 @@ fn saved(stack: &Stack, current: &CurrentUpdate, update: &Update, now: Timestamp
     })
 }
 
-/// Returns the digest of a plan. The digest covers everything that determines what the plan does. The digest also
+/// Returns the digest of a plan. Returns the digest of everything that determines the plan's changes. The digest also
 /// covers the UID of the Stack, so an Approval does not apply to another Stack with the same name.
 fn digest(stack: &Stack, current: &CurrentUpdate, update: &Update, file: &Digest) -> Digest {
     let status = update.status.as_ref();

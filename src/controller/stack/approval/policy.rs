@@ -6,7 +6,7 @@ use crate::api::auto::{Update, UpdateKind};
 use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, Stack};
 use crate::controller::stack::build_update;
 
-/// Returns the approval settings of a Stack if a run of this kind requires a plan.
+/// Returns the Stack's approval settings if a run of this kind requires a plan.
 pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
     let policy = stack.spec.approval.as_ref().filter(|policy| policy.mode != ApprovalMode::Never)?;
     match kind {
@@ -16,9 +16,9 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
     }
 }
 
-/// Returns the reason why the approval settings of a Stack do not permit an `up` or a destroy in its Workspace. The
-/// settings permit only the run that the Stack has recorded, with the spec that the controller has created. Otherwise,
-/// any user who can edit Updates could change resources without an approval.
+/// Returns the reason why the Stack's approval settings do not permit an `up` or a destroy in its Workspace. The
+/// settings permit only the recorded run, and only with the spec that the controller has created. Otherwise, any user
+/// who can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let kind = update.spec.kind;
     let requires_approvals = stack.spec.approval.as_ref().is_some_and(|policy| policy.mode != ApprovalMode::Never);

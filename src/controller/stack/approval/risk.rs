@@ -89,7 +89,7 @@ fn protected(policy: &ApprovalPolicy, changes: PlannedChanges<'_>) -> Option<Str
         !HARMLESS.contains(&resource.operation.as_str())
             && policy.protect.iter().any(|pattern| {
                 let text = if pattern.starts_with("urn:") { &resource.urn } else { resource.kind() };
-                // A pattern that is too expensive to match protects all resources.
+                // If a pattern is too expensive to match, all resources are protected.
                 !pattern::is_valid(pattern) || pattern::matches(pattern, text)
             })
     };

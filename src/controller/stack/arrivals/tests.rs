@@ -1,4 +1,4 @@
-//! Tests of the times of an artifact from its detection to the Update.
+//! Tests for the times of an artifact from its detection to the Update.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Tests of the comparison of backends.
+//! Tests for the comparison of backends.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
     let both = |spec: Value| (spec.clone(), spec);
     let with_env =
         |value: &str| pod(&json!({"containers": [{"name": "pulumi", "env": [{"name": URL, "value": value}]}]}));
-    // Two specs, whether their addresses are equal in the same namespace, and whether they are equal in different
+    // Columns: two specs, whether their addresses are equal within a namespace, and whether they are equal across
     // namespaces.
     let rows = [
         ("one bucket", (json!({"backend": "gs://state/"}), json!({"backend": "gs://state"})), true, true),

@@ -1,4 +1,4 @@
-//! Tests of the delays between runs.
+//! Tests for the delays between runs.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;

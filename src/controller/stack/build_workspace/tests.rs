@@ -1,4 +1,4 @@
-//! Tests of the generated Workspace.
+//! Tests for the generated Workspace.
 
 use super::*;
 use crate::api::pulumi::LiteralRef;

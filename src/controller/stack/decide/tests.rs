@@ -1,4 +1,4 @@
-//! Table tests of the next action.
+//! Table tests for the next action.
 
 mod inputs;
 mod open_run;
@@ -352,8 +352,8 @@ fn the_interval_until_the_next_run_includes_the_configured_jitter() {
     done.spec.interval = Some("1h".to_owned());
     let last = LastUpdate { name: Some("app-1".to_owned()), ..last("up", "succeeded") };
     done.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
-    // The jitter in percent, and the bounds of the wait in seconds. The name of this Update results in a positive
-    // jitter.
+    // Columns: the jitter in percent, and the bounds of the wait in seconds. The name of this Update results in a
+    // positive jitter.
     for (interval_jitter, bounds) in [(0, 3600..=3600), (5, 3601..=3780), (50, 3781..=5400)] {
         let action = decide(&Observed { interval_jitter, ..observed(done.clone()) }, now());
         let Action::Settled(Settled::Done(Some(wait))) = action else { panic!("{interval_jitter}: {action:?}") };

@@ -1,4 +1,4 @@
-//! Table tests of the next action of a deleted Stack.
+//! Table tests for the next action of a deleted Stack.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -23,7 +23,7 @@ fn now() -> Timestamp {
     at(DELETED_AT + 60)
 }
 
-/// Returns a deleted Stack whose status contains the name of its project.
+/// Returns a deleted Stack whose status contains its project name.
 fn stack() -> Stack {
     let spec = StackSpec { stack: "dev".to_owned(), destroy_on_finalize: Some(true), ..StackSpec::default() };
     let mut stack = Stack::new("app", spec);

@@ -1,4 +1,4 @@
-//! Tests of the index of dependents and of the search for cycles.
+//! Tests for the dependents index and the cycle search.
 
 use futures::StreamExt;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Schedules of drift checks in the cron format.
+//! Drift check schedules in the cron format.
 
 use cronexpr::{Crontab, FallbackTimezoneOption, ParseOptions};
 use jiff::Timestamp;
@@ -9,14 +9,14 @@ use crate::controller::stack::run_windows::time_zone;
 
 /// Number of fields of a schedule: minute, hour, day of the month, month and day of the week.
 const FIELDS: usize = 5;
-/// Maximum number of scheduled times that the end of daylight saving time repeats: one for each minute of a day.
+/// Maximum number of scheduled times that occur twice when daylight saving time ends: one for each minute of a day.
 const MAX_REPEATED: usize = 24 * 60;
 
 /// Schedule of drift checks.
 pub struct Cron {
     /// Schedule in local time, as if the time zone were UTC. In other time zones, `cronexpr` skips the scheduled times
-    /// that the start of daylight saving time skips. If the shift of the local time is not a whole hour, `cronexpr`
-    /// does not terminate.
+    /// that do not exist when daylight saving time starts. If the local time shifts by a fraction of an hour,
+    /// `cronexpr` does not terminate.
     local: Crontab,
     zone: TimeZone,
 }
@@ -40,9 +40,10 @@ impl Cron {
         Ok(Cron { local, zone: zone.map_err(|what| format!("invalid spec.drift.schedule.timeZone: {what}"))? })
     }
 
-    /// Returns the first scheduled time after `after`, or `None` if the next four years contain no scheduled time. If
-    /// the start of daylight saving time skips the scheduled time, the result is later by the skipped period. A time
-    /// that the end of daylight saving time repeats counts only once.
+    /// Returns the first scheduled time after `after`, or `None` if the next four years contain no scheduled time. If a
+    /// scheduled time does not exist because daylight saving time starts, the result is later by the skipped period. If
+    /// a scheduled time occurs twice because daylight saving time ends, the function returns only one of the
+    /// occurrences.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let mut local = TimeZone::UTC.to_timestamp(self.zone.to_datetime(after)).ok()?;
         for _ in 0..MAX_REPEATED {
@@ -67,7 +68,7 @@ pub fn check(schedule: &DriftSchedule) -> Result<(), String> {
     }
 }
 
-/// Returns the last line of an error of the parser, without the position marker. The other lines repeat the schedule.
+/// Returns the last line of a parser error, without the position marker. The other lines repeat the schedule.
 fn reason(error: &str) -> &str {
     error.lines().last().unwrap_or_default().trim_start_matches([' ', '^'])
 }

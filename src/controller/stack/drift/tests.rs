@@ -68,8 +68,8 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
     let berlin = || json!({"schedule": {"cron": "30 2 * * *", "timeZone": "Europe/Berlin"}});
     let lord_howe = || json!({"schedule": {"cron": "0 3 * * *", "timeZone": "Australia/Lord_Howe"}});
     let both = |interval: &str| json!({"interval": interval, "schedule": {"cron": "30 2 * * *"}});
-    // The settings, the time of the last run, the current time, and either the seconds until the check or the message
-    // of the check.
+    // Columns: the settings, the time of the last run, the current time, and either the seconds until the check or the
+    // check's message.
     let rows = [
         (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:20:00Z", Err(600)),
         (daily(), "2026-11-26T02:00:00Z", "2026-11-26T02:30:00Z", Ok("Drift check scheduled for 2026-11-26T02:30:00Z")),
@@ -107,7 +107,7 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
 #[test]
 fn invalid_times_are_errors_with_the_path_of_the_field() {
     let cron = |cron: &str| json!({"schedule": {"cron": cron}});
-    // The settings of drift checks, and the error.
+    // Columns: the drift check settings, and the error.
     let rows = [
         (Value::Null, None),
         (json!({"interval": "1h"}), None),

@@ -1,4 +1,4 @@
-//! Tests of the precedence of Stacks with the same Pulumi stack, and of the requeue of Stacks after a deletion.
+//! Tests for the precedence of Stacks with the same Pulumi stack, and of the requeue of Stacks after a deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};

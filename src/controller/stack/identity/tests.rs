@@ -1,4 +1,4 @@
-//! Tests of the runs that may have created resources, and of the Pulumi stack that contains these resources.
+//! Tests for the runs that may have created resources, and of the Pulumi stack that contains these resources.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tests of the content of objects with outputs.
+//! Tests for the content of objects with outputs.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Tests of the policy packs of a Stack.
+//! Tests for the policy packs of a Stack.
 
 use super::*;
 use crate::api::pulumi::{EnforcementLevel, StackSpec};

@@ -1,4 +1,4 @@
-//! Table tests of dependencies.
+//! Table tests for dependencies.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Tests of the watches, and of a reconciliation that waits for complete caches.
+//! Tests for the watches, and of a reconciliation that waits for complete caches.
 
 mod watches {
     use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Tests of the events about runs.
+//! Tests for the events about runs.
 
 use super::*;
 use crate::api::pulumi::{PolicyViolation, RunInputs, StackSpec, StackStatus};

@@ -1,4 +1,4 @@
-//! Table tests of the schedule of runs.
+//! Table tests for the schedule of runs.
 
 mod run_sequence;
 

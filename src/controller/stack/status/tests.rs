@@ -1,4 +1,4 @@
-//! Tests of each row in the table of conditions.
+//! Tests for each row in the table of conditions.
 
 mod queue_simulation;
 mod repeated;

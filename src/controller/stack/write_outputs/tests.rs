@@ -1,4 +1,4 @@
-//! Tests of the writes of objects with outputs.
+//! Tests for the writes of objects with outputs.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,5 @@
-//! Tests of changed Secrets and ConfigMaps that contain configuration values or that the pod mounts, and of requests
-//! for a refresh.
+//! Tests for refresh requests, and for changed Secrets and ConfigMaps that contain configuration values or that the pod
+//! mounts.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn only_changes_of_watched_mounted_objects_start_a_run() {
         pairs.iter().map(|(object, word)| ((*object).to_owned(), (*word).to_owned())).collect()
     };
     let (secret, map) = ("Secret/aws", "ConfigMap/settings");
-    // The hashes in the last run, the hashes in the pod, the watched objects, and the message of the next run.
+    // Columns: the hashes in the last run, the hashes in the pod, the watched objects, and the message of the next run.
     type Words<'a> = Vec<(&'a str, &'a str)>;
     let rows: [(&str, Words<'_>, Words<'_>, &[&str], Option<&str>); 7] = [
         ("no input has changed", vec![(secret, "1")], vec![(secret, "1")], &[secret], None),

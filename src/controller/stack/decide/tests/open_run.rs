@@ -1,4 +1,4 @@
-//! Tests of the decisions during an open run.
+//! Tests for the decisions during an open run.
 
 use super::*;
 
@@ -92,7 +92,7 @@ fn a_queued_background_run_is_revoked_when_a_user_requests_a_run() {
     assert_eq!(decided(None, &refresh), "AwaitUpdate", "the run of the request starts next");
 }
 
-/// Returns an artifact of a Git repository with this digest of the selected files.
+/// Returns a Git artifact whose selected files have this digest.
 fn selected(content: &[u8], selection: &str) -> Resolved {
     let spec = StackSpec {
         project_repo: Some("https://git.example.com/app.git".to_owned()),

@@ -1,4 +1,4 @@
-//! Tests of the decisions about policy packs.
+//! Tests for the decisions about policy packs.
 
 use super::*;
 use crate::controller::stack::policy_packs::{ResolvedPack, artifacts, inputs};

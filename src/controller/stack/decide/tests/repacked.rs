@@ -1,4 +1,4 @@
-//! Tests of archives that a source has repacked for the revision of the last run.
+//! Tests for archives that a source has repacked for the revision of the last run.
 
 use super::*;
 use crate::api::pulumi::CurrentUpdate;

@@ -1,4 +1,4 @@
-//! Tests of the decisions while a pause or a schedule prevents runs, and of the expiry.
+//! Tests for the decisions while a pause or a schedule prevents runs, and for the expiry.
 
 use super::*;
 use crate::api::pulumi::RunSchedule;

@@ -1,4 +1,4 @@
-//! Tests of the decisions about a Stack with a sleeping Workspace.
+//! Tests for the decisions about a Stack with a sleeping Workspace.
 
 use super::*;
 use crate::api::auto::WorkspaceSleep;

@@ -1,4 +1,4 @@
-//! Tests of missing sources, and of artifacts that the store no longer contains.
+//! Tests for missing sources, and for artifacts that the store no longer contains.
 
 use super::*;
 use crate::controller::stack::status::State;
@@ -8,7 +8,7 @@ fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
 }
 
-/// Returns a Stack that has been waiting for its source since this second.
+/// Returns a Stack that has been waiting for its source since this time, in seconds.
 fn waiting_since(second: i64) -> Stack {
     let mut stack = stack();
     let state = State::SourceUnavailable("Program apps/app does not exist".to_owned());

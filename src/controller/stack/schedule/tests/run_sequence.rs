@@ -1,4 +1,4 @@
-//! Tests of sequences of runs. The delays are the same as in the Pulumi Kubernetes Operator, but the number of retries
+//! Tests for sequences of runs. The delays are the same as in the Pulumi Kubernetes Operator, but the number of retries
 //! is unlimited.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

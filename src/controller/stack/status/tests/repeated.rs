@@ -1,4 +1,4 @@
-//! Tests of the effect of a run on the record of the previous run.
+//! Tests for the effect of a run on the record of the previous run.
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};

@@ -1,4 +1,4 @@
-//! Tests of the status after a run.
+//! Tests for the status after a run.
 
 use std::collections::BTreeMap;
 

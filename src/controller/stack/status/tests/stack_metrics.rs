@@ -1,4 +1,4 @@
-//! Tests of the metrics that the status of a Stack determines.
+//! Tests for the metrics that the status of a Stack determines.
 
 use serde_json::json;
 
