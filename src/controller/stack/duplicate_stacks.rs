@@ -1,7 +1,7 @@
 //! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of
 //! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack. If no Stack has
-//! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until the Stack that takes
-//! precedence is deleted or manages another Pulumi stack.
+//! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until a user deletes the
+//! Stack that takes precedence, or until it manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with
 //! `--no-cross-namespace-refs`. Otherwise, a user could block a Stack in another namespace by creating a Stack for the
@@ -23,19 +23,19 @@ use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
 
-/// Pulumi stack that a Stack manages, and the fields that determine the precedence of the Stack.
+/// Pulumi stack that a Stack manages, and the fields that determine the Stack's precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
     /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address from `status.appliedStack`. This address is comparable only within a namespace, but is available even if
-    /// the URL of the backend is in a Secret.
+    /// Address from `status.appliedStack`. Address that is comparable only within a namespace, but is available even if
+    /// the backend URL is in a Secret.
     applied_address: Option<String>,
     project: Option<String>,
-    /// Whether the spec of the Stack contains the name of the project.
+    /// Whether the Stack's spec contains the project name.
     names_project: bool,
     /// Whether the controller has read the project from the Workspace. Each later reconciliation of the Stack updates
-    /// the project.
+    /// the project in the claim.
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
@@ -70,7 +70,7 @@ struct Claims {
     by_address: HashMap<ScopedAddress, HashSet<ObjectKey>>,
 }
 
-/// Address, and the scope of its comparison: a namespace, or the whole cluster (`None`).
+/// Address, and the namespace within which the address is comparable. `None` means the whole cluster.
 type ScopedAddress = (Option<String>, String);
 
 impl Claims {
@@ -115,14 +115,14 @@ struct WaitingStacks {
 }
 
 impl WaitingStacks {
-    /// Records that the Stack `key` waits only for the Stack `preceding`.
+    /// Records that the Stack `key` now waits for the Stack `preceding` and for no other Stack.
     fn wait(&mut self, key: ObjectKey, preceding: ObjectKey) {
         self.remove(&key);
         self.by_preceding.entry(preceding.clone()).or_default().insert(key.clone());
         self.preceding_of.insert(key, preceding);
     }
 
-    /// Removes the Stack `key`, which no longer waits for another Stack.
+    /// Removes the Stack `key` from the index, because it no longer waits for another Stack.
     fn remove(&mut self, key: &ObjectKey) {
         let Some(preceding) = self.preceding_of.remove(key) else { return };
         if let Some(waiting) = self.by_preceding.get_mut(&preceding) {
@@ -133,7 +133,7 @@ impl WaitingStacks {
         }
     }
 
-    /// Returns the Stacks that wait for the Stack `preceding`, and removes them.
+    /// Removes the Stacks that wait for the Stack `preceding` from the index, and returns them.
     fn take(&mut self, preceding: &ObjectKey) -> HashSet<ObjectKey> {
         let waiting = self.by_preceding.remove(preceding).unwrap_or_default();
         for key in &waiting {
@@ -160,7 +160,7 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index, which sends the Stacks to requeue to `requeue`.
+    /// Creates an empty index. The index sends the Stacks that the controller must requeue to `requeue`.
     pub fn new(requeue: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), requeue }
     }

@@ -1,4 +1,4 @@
-//! Expiry of Stacks with `spec.ttl` or `spec.expiresAt`, such as the Stacks of pull requests. The controller deletes an
+//! Expiry of Stacks with `spec.ttl` or `spec.expiresAt`, such as Stacks for pull requests. The controller deletes an
 //! expired Stack and destroys its resources.
 
 use jiff::{SignedDuration, Timestamp};
@@ -10,14 +10,14 @@ use crate::api::pulumi::{Stack, StackStatus};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::backoff;
 
-/// Minimum time between the announcement of the expiry and the deletion of the Stack.
+/// Minimum time between the announcement of the expiry and the deletion.
 const ANNOUNCEMENT: SignedDuration = SignedDuration::from_hours(1);
 
-/// Maximum time between two checks. `spec.ttl` can be longer than the maximum delay of a requeue.
+/// Maximum time between two checks. Maximum requeue delay. `spec.ttl` can be longer.
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24);
 
-/// Returns the time at which the Stack expires: the earlier of `spec.expiresAt` and the time `spec.ttl` after the
-/// creation of the Stack.
+/// Returns the time at which the Stack expires: `spec.expiresAt`, or the Stack's creation time plus `spec.ttl`,
+/// whichever is earlier.
 fn expires_at(stack: &Stack) -> Option<Timestamp> {
     let ttl = backoff::interval(stack.spec.ttl.as_deref());
     let created = stack.creation_timestamp().map(|created| created.0);
@@ -32,8 +32,8 @@ fn pending(stack: &Stack) -> Option<Timestamp> {
     expires_at(stack).filter(|_| !is_inactive)
 }
 
-/// Returns the time at which the controller deletes the Stack. If the expiry is already in the past at its
-/// announcement, because a user has changed the fields, the controller deletes the Stack an hour after the
+/// Returns the time at which the controller deletes the Stack. A user can change the fields so that the Stack has
+/// already expired when the controller announces the expiry. The controller then deletes the Stack an hour after the
 /// announcement.
 fn deletion_time(stack: &Stack, at: Timestamp, now: Timestamp) -> Timestamp {
     let announced = announcement(stack).map_or(now, |condition| condition.last_transition_time.0);
@@ -137,7 +137,7 @@ mod tests {
         stack
     }
 
-    /// Returns the Stack after an announcement of its expiry at this time.
+    /// Returns a Stack whose expiry the controller announced at this time.
     fn announced_at(mut stack: Stack, time: &str) -> Stack {
         stack.status = Some(announced(&stack, "announced", time.parse().unwrap()));
         stack
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_stack_is_announced_and_expires_at_the_earlier_time() {
         let now: Timestamp = NOW.parse().unwrap();
-        // The spec, whether the controller announces the expiry, and the minutes until the next change.
+        // Columns: the spec, whether the controller announces the expiry, and the minutes until the next change.
         let rows = [
             (json!({}), false, None),
             (json!({"ttl": "24h"}), false, Some(11 * 60)),
@@ -156,7 +156,7 @@ mod tests {
             (json!({"expiresAt": "2026-01-01T12:30:00Z"}), true, Some(30)),
             (json!({"ttl": "24h", "expiresAt": "2026-01-01T12:10:00Z"}), true, Some(10)),
             (json!({"ttl": "1h", "suspend": true}), false, None),
-            // The expiry is in the past and was not announced.
+            // The Stack has already expired, but the controller has not announced the expiry.
             (json!({"ttl": "12h"}), true, Some(60)),
             (json!({"expiresAt": "2025-01-01T00:00:00Z"}), true, Some(60)),
         ];
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_stack_expires_on_time_but_not_within_an_hour_of_a_late_announcement() {
         let now: Timestamp = NOW.parse().unwrap();
-        // The time of the expiry, the time of the announcement, and whether the controller deletes the Stack.
+        // Columns: the expiry time, the announcement time, and whether the controller deletes the Stack.
         let rows = [
             ("2026-01-01T12:00:00Z", "2026-01-01T11:00:00Z", true),
             ("2026-01-01T12:00:00Z", "2026-01-01T11:55:00Z", true),

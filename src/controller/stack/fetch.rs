@@ -26,11 +26,11 @@ const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Retry policy after a failed fetch.
 #[derive(Debug, PartialEq, Eq)]
 enum RetryPolicy {
-    /// Retry after the delay that the server requests. Without such a request, retry after the requeue interval for
-    /// unavailable sources.
+    /// Retry after the delay that the server requests. If the server requests no delay, retry after the requeue
+    /// interval for unavailable sources.
     After(Option<Duration>),
-    /// Retry with backoff, because the downloaded artifact is complete but invalid, and the next download is probably
-    /// also invalid.
+    /// Retry with backoff. The downloaded artifact is complete but invalid, so the next download is probably also
+    /// invalid.
     Backoff,
 }
 
@@ -122,8 +122,8 @@ async fn fetch_named(
     }
 }
 
-/// Writes the conditions of the state. A suspended Stack keeps its conditions, because its Workspace reports that the
-/// pod waits for the source.
+/// Writes the state's conditions. A suspended Stack keeps its conditions, because its Workspace reports that the pod
+/// waits for the source.
 async fn report(
     stack: &Stack,
     state: &State,
@@ -138,8 +138,8 @@ async fn report(
     Ok(Next::Rest(known.or(Some(WATCHED_RETRY))))
 }
 
-/// Stores the generated project for a destroy whose source is not available. Returns whether the store now contains the
-/// project.
+/// Stores the generated project for a destroy if the source is not available. Returns whether the store now contains
+/// the project.
 async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context) -> bool {
     let made = observed.deletion.as_ref().and_then(|deletion| deletion.without_source.as_ref());
     let Some(made) = made.filter(|made| *made != failed) else { return false };
@@ -156,7 +156,7 @@ fn needs_user_change(error: &FetchError) -> bool {
     matches!(error, FetchError::TooLarge { .. } | FetchError::RefusedHost { .. } | FetchError::Url { .. })
 }
 
-/// Returns the retry policy for the error. The fetcher limits the delay that a server requests.
+/// Returns the retry policy for the error. The fetcher limits the delay that a server can request.
 fn retry_policy(error: &FetchError) -> RetryPolicy {
     match error.is_about_content() {
         true => RetryPolicy::Backoff,
@@ -164,8 +164,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Waits for the lookup of the source. Keeps conditions of the current generation, because the first lookup after a
-/// restart of the controller usually confirms them.
+/// Waits for the source lookup. Keeps the conditions of the current generation, because the first lookup after a
+/// controller restart usually confirms these conditions.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,
@@ -179,7 +179,7 @@ pub(super) async fn await_source(
     requeue(stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns the warnings about the content of a Git repository.
+/// Returns the warnings about a Git repository's content.
 pub(super) fn warnings(observed: &Observed) -> &[String] {
     match &observed.source {
         Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,

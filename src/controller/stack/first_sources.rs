@@ -1,8 +1,8 @@
-//! Cache of the sources that the controller has read in the first reconciliations after its start.
+//! Cache of the sources that the controller reads during the first reconciliations after its start.
 //!
 //! After its start, the controller reconciles all Stacks, and many Stacks can share one source. With the cache, the
-//! controller reads such a source only once. A watch event about a source removes the source from the cache before it
-//! requeues the Stacks of the source.
+//! controller reads such a source only once. When a source changes, its watch first removes the source from the cache
+//! and then requeues the Stacks that use the source.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,19 @@ use crate::runtime::backoff::ObjectKey;
 use crate::source::flux::Found;
 use crate::source::kinds::GroupKind;
 
-/// Maximum number of sources in the cache. The controller reads each further source again for each Stack.
+/// Maximum number of sources in the cache. If the cache is full, the controller reads an uncached source separately for
+/// each Stack.
 const MAX_SOURCES: usize = 512;
 
 #[derive(Default)]
 pub(super) struct FirstSources {
-    /// The code holds the lock only for short critical sections and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Number of changes to all sources. A change during a read shows that the result of the read can be outdated.
+    /// Number of changes to all sources. If the number increases during a read, the result of the read can be outdated.
     changes: u64,
     found: HashMap<(GroupKind, ObjectKey), Found>,
 }
@@ -35,8 +36,7 @@ impl FirstSources {
         state.found.get(&(kind.clone(), key.clone())).cloned().ok_or(state.changes)
     }
 
-    /// Adds a source to the cache, unless the number of changes has increased from `changes` since the start of the
-    /// read.
+    /// Adds a source to the cache, unless the number of changes has exceeded `changes` since the read started.
     pub(super) fn insert(&self, kind: &GroupKind, key: ObjectKey, found: &Found, changes: u64) {
         let mut state = self.lock();
         if state.changes == changes && state.found.len() < MAX_SOURCES {

@@ -9,7 +9,7 @@ pub use crate::controller::differ;
 use crate::pulumi::stack_name;
 pub use crate::pulumi::stack_name::parts;
 
-/// Returns the Pulumi stack of the next run. An unknown project or backend is `None`.
+/// Returns the Pulumi stack of the next run. Contains `None` for an unknown project or backend.
 pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
     PulumiStack {
@@ -19,9 +19,8 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     }
 }
 
-/// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the report of the agent. The
-/// backend in the report takes precedence, because the environment of the run can contain another backend URL than the
-/// Stack.
+/// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the agent's report. The backend
+/// in the report takes precedence, because the run's environment can contain a different backend URL.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
     let expected = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
     let organization = result.permalink.as_deref().and_then(|url| organization(&expected.name, url));
@@ -33,8 +32,7 @@ pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -
     }
 }
 
-/// Returns the organization in the URL of an update. Returns `None` if the name of the Pulumi stack already contains an
-/// organization.
+/// Returns the organization in an update URL. Returns `None` if the Pulumi stack name already contains an organization.
 fn organization<'a>(name: &str, permalink: &'a str) -> Option<&'a str> {
     let url = stack_name::in_permalink(permalink)?;
     url.organization.filter(|_| parts(name).organization.is_none() && url.stack == name)
@@ -88,8 +86,8 @@ pub fn has_applied_here(stack: &Stack, workspace: Option<&Workspace>) -> bool {
     recorded(stack).is_some_and(|applied| !differ(&applied, &desired(stack, workspace)))
 }
 
-/// Returns whether a run may have changed resources. Also returns `true` for an `up` whose end the agent did not
-/// report.
+/// Returns whether a run may have changed resources. Also returns `true` for an `up` if the agent did not report its
+/// completion.
 pub fn may_have_changed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Up
@@ -100,7 +98,7 @@ pub fn may_have_changed(update: &Update) -> bool {
 }
 
 /// Returns whether a destroy with an unknown result may have removed the Pulumi stack from the backend. The result is
-/// unknown if the destroy was interrupted, or if the agent did not report the end of the destroy.
+/// unknown if the destroy was interrupted or the agent did not report its completion.
 pub fn may_have_removed(update: &Update) -> bool {
     let result = update.status.clone().unwrap_or_default();
     update.spec.kind == UpdateKind::Destroy
@@ -109,12 +107,12 @@ pub fn may_have_removed(update: &Update) -> bool {
             || result.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::Agent))
 }
 
-/// Returns whether an earlier destroy has removed the Pulumi stack that this destroy did not find.
+/// Returns whether an earlier destroy removed the Pulumi stack that this destroy did not find.
 ///
 /// The result is `true` only if an earlier destroy failed but may have removed the Pulumi stack. The name, the project
 /// and the backend must be equal in both runs and in the recorded Pulumi stack. Returns `false` for services such as
-/// Pulumi Cloud, which also report a Pulumi stack as missing if the access token cannot read it. In this case, a user
-/// must decide.
+/// Pulumi Cloud, which also report a Pulumi stack as missing if the access token cannot read it. For such services, a
+/// user must decide.
 pub fn was_removed_before(
     stack: &Stack,
     kind: UpdateKind,
@@ -123,7 +121,7 @@ pub fn was_removed_before(
 ) -> bool {
     let removed = previous.filter(|last| is(last, UpdateKind::Destroy) && last.stack_may_be_removed == Some(true));
     let is_same = |last: &LastUpdate| last.pulumi_stack.as_ref().is_some_and(|removed| !differ(removed, looked_up));
-    // A file backend can lose its state together with its volume.
+    // If the volume of a file backend is lost, the state is also lost.
     let is_bucket_or_database =
         looked_up.backend.as_ref().is_some_and(|url| !url.starts_with("http") && !url.starts_with("file"));
     kind == UpdateKind::Destroy
@@ -132,9 +130,9 @@ pub fn was_removed_before(
         && recorded(stack).as_ref() == Some(looked_up)
 }
 
-/// Returns the applied Pulumi stack if a run uses another Pulumi stack, `next`, so that the resources in the applied
-/// Pulumi stack remain. To report this change only once, returns `None` if the last run already used `next`, or if
-/// `recorded`, the Pulumi stack in `status.currentUpdate`, is `next`.
+/// Returns the applied Pulumi stack if a run uses another Pulumi stack, `next`. The resources in the applied Pulumi
+/// stack then remain. Returns `None` if the last run already used `next`, or if `recorded`, the Pulumi stack in
+/// `status.currentUpdate`, equals `next`. The controller therefore reports the change only once.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

@@ -1,7 +1,7 @@
-//! Limits the rate of runs that changed Secrets and ConfigMaps cause. Two Stacks can form a loop: each of them writes
-//! its outputs to an object that configures the other Stack (`spec.writeOutputsTo`). If the outputs differ after each
-//! run, both Stacks would run endlessly without this limit. The limit applies only to Stacks that write outputs,
-//! because only such Stacks can be part of a loop.
+//! Limits the rate of runs that start because Secrets or ConfigMaps have changed. Two Stacks can form a loop if each of
+//! them writes its outputs (`spec.writeOutputsTo`) to an object that configures the other Stack. If the outputs differ
+//! after each run, both Stacks would run endlessly without this limit. The limit applies only to Stacks that write
+//! outputs, because only such Stacks can be part of a loop.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,9 +14,10 @@ use crate::controller::stack::{approval, run, schedule};
 const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
-/// Returns why a due run with this cause must wait. Returns `None` if the run may start. A run with another cause, such
-/// as a request or an approval, ends the sequence of consecutive runs. The execution of a plan without an approval
-/// continues the sequence. Runs at the interval and retries after a failure neither end nor extend the sequence.
+/// Returns the reason why a due run with this cause must wait. Returns `None` if the run may start. A run with another
+/// cause, such as a request or an approval, ends the sequence of consecutive runs. The execution of a plan without an
+/// approval continues the sequence. Runs at the interval and retries after a failure neither end nor extend the
+/// sequence.
 pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     let status = stack.status.as_ref()?;
     if stack.spec.write_outputs_to.is_empty() || !run::is_input_change(cause) {

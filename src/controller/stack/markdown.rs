@@ -1,12 +1,12 @@
-//! Names and texts of Pulumi programs in Markdown. Flux posts events as comments on pull requests, so a name or a text
-//! must not become a mention, a link or HTML.
+//! Escapes strings from Pulumi programs for Markdown. Flux posts events as comments on pull requests, so a string must
+//! not become a mention, a link or HTML.
 
 use crate::pulumi::console;
 
 /// Characters that start a mention, a link, HTML or a code span.
 const SPECIAL: [char; 7] = ['`', '<', '>', '[', ']', '@', '\\'];
 
-/// Returns the text on one line, without control characters. A text with special characters becomes a code span.
+/// Returns the string on one line, without control characters. A string with special characters becomes a code span.
 pub fn inline(text: &str) -> String {
     let text = console::for_display(text).replace(['\n', '\t'], " ");
     if text.contains(SPECIAL) { code(&text) } else { text }

@@ -1,4 +1,4 @@
-//! Steps that lead to the next run of a Stack: fetch the artifact, apply the Workspace, create the Update.
+//! Steps towards the next run of a Stack: fetch the artifact, apply the Workspace, create the Update.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -91,7 +91,7 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     match due {
         Due::Now(reason) => due_run(reason, PlanUse::None),
         Due::Done(again) => match drift::check(stack, kind, now) {
-            // A pause delays the drift check, and does not change the conditions.
+            // A pause delays the drift check but does not change the conditions.
             Check::Now(_) if restriction(observed, UpdateKind::Preview, now).is_some() => {
                 settled_on(observed, resolved, kind, again)
             }
@@ -111,9 +111,9 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     }
 }
 
-/// Returns the action that changes the record of the last run without another run. After a run of the Pulumi Kubernetes
-/// Operator, the action adds a digest. If only fields that do not affect a run have changed, the action sets the
-/// current generation.
+/// Returns the action that updates the record of the last run without starting another run. After a run of the Pulumi
+/// Kubernetes Operator, the action adds a digest. If only fields that do not affect a run have changed, the action sets
+/// the current generation.
 fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
     if let Some(status) = pko_migration::baseline(stack, resolved) {
         return Some(Action::AdoptBaseline(Box::new(status)));
@@ -126,17 +126,18 @@ fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
     })
 }
 
-/// Returns whether the run refreshes the state without `spec.refresh`: to correct drift, or on request.
+/// Returns whether the run refreshes the state without `spec.refresh`, either to correct drift or because a user
+/// requested a refresh.
 fn refreshes(stack: &Stack, kind: UpdateKind) -> bool {
     let corrects_drift = kind == UpdateKind::Up && drift::is_correction_due(stack);
-    // With `spec.refresh`, each run refreshes the state without a request, and `spec.expectNoRefreshChanges` must still
-    // apply to the run.
+    // With `spec.refresh`, each run refreshes the state anyway, and `spec.expectNoRefreshChanges` must still apply to
+    // the run.
     let is_requested = annotations::is_refresh_due(stack) && !stack.spec.refresh.unwrap_or_default();
     corrects_drift || (is_requested && kind != UpdateKind::Destroy)
 }
 
-/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without a run. Returns `None` if
-/// the reclaim policy deletes the Workspace.
+/// Returns the action that takes over a Workspace of the Pulumi Kubernetes Operator without starting a run. Returns
+/// `None` if the reclaim policy deletes the Workspace.
 pub fn adopt_pko_workspace(observed: &Observed, resolved: &Resolved, in_store: bool, due: &Due) -> Option<Action> {
     pko_migration::workspace(observed.workspace.as_ref())?;
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
@@ -215,7 +216,7 @@ fn check_fields(stack: &Stack) -> Result<(), String> {
 fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRun, now: Timestamp) -> Action {
     let (stack, kind) = (&observed.stack, due_run.operation);
     let artifact = reference(resolved);
-    // The validation of the Update and of the fields precedes each change to the Workspace.
+    // Validates the Update and the fields before any change to the Workspace.
     let current = recorded_run(observed, resolved, due_run);
     let run = || build_update::update(stack, &current).map(drop);
     if let Err(message) = check_fields(stack).and_then(|()| run().map_err(|error| error.to_string())) {
@@ -253,7 +254,8 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
-        // The controller records the run after the wake-up, because only a ready pod reports its mounted inputs.
+        // The controller records the run only after the Workspace wakes up, because only a ready pod reports its
+        // mounted inputs.
         Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => {
             let advice =
@@ -292,7 +294,7 @@ fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind
 fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
-    // The deletion of the Workspace after a destroy is part of the removal of the finalizer.
+    // After a destroy, the controller deletes the Workspace when it removes the finalizer.
     let stays = is_there && kind != UpdateKind::Destroy;
     if !is_kept && stays {
         return Action::ReclaimWorkspace;

@@ -1,5 +1,4 @@
-//! Reads the state that a Stack reconciliation requires. This module contains all reads from the API server that
-//! precede a decision.
+//! Reads the state that a Stack reconciliation requires. This module contains all API server reads before a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -91,8 +90,8 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     })
 }
 
-/// Returns the Workspace of the Stack, and whether this is the first reconciliation after the start of the controller. The
-/// first reconciliation uses the Workspace in the first list of the watch.
+/// Returns the Workspace of the Stack, and whether this is the first reconciliation after the start of the controller.
+/// The first reconciliation uses the Workspace in the initial list of the watch.
 async fn read_workspace(
     namespace: &str,
     name: &str,
@@ -143,12 +142,12 @@ async fn observe_policy_packs(
         let in_store = context.store.is_granted(&resolved.digest, own);
         Ok::<_, Unavailable>(ResolvedPack { name: pack.name, resolved, config: pack.config, in_store })
     });
-    // The requests run concurrently, because the number of policy packs is limited.
+    // The controller sends these requests concurrently, because the number of policy packs is limited.
     futures::future::try_join_all(resolving).await
 }
 
-/// Returns the pauses and the schedule outside the Stack. For a started run, returns no pauses and no schedule, because
-/// they affect only the start of a run.
+/// Returns the pauses and the schedule that are defined outside the Stack. For a started run, returns none, because
+/// pauses and schedules affect only the start of a run.
 async fn observe_run_settings(
     namespace: &str,
     current: Option<&Update>,
@@ -225,8 +224,8 @@ where
     }
 }
 
-/// Returns the dependencies of the Stack, most of them from the cache. The watch of the cache requeues this Stack when
-/// a dependency changes.
+/// Returns the Stack's dependencies, most of them from the cache. When a dependency changes, the watch that fills the
+/// cache requeues this Stack.
 async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<Dependency>, ReadError> {
     let own = stack.namespace().unwrap_or_default();
     let mut dependencies = Vec::new();
@@ -241,8 +240,8 @@ async fn observe_dependencies(stack: &Stack, context: &Context) -> Result<Vec<De
     Ok(dependencies)
 }
 
-/// Reads a dependency from the cache or from the API server. The cache is not sufficient for expressions, which can use
-/// all fields, because the cache contains only some fields. The cache also lacks the Stacks of other shards.
+/// Reads a dependency from the cache or from the API server. The cache contains only some fields, but expressions can
+/// use all fields. The cache also lacks the Stacks of other shards.
 async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Result<Option<Arc<Stack>>, ReadError> {
     let cached = context.dependents.cached(key);
     let is_gone = cached.is_none() && context.scope.watches_all_of(&key.0);
@@ -258,7 +257,7 @@ async fn read_dependency(key: &ObjectKey, rule: &Rule, context: &Context) -> Res
     Ok(whole)
 }
 
-/// Resolves the source of the Stack, and starts the watch of the kind of the source.
+/// Resolves the source of the Stack, and starts the watch for the source's kind.
 async fn resolve(stack: &Stack, is_first: bool, context: &Context) -> Result<Resolved, Unavailable> {
     let follower = (stack.namespace().unwrap_or_default(), stack.name_any());
     let without_object = source::without_object(&stack.spec);
@@ -288,7 +287,7 @@ async fn resolve(stack: &Stack, is_first: bool, context: &Context) -> Result<Res
     resolve_object(namespace, &reference, is_first, context).await
 }
 
-/// Resolves a source object, and starts the watch of its kind.
+/// Resolves a source object, and starts the watch for its kind.
 async fn resolve_object(
     namespace: &str,
     reference: &Reference,
@@ -335,11 +334,11 @@ async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Resu
 }
 
 /// Returns whether this step requires the source. After the start of a run, only a drift check still requires the
-/// source. A suspended Stack requires the source only if its pod waits for the source, because a user has woken up the
-/// Workspace. A deleted Stack requires the source only for a destroy, and only if its pod contains no artifact.
+/// source. A suspended Stack requires the source only if a user has woken up the Workspace and its pod waits for the
+/// source. A deleted Stack requires the source only for a destroy, and only if its pod contains no artifact.
 fn needs_source(stack: &Stack, update: Option<&Update>, workspace: Option<&Workspace>) -> bool {
     // If the source changes, the controller may revoke an Update whose run has not started. A started run uses its
-    // artifact until the run ends.
+    // artifact until it completes.
     let has_started = |u: &Update| u.status.as_ref().is_some_and(|status| status.run.is_some());
     // A newer source ends a drift check.
     let is_check = |u: &Update| drift::is_check_of(u.spec.preview_of, u.spec.save_plan);

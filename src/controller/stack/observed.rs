@@ -18,11 +18,11 @@ use crate::source::{Resolved, Unavailable};
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,
-    /// Resolved source, or `None` if this step does not require the source.
+    /// Resolved source. `None` if this step does not require the source.
     pub source: Option<Result<Resolved, Unavailable>>,
     /// Whether the store or the pod contains the bytes of the resolved artifact.
     pub in_store: bool,
-    /// Policy packs, or the reason why one of them is not available. Empty if this step does not require the source.
+    /// Policy packs, or the reason why a policy pack is not available. Empty if this step does not require the source.
     pub policy_packs: Result<Vec<ResolvedPack>, Unavailable>,
     pub workspace: Option<Workspace>,
     /// Whether an admission webhook or policy changed the Workspace during the last apply, and the Workspace has not
@@ -41,15 +41,15 @@ pub struct Observed {
     /// Watched Secrets and ConfigMaps that the pod mounts and that have changed since the last run. Such a change
     /// triggers a run.
     pub watched: BTreeSet<String>,
-    /// Maximum jitter of intervals, in percent.
+    /// Maximum interval jitter, in percent.
     pub interval_jitter: u8,
     /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
     /// State of the plan of this Stack, or `None` if the Stack has no plan.
     pub plan: Option<ObservedPlan>,
-    /// Pauses and the schedule outside the Stack.
+    /// Pauses and the schedule that are defined outside the Stack.
     pub run_settings: RunSettings,
-    /// Message about the exceeded limit of destroys, or `None` if the destroy of this Stack is within the limit.
+    /// Message about the exceeded destroy limit, or `None` if the destroy of this Stack is within the limit.
     pub exceeded_destroy_limit: Option<String>,
     /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
@@ -101,7 +101,7 @@ impl Observed {
 pub struct Deletion {
     /// Artifact in the spec of the Workspace, if its bytes are available.
     pub requested: Option<Resolved>,
-    /// Generated project for a destroy without the source, or `None` if the name of the project is unknown.
+    /// Generated project for a destroy without the source, or `None` if the project name is unknown.
     pub without_source: Option<Resolved>,
     /// Whether the store contains the generated project. The controller stores the project only after a failed fetch of
     /// the source.

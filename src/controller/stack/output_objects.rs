@@ -1,4 +1,4 @@
-//! Content of the Secrets and ConfigMaps to which the controller writes the outputs of a Stack (`spec.writeOutputsTo`).
+//! Content of the Secrets and ConfigMaps to which the controller writes a Stack's outputs (`spec.writeOutputsTo`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use crate::controller::stack::ownership;
 use crate::controller::update::output_key;
 use crate::runtime::events::{Event, EventKind};
 
-/// Label of Secrets and ConfigMaps whose changes this controller and the Flux controllers watch.
+/// Label of the Secrets and ConfigMaps that this controller and the Flux controllers watch.
 const WATCH_LABEL: (&str, &str) = ("reconcile.fluxcd.io/watch", "Enabled");
-/// Value of the component label of the objects with outputs.
+/// Value of the component label on objects with outputs.
 const COMPONENT: &str = "outputs";
-/// Maximum length of a key of a Secret or a ConfigMap, as in the Kubernetes API.
+/// Maximum length of a key in a Secret or a ConfigMap, as in the Kubernetes API.
 const MAX_KEY: usize = 253;
 
-/// Outputs in the Secret of an Update: JSON texts by key, and the keys of secret outputs.
+/// Outputs in the Secret of an Update: the JSON values by key, and the keys of secret outputs.
 struct Outputs {
     values: BTreeMap<String, String>,
     secret: BTreeSet<String>,
@@ -74,7 +74,7 @@ pub fn check(stack: &Stack) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether a text is a valid key of a Secret and of a ConfigMap.
+/// Returns whether a string is a valid key in a Secret or a ConfigMap.
 fn is_key(text: &str) -> bool {
     let is_permitted = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     !text.is_empty() && text.len() <= MAX_KEY && text.chars().all(is_permitted) && !matches!(text, "." | "..")
@@ -105,7 +105,7 @@ pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeM
     Ok(content)
 }
 
-/// Returns the value of a JSON string. Returns the text of any other JSON value unchanged.
+/// Returns the value of a JSON string. Returns any other JSON value in its serialized form.
 fn raw(json: &str) -> String {
     match serde_json::from_str(json) {
         Ok(Value::String(text)) => text,
@@ -129,7 +129,7 @@ fn metadata(stack: &Stack, object: &OutputObject) -> ObjectMeta {
     let mut labels = BTreeMap::from([(WATCH_LABEL.0.to_owned(), WATCH_LABEL.1.to_owned())]);
     labels.extend(object.labels.clone());
     labels.extend(ownership::labels(stack));
-    // The component `admission-policy` permits writes only to objects with this label.
+    // The policy in the component `admission-policy` permits writes only to objects with this label.
     labels.insert(names::LABEL_COMPONENT.to_owned(), COMPONENT.to_owned());
     ObjectMeta {
         name: Some(object.name.clone()),
@@ -180,8 +180,8 @@ pub fn keep(stack: &Stack, status: &mut StackStatus) {
     }
 }
 
-/// Returns the event about a failed write of the outputs. Returns `None` if the previous status contains the same
-/// message.
+/// Returns the event about outputs that the controller failed to write. Returns `None` if the previous status contains
+/// the same message.
 pub fn event(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let failed = conditions::find(&status.conditions, OUTPUTS_WRITTEN).filter(|found| found.status == "False")?;
     let before = stack.status.as_ref().and_then(|before| conditions::find(&before.conditions, OUTPUTS_WRITTEN));

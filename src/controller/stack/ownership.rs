@@ -1,4 +1,4 @@
-//! Ownership of the objects of a Stack: owner references and labels.
+//! Ownership of a Stack's objects: owner references and labels.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::api::pulumi::Stack;
 /// Annotation of a Workspace with the hash of its desired metadata and spec.
 pub const ANNOTATION_DESIRED_HASH: &str = "pulumi.com/desired-hash";
 
-/// Returns the owner references for the objects of a Stack. Returns `None` if the Stack is being deleted: in a
-/// foreground deletion, the garbage collector immediately deletes owned objects, although the destroy requires these
-/// objects. The controller itself deletes the objects before it removes the finalizer of the Stack.
+/// Returns the owner references for a Stack's objects. Returns `None` if the Stack is being deleted. In a foreground
+/// deletion, the garbage collector would immediately delete the owned objects, which the destroy still requires. The
+/// controller itself deletes the objects before it removes the finalizer of the Stack.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),
@@ -27,7 +27,7 @@ pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     stack.metadata.deletion_timestamp.is_none().then(|| vec![reference])
 }
 
-/// Returns the labels of all objects of a Stack.
+/// Returns the labels for all objects that belong to a Stack.
 pub fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let shard = stack.labels().get_key_value(names::LABEL_SHARD).map(|(key, value)| (key.clone(), value.clone()));
     let own = [
@@ -54,7 +54,7 @@ pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
 }
 
-/// Returns the hash in the annotation of a generated or existing Workspace.
+/// Returns the hash in a Workspace's annotation.
 pub fn desired_hash(workspace: &Workspace) -> Option<&str> {
     workspace.metadata.annotations.as_ref()?.get(ANNOTATION_DESIRED_HASH).map(String::as_str)
 }

@@ -1,11 +1,11 @@
-//! Patterns in the spec of a Stack. `*` matches any sequence of characters.
+//! Patterns in a Stack's spec. `*` matches any sequence of characters.
 
 /// Maximum number of `*` in a pattern. Limits the duration of a comparison.
 const MAX_ASTERISKS: usize = 8;
 /// Maximum length of a pattern, in bytes.
 const MAX_LENGTH: usize = 4096;
 
-/// Checks a pattern. `field` is the path of the pattern. Returns the error message if a comparison would be too
+/// Checks a pattern. `field` is the field path of the pattern. Returns an error message if a comparison would be too
 /// expensive.
 pub fn check(field: &str, pattern: &str) -> Result<(), String> {
     match is_valid(pattern) {
@@ -20,7 +20,7 @@ pub fn is_valid(pattern: &str) -> bool {
     pattern.len() <= MAX_LENGTH && pattern.matches('*').count() <= MAX_ASTERISKS
 }
 
-/// Returns whether the pattern matches the text. An invalid pattern matches no text.
+/// Returns whether the pattern matches the string. An invalid pattern matches no string.
 pub fn matches(pattern: &str, text: &str) -> bool {
     if !is_valid(pattern) {
         return false;

@@ -10,15 +10,15 @@ use crate::controller::stack::run::RunCandidate;
 use crate::runtime::field_managers;
 use crate::source::Resolved;
 
-/// Number of failures after which the operator stops retrying.
+/// Number of failures after which the Pulumi Kubernetes Operator stops retrying.
 const PKO_MAX_FAILURES: i64 = 3;
 
-/// Minimum length of the hash of a commit or an archive.
+/// Minimum length of a commit hash or an archive hash.
 const MIN_HASH: usize = 40;
 
 /// Returns whether the last run used this artifact, or another archive with the same content. The operator records no
-/// digest. In the status of the operator, `lastAttemptedCommit` is a Flux revision, a commit hash, a digest or the
-/// generation of a Program.
+/// digest. In a status from the Pulumi Kubernetes Operator, `lastAttemptedCommit` is a Flux revision, a commit hash, a
+/// digest or the generation of a Program.
 pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;
     // `lastAttemptedCommit` is absent if the source has no revision.
@@ -52,8 +52,8 @@ fn hash(revision: &str) -> Option<&str> {
     (hash.len() >= MIN_HASH && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// Returns the status after the takeover of a Stack. Records the current values of the Flux annotations as handled,
-/// because the operator ignored these annotations.
+/// Returns the status after the controller takes over a Stack. Records the current values of the Flux annotations as
+/// handled, because the Pulumi Kubernetes Operator ignored these annotations.
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) =
@@ -67,9 +67,9 @@ pub fn adopted(stack: &Stack) -> StackStatus {
     status
 }
 
-/// Returns the status with a digest for the last run of the operator. Returns `None` if this controller has recorded
-/// the last run, or if the source no longer has the revision of this run. With a digest in the record, an artifact with
-/// another digest triggers a run.
+/// Returns the status with a digest for the last run of the Pulumi Kubernetes Operator. Returns `None` if this
+/// controller has recorded the last run, or if the source no longer has the revision of this run. With a digest in the
+/// record, an artifact with another digest triggers a run.
 pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     let mut status = stack.status.clone()?;
     let digest = Some(resolved.digest.clone());
@@ -88,8 +88,8 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
     Some(status)
 }
 
-/// Returns whether the operator stopped retrying the last run. The operator stops after a fixed number of failures and
-/// records no reason.
+/// Returns whether the Pulumi Kubernetes Operator stopped retrying the last run. The operator stops after a fixed
+/// number of failures and records no reason.
 pub fn has_failed_permanently(last: &LastUpdate) -> bool {
     last.state.as_deref() == Some("failed") && last.reason.is_none() && last.failures >= PKO_MAX_FAILURES
 }
@@ -98,26 +98,27 @@ fn is_pko_record(last: &LastUpdate) -> bool {
     last.inputs.digest.is_none()
 }
 
-/// Returns whether the operator recorded this run in `status.currentUpdate`. Only this controller records a digest.
+/// Returns whether the Pulumi Kubernetes Operator recorded this run in `status.currentUpdate`. Only this controller
+/// records a digest.
 pub fn is_pko_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }
 
-/// Removes the completed run from the status, and returns the run. The operator records the type of a run only in the
-/// Update.
+/// Removes the completed run from the status, and returns the run. The caller reads the run type from the Update,
+/// because the Pulumi Kubernetes Operator records the type only there.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
     let kind = if is_pko_run(&current) { of_update } else { current.kind };
     Some(CurrentUpdate { kind, ..current })
 }
 
-/// Returns the Workspace. Returns `None` if the operator no longer manages the Workspace.
+/// Returns the Workspace. Returns `None` if the Pulumi Kubernetes Operator no longer manages the Workspace.
 pub fn workspace(workspace: Option<&Workspace>) -> Option<&Workspace> {
     workspace.filter(|w| w.metadata.deletion_timestamp.is_none() && field_managers::is_applied_by_operator(*w))
 }
 
-/// Returns the name of the Secret with the outputs of an Update. The operator records an empty name if the Secret does
-/// not exist.
+/// Returns the name of the Secret with an Update's outputs. The Pulumi Kubernetes Operator records an empty name if the
+/// Secret does not exist.
 pub fn outputs_name(status: &UpdateStatus) -> Option<&str> {
     status.outputs.as_deref().filter(|name| !name.is_empty())
 }

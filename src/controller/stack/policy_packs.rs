@@ -14,13 +14,13 @@ use crate::controller::stack::workspace_state::{Readiness, readiness};
 use crate::source::flux::Reference;
 use crate::source::{Resolved, Unavailable, within};
 
-/// Key of the configuration that applies to all policies of a policy pack.
+/// Configuration key that applies to all policies in a policy pack.
 const ALL: &str = "all";
-/// Maximum length of the name of a policy pack, as in the schema.
+/// Maximum length of a policy pack name, as in the schema.
 const MAX_NAME: usize = 63;
 /// Enforcement levels of Pulumi.
 const LEVELS: &str = "`advisory`, `mandatory`, `remediate` or `disabled`";
-/// Characters that the CLI interprets in the list of the directories of policy packs.
+/// Characters that have a special meaning for the CLI in the list of policy pack directories.
 const SEPARATORS: [char; 2] = [',', '"'];
 
 /// Policy pack that the controller adds to all Stacks.
@@ -53,8 +53,8 @@ pub struct ResolvedPack {
     pub in_store: bool,
 }
 
-/// Returns the policy packs of a Stack: first the packs of the cluster, which a Stack cannot change, and then the packs
-/// in the spec. `own_only` forbids references to other namespaces.
+/// Returns a Stack's policy packs: first the cluster-wide packs, which a Stack cannot change, and then the packs in the
+/// spec. `own_only` forbids references to other namespaces.
 pub fn requested(stack: &Stack, cluster: &[ClusterPack], own_only: bool) -> Result<Vec<RequestedPack>, Unavailable> {
     let of_cluster = cluster.iter().map(|ClusterPack { name, namespace, source }| {
         let (name, namespace, source) = (name.clone(), namespace.clone(), source.clone());
@@ -108,8 +108,8 @@ fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack
     Ok(RequestedPack { name: pack.name.clone(), namespace, source, config })
 }
 
-/// Checks the enforcement level in the configuration of a policy. Without this check, an invalid level would cause a
-/// failed run.
+/// Checks the enforcement level in a policy's configuration. Without this check, a run with an invalid level would
+/// fail.
 fn check_level(config: &Value) -> Result<(), String> {
     let level = match config {
         Value::String(level) => Some(level.as_str()),
@@ -126,8 +126,8 @@ fn check_level(config: &Value) -> Result<(), String> {
     }
 }
 
-/// Returns the packs of the cluster in the format of the spec of a Stack. The index of Stacks by source can then
-/// contain the sources of these packs.
+/// Returns the cluster-wide packs in the format of a Stack's spec, so that the index of Stacks by source can contain
+/// the sources of these packs.
 pub fn in_spec(cluster: &[ClusterPack]) -> impl Iterator<Item = PolicyPack> {
     cluster.iter().map(|pack| PolicyPack {
         name: pack.name.clone(),
@@ -182,7 +182,7 @@ pub fn lacking<'a>(packs: &'a [ResolvedPack], workspace: Option<&Workspace>) -> 
     packs.iter().find(|pack| !pack.in_store).filter(|_| waits)
 }
 
-/// Returns a hash for each policy pack and its configuration, by name.
+/// Maps the name of each policy pack to a hash of the pack and its configuration.
 pub fn inputs(packs: &[ResolvedPack]) -> BTreeMap<String, String> {
     let hash = |pack: &ResolvedPack| {
         let Resolved { digest, directory, content_id, .. } = &pack.resolved;

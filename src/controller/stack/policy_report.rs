@@ -1,13 +1,13 @@
-//! Texts about policy violations for events. All functions are pure.
+//! Descriptions of policy violations for events. All functions are pure.
 
 use crate::api::auto::PlannedResource;
 use crate::api::pulumi::{PolicyViolation, PolicyViolations};
 use crate::controller::stack::markdown::{code, inline};
 
-/// Maximum length of the text of one violation in a list, in bytes.
+/// Maximum length of one violation in a list, in bytes.
 const MAX_TEXT: usize = 200;
 
-/// Returns the number of violations as a text, such as `1 mandatory and 2 advisory policy violations`.
+/// Returns a description of the number of violations, such as `1 mandatory and 2 advisory policy violations`.
 pub fn summary(violations: &PolicyViolations) -> String {
     let noun = if violations.count() == 1 { "policy violation" } else { "policy violations" };
     match (violations.mandatory, violations.advisory) {
@@ -17,8 +17,8 @@ pub fn summary(violations: &PolicyViolations) -> String {
     }
 }
 
-/// Returns the number of violations and a list in Markdown, because Flux posts the text as a comment on a pull request.
-/// The list has at most `most` bytes.
+/// Returns the number of violations and a list of them in Markdown, because Flux posts the message as a comment on a
+/// pull request. The list has at most `most` bytes.
 pub fn markdown(violations: &PolicyViolations, most: usize) -> String {
     let mut list = String::new();
     let mut listed = 0;

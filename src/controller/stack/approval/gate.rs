@@ -39,7 +39,7 @@ pub enum Gate {
     Invalid(String),
 }
 
-/// Decides whether a run of this kind may start. `due` tells whether the schedule considers the run due.
+/// Decides whether a run of this kind may start. `due` is the schedule's decision about the run.
 pub fn gate(observed: &Observed, candidate: &RunCandidate, kind: UpdateKind, due: &Due) -> Gate {
     let Some(policy) = policy(&observed.stack, kind) else { return Gate::Open };
     match (current_plan(observed, candidate, kind), due) {

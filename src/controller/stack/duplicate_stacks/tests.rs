@@ -1,4 +1,4 @@
-//! Tests for the precedence of Stacks with the same Pulumi stack, and of the requeue of Stacks after a deletion.
+//! Tests for the precedence of Stacks with the same Pulumi stack, and for the requeue after a deletion.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -132,8 +132,9 @@ fn in_namespace(namespace: &str, created: i64, applied: Option<&str>) -> Stack {
 #[tokio::test]
 async fn a_stack_in_another_namespace_takes_precedence_only_after_an_up() {
     let dev = || Some("dev");
-    // The creation time and the applied Pulumi stack of the other Stack, and then of this Stack. The last two columns
-    // are whether the controller forbids references to other namespaces, and whether the other Stack takes precedence.
+    // Columns: the creation time and the applied Pulumi stack of the other Stack, and then of this Stack. The last two
+    // columns show whether the controller forbids references to other namespaces, and whether the other Stack takes
+    // precedence.
     let rows = [
         ("only the other Stack has applied the Pulumi stack", (20, dev()), (10, None), false, true),
         ("both have applied the Pulumi stack, and the other is older", (10, dev()), (20, dev()), false, true),

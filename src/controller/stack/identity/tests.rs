@@ -1,4 +1,4 @@
-//! Tests for the runs that may have created resources, and of the Pulumi stack that contains these resources.
+//! Tests that determine which runs may have created resources, and which Pulumi stack contains these resources.
 
 use serde_json::{Value, json};
 

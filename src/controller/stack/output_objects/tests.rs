@@ -16,7 +16,7 @@ fn stack(objects: &[Value]) -> Stack {
     stack
 }
 
-/// Returns the Secret of an Update with a secret output `password`.
+/// Returns an Update's Secret with a secret output `password`.
 fn outputs() -> Secret {
     let values =
         [("url", "\"http://a\""), ("ports", "[80,443]"), ("my_name", "\"x\\ny\""), ("password", "\"hunter2\"")];

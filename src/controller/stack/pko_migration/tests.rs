@@ -17,7 +17,7 @@ use crate::controller::stack::status::State;
 use crate::controller::stack::{build_workspace, deletion, status};
 use crate::source::{Origin, Unavailable};
 
-/// Returns the objects in a file of `tests/operator`.
+/// Returns the objects in a file in `tests/operator`.
 fn list(text: &str) -> Vec<Value> {
     let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
     document["items"].as_array().cloned().unwrap_or_else(|| vec![document])
@@ -62,7 +62,7 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
     Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
-/// Returns the Stack after the takeover and the rename of the field managers of the operator.
+/// Returns the Stack after the controller has taken it over and has renamed the operator's field managers.
 fn taken_over(mut stack: Stack) -> Stack {
     stack.status = Some(adopted(&stack));
     stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
@@ -73,7 +73,7 @@ fn now() -> Timestamp {
     "2026-11-21T09:02:00Z".parse().expect("valid time")
 }
 
-/// Returns the names of the next actions until the Stack is settled or a run starts. Simulates the results of these
+/// Returns the names of the next actions until no action is due or a run starts. Simulates the results of these
 /// actions.
 fn steps(mut observed: Observed, now: Timestamp) -> Vec<String> {
     let mut names = Vec::new();
@@ -284,8 +284,8 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Returns whether the operator considers a Stack up to date. Implements the check of the operator for Stacks that are
-/// not being deleted.
+/// Returns whether the operator considers a Stack up to date. Implements the operator's check for Stacks that are not
+/// being deleted.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];
