@@ -13,7 +13,8 @@ use crate::controller::stack::backoff;
 /// Minimum time between the announcement of the expiry and the deletion.
 const ANNOUNCEMENT: SignedDuration = SignedDuration::from_hours(1);
 
-/// Maximum time between two checks. Maximum requeue delay. `spec.ttl` can be longer.
+/// Maximum delay before the next check. `spec.ttl` can be longer than the maximum requeue delay of the controller
+/// runtime.
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24);
 
 /// Returns the time at which the Stack expires: `spec.expiresAt`, or the Stack's creation time plus `spec.ttl`,

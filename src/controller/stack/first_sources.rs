@@ -36,7 +36,8 @@ impl FirstSources {
         state.found.get(&(kind.clone(), key.clone())).cloned().ok_or(state.changes)
     }
 
-    /// Adds a source to the cache, unless the number of changes has exceeded `changes` since the read started.
+    /// Adds a source to the cache, unless a source has changed since the read started. `changes` is the number of
+    /// changes at the start of the read.
     pub(super) fn insert(&self, kind: &GroupKind, key: ObjectKey, found: &Found, changes: u64) {
         let mut state = self.lock();
         if state.changes == changes && state.found.len() < MAX_SOURCES {

@@ -104,8 +104,8 @@ pub fn is_pko_run(current: &CurrentUpdate) -> bool {
     current.inputs.digest.is_none()
 }
 
-/// Removes the completed run from the status, and returns the run. The caller reads the run type from the Update,
-/// because the Pulumi Kubernetes Operator records the type only there.
+/// Removes the completed run from the status, and returns the run. `of_update` is the run type in the Update, because
+/// the Pulumi Kubernetes Operator records the type only there.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
     let current = status.current_update.take()?;
     let kind = if is_pko_run(&current) { of_update } else { current.kind };

@@ -20,20 +20,20 @@ pub mod expression;
 /// Dependency of a Stack. `stack` is `None` if the dependency does not exist.
 #[derive(Clone, Debug)]
 pub struct Dependency {
-    /// Name of the dependency for messages. Includes the namespace if the dependency and the Stack are in different
-    /// namespaces.
+    /// Name of the dependency for messages. The name includes the namespace if the dependency and the Stack are in
+    /// different namespaces.
     pub name: String,
     pub rule: Rule,
     pub stack: Option<Arc<Stack>>,
-    /// Result of the expression. `None` if the rule contains no expression, or if the evaluation has not ended.
+    /// Result of the expression. `None` if the rule contains no expression or the evaluation is not complete.
     pub result: Option<Result<bool, ExpressionError>>,
 }
 
 /// Condition that a dependency must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The last run has succeeded with the current spec and the current request. `within` limits the time between the
-    /// end of this run and the check.
+    /// The last run has succeeded with the current spec and the current request. `within` is the maximum time between
+    /// the completion of this run and the check.
     Succeeded { within: Option<SignedDuration> },
     /// The dependency is `Ready` for its current generation. If both Stacks use the same source, the dependency must
     /// also have applied the same revision.
@@ -52,7 +52,7 @@ pub enum DependencyState {
         message: String,
         stale: Vec<Stale>,
     },
-    /// The evaluation of an expression has not ended. The result of the evaluation requeues the Stack.
+    /// The evaluation of an expression is not complete. The evaluator requeues the Stack when the result is available.
     Evaluating,
     /// An expression is invalid or exceeds a limit. Another evaluation with the same objects would also fail.
     Invalid(String),
@@ -92,7 +92,7 @@ pub fn references<'a>(spec: &'a StackSpec, own: &'a str) -> impl Iterator<Item =
     prerequisites.chain(dependencies)
 }
 
-/// Returns the fields of the status of a dependency that `check` reads.
+/// Returns the fields of a dependency's status that `check` reads.
 pub fn part_of_status(status: StackStatus) -> StackStatus {
     let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
     let last = status.last_update.map(|last| LastUpdate {
@@ -130,7 +130,7 @@ pub fn watched_fields(stack: &Stack) -> impl Hash {
     (request, seen, ended)
 }
 
-/// Returns a message if the spec contains a dependency in another namespace. The caller decides whether
+/// Returns a message if the spec contains a dependency in another namespace. The caller must check whether
 /// `--no-cross-namespace-refs` forbids the dependency.
 pub fn cross_namespace_reference(spec: &StackSpec, own: &str) -> Option<String> {
     let elsewhere = references(spec, own).find(|(namespace, _)| *namespace != own);
@@ -146,8 +146,8 @@ pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
     if namespace == own { name.clone() } else { format!("{namespace}/{name}") }
 }
 
-/// Checks whether a run of this Stack with this revision can start. Continues after an unmet dependency, so that one
-/// reconciliation requests the runs of all stale dependencies.
+/// Checks whether a run of this Stack with this revision can start. Checks all dependencies, even after an unmet one,
+/// so that one reconciliation requests the runs of all stale dependencies.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
@@ -195,7 +195,7 @@ fn not_ready(stack: &Stack) -> Option<String> {
     }
 }
 
-/// Returns a message if a dependency has the same source and has not applied the revision of the run.
+/// Returns a message if a dependency has the same source but has not applied the run's revision.
 fn not_applied(of: &Stack, revision: &str, stack: &Stack) -> Option<String> {
     let source = |stack: &Stack| {
         let source = stack.spec.flux_source.as_ref()?;

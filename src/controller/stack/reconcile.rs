@@ -1,4 +1,4 @@
-//! Stack controller: its watches, and its reconcile loop (observe, decide, act).
+//! Watches and reconcile loop (observe, decide, act) of the Stack controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     context.caches.wait().await?;
     context.metrics.set_stack_count(context.stacks.store().len());
     // The controller reads the Stack from the API server, because the cache may lack the last write of this controller.
-    // With an outdated record of runs, the controller could start a run twice.
+    // If the recorded run were outdated, the controller could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);
@@ -60,9 +60,9 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
     Ok(Outcome::After(std::time::Duration::from_secs(1)))
 }
 
-/// Streams of Stacks to requeue, and the writer of the cache of Approvals.
+/// Streams of Stacks to requeue, and the writer of the Approval cache.
 pub struct Feeds<W, D> {
-    /// Writer of the cache of Approvals.
+    /// Writer of the Approval cache.
     pub approvals: IndexWriter<Approval, ObjectKey>,
     /// Stacks whose sources have changed.
     pub requeued: W,
@@ -76,7 +76,7 @@ impl<W, D> std::fmt::Debug for Feeds<W, D> {
     }
 }
 
-/// Runs the controller until its shutdown.
+/// Runs the controller until it shuts down.
 pub async fn controller(
     start: Start<IndexWriter<Stack, StackGroup>>,
     feeds: Feeds<
@@ -113,7 +113,7 @@ pub async fn controller(
                 owner(&update).filter(|_| !is_untouched(&update))
             })
             .watches_stream(only_changes(workspaces, workspace_state), |workspace: Workspace| {
-                // A Workspace that no Stack owns blocks the Stack with the same name.
+                // If no Stack owns the Workspace, it blocks the Stack with the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
             })
@@ -126,9 +126,9 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are the reason
-/// and message of `Progressing` while the run waits, the start of the run, the start of a cancellation, and the
-/// resource counts. For a completed or deleted Update, the only field is the resource version.
+/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are the start
+/// times of the run and of a cancellation, the resource counts and, while the run waits, the reason and message of
+/// `Progressing`. For a completed or deleted Update, the only field is the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
         return format!("{:?}", update.metadata.resource_version);
@@ -157,7 +157,7 @@ fn workspace_state(workspace: &Workspace) -> String {
 }
 
 /// Removes all fields from a Stack except its sources, its dependencies, and the status fields that its dependents
-/// read. Adds the sources of the policy packs of the cluster, so that a change to such a source requeues the Stack.
+/// read. Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, .. } =
         std::mem::take(&mut stack.spec);

@@ -14,7 +14,7 @@ use crate::controller::stack::run_windows::{self, Opening};
 /// Reason why a due run does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restriction {
-    /// The run waits for the end of a pause or for a time that a schedule permits.
+    /// The run waits until a pause ends or a schedule permits the run.
     Waiting(Held),
     /// A schedule is invalid. Contains the message.
     Invalid(String),
@@ -30,24 +30,24 @@ pub struct Held {
     pub until: Option<Timestamp>,
 }
 
-/// Returns the restriction of a run of this kind. Returns `None` if the run may start.
+/// Returns the restriction on a run of this kind. Returns `None` if the run may start.
 pub fn restriction(observed: &Observed, kind: UpdateKind, now: Timestamp) -> Option<Restriction> {
     let namespace = observed.stack.namespace().unwrap_or_default();
     let run = RestrictedRun { kind, namespace: &namespace, schedule: observed.stack.spec.schedule.as_ref() };
     run.restriction(&observed.run_settings, now)
 }
 
-/// Properties of a run that determine its restriction.
+/// Properties of a run that determine whether a restriction applies.
 #[derive(Clone, Copy, Debug)]
 pub struct RestrictedRun<'a> {
     pub kind: UpdateKind,
     pub namespace: &'a str,
-    /// Schedule in the spec of the Stack.
+    /// Schedule in the Stack's spec.
     pub schedule: Option<&'a RunSchedule>,
 }
 
 impl RestrictedRun<'_> {
-    /// Returns the restriction of the run. Returns `None` if the run may start. Schedules do not apply to previews,
+    /// Returns the restriction on the run. Returns `None` if the run may start. Schedules do not apply to previews,
     /// which include plans and drift checks.
     pub fn restriction(self, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
         if let Some(message) = settings.pause.clone() {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn pauses_apply_to_all_runs_and_schedules_only_to_changes() {
-        // The settings, and the restrictions of a run that changes resources and of a preview.
+        // Columns: the settings, the restriction on a run that changes resources, and the restriction on a preview.
         let rows = [
             ("no settings", RunSettings::default(), None, None),
             ("pause", settings(Some("paused"), None), Some("Paused"), Some("Paused")),

@@ -1,6 +1,6 @@
-//! Type, artifact and inputs of a run, and changes to the inputs since the last run. The agent in the pod reports keyed
-//! hashes of the mounted Secrets and ConfigMaps. A change to such an object therefore triggers a run only after the
-//! kubelet has mounted the change.
+//! Determines the type, the artifact and the inputs of a run, and the changes to the inputs since the last run. The
+//! agent in the pod reports keyed hashes of the mounted Secrets and ConfigMaps. A change to a mounted object therefore
+//! triggers a run only after the kubelet has updated the files in the pod.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{identity, policy_packs, run_spec};
 use crate::source::Resolved;
 
-/// Message about a changed value to which the configuration refers.
+/// Message about a change to a value that the configuration references.
 const CONFIG_CHANGED: &str = "A Secret or ConfigMap referenced by the configuration has changed";
 /// End of the message about a changed object that the pod mounts.
 const CHANGED: &str = " has changed";
@@ -41,7 +41,7 @@ pub fn queued_message(current: &CurrentUpdate) -> String {
     )
 }
 
-/// Returns the type of the runs of a Stack that is not being deleted.
+/// Returns the run type of a Stack that is not being deleted.
 pub fn run_kind(stack: &Stack) -> UpdateKind {
     if stack.spec.preview.unwrap_or_default() { UpdateKind::Preview } else { UpdateKind::Up }
 }
@@ -64,7 +64,7 @@ pub fn reference(resolved: &Resolved) -> ArtifactReference {
     }
 }
 
-/// Returns the kind of a run that executes a plan of this operation.
+/// Returns the kind of a run that executes a plan for this operation.
 pub fn operation_kind(operation: PreviewOf) -> UpdateKind {
     match operation {
         PreviewOf::Up => UpdateKind::Up,
@@ -105,7 +105,7 @@ impl DueRun {
     }
 }
 
-/// Source revision and inputs of a possible run. The controller compares the candidate with the last run.
+/// Source revision and inputs of a possible run, which the controller compares with the last run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCandidate {
     /// Revision of the source. Empty if the source has no revision.
@@ -119,7 +119,7 @@ impl RunCandidate {
         Self { revision: current.commit.clone().unwrap_or_default(), inputs: current.inputs.clone() }
     }
 
-    /// Returns a possible run of this Stack with this artifact as a candidate.
+    /// Returns the candidate for a run of this Stack with this artifact.
     pub fn new(observed: &Observed, resolved: &Resolved) -> Self {
         let stack = &observed.stack;
         let (reconcile_request, requested_at) = requests(stack);
@@ -143,7 +143,7 @@ impl RunCandidate {
     }
 }
 
-/// Returns the value of `status.currentUpdate` for a run with this artifact.
+/// Returns the `status.currentUpdate` value for a run with this artifact.
 pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) -> CurrentUpdate {
     let stack = &observed.stack;
     let RunCandidate { revision, inputs } = RunCandidate::new(observed, resolved);
@@ -172,8 +172,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
     }
 }
 
-/// Returns the digest of the policy packs that the run enforces. Uses the policy packs of the existing Workspace, which
-/// the controller compares with the desired Workspace before each run.
+/// Returns the digest of the policy packs that the run enforces. Uses the policy packs in the existing Workspace,
+/// because the controller compares the existing with the desired Workspace before each run.
 fn policy_packs_digest(observed: &Observed, run: &DueRun) -> Option<Digest> {
     let requires_packs = !observed.policy_packs_of(run.operation).is_empty();
     let evaluates = matches!(run.kind(), UpdateKind::Up | UpdateKind::Preview);
@@ -193,8 +193,8 @@ fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     }
 }
 
-/// Returns the policy of the next run for pending creates: the decision of the user or, without a decision, the policy
-/// in the record of the last run.
+/// Returns the policy for pending creates in the next run: the user's decision or, without a decision, the recorded
+/// policy of the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
         Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),
@@ -210,9 +210,9 @@ fn config_inputs(observed: &Observed) -> Option<String> {
     workspace_status(observed.workspace.as_ref())?.config_inputs.clone()
 }
 
-/// Returns the hashes of the mounted objects. For an unwatched object, returns the hash in the record of the last run,
-/// if available, so a change to the object triggers no run. If the backend rejected the access token of the last run,
-/// treats all objects as watched, because a changed object can contain a valid token.
+/// Returns the hashes of the mounted objects. For an unwatched object, returns the recorded hash of the last run, if
+/// available. A change to an unwatched object therefore triggers no run. If the backend rejected the access token of
+/// the last run, treats all objects as watched, because a changed object can contain a valid token.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);
     let before = last.map(|last| &last.inputs.mounted_inputs);
@@ -260,13 +260,13 @@ pub fn is_input_change(message: &str) -> bool {
     message == CONFIG_CHANGED || is_object && message.ends_with(CHANGED)
 }
 
-/// Returns the hashes that the record of the last run lacks. Returns `None` if the record is complete, or if no run has
-/// ended.
+/// Returns the hashes that are missing from the record of the last run. Returns `None` if the record is complete or no
+/// run has completed.
 pub fn baseline(observed: &Observed) -> Option<Baseline> {
     let (now, last) = (workspace_status(observed.workspace.as_ref())?, last_update(&observed.stack)?);
     let is_new = |object: &String| !last.inputs.mounted_inputs.contains_key(object);
     let mounted = now.mounted_inputs.iter().filter(|(object, _)| is_new(object));
-    // The Workspace may report the hash of the new values only after the run that used them has ended.
+    // A run may use new values before the Workspace reports their hash.
     let is_first = |now: &String| match &last.inputs.config_inputs {
         None => true,
         Some(before) => before != now && last.run_config_inputs.as_ref() == Some(now),

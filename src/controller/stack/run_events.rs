@@ -32,7 +32,7 @@ const MAX_VIOLATION_LIST: usize = 900;
 /// message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
-/// Returns the event for the start of a run. The events for scheduled runs and retries cause no notifications.
+/// Returns the event for the start of a run. Flux sends no notifications about the start of scheduled runs and retries.
 pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let is_check = drift::is_check(current);
@@ -42,8 +42,8 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
     with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
 }
 
-/// Returns a warning event if the recorded run `current` uses another Pulumi stack than the applied one. The resources
-/// in the applied Pulumi stack then remain.
+/// Returns a warning event if the recorded run `current` uses a different Pulumi stack than the applied one. The
+/// resources in the applied Pulumi stack then remain.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
@@ -78,8 +78,8 @@ pub fn checked(stack: &Stack, status: &StackStatus) -> Vec<Event> {
     drift(stack, status).into_iter().chain(policy_violations(stack, status)).collect()
 }
 
-/// Returns the events about a completed run. `status` is the status with the result. Only one event lists the policy
-/// violations: if the event about the result lists them, there is no separate event.
+/// Returns the events about a completed run. `status` is the status with the result. If the event about the result
+/// lists the policy violations, the function returns no separate event about the violations.
 pub fn recorded(
     stack: &Stack,
     status: &StackStatus,
@@ -109,7 +109,8 @@ fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
 }
 
 /// Returns the event about the policy violations of a run. Returns `None` if the previous run violated the same
-/// policies. The comparison ignores resources and texts, because they can differ between two runs with the same inputs.
+/// policies. The comparison ignores the resources and the messages of the violations, because they can differ between
+/// two runs with the same inputs.
 fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.policy_violations.as_ref()?;
     let before = stack.status.as_ref();
@@ -134,8 +135,8 @@ fn has_same_policies(a: &PolicyViolations, b: &PolicyViolations) -> bool {
     policies(a) == policies(b)
 }
 
-/// Returns the events for the end of a run. `stack` is the Stack before the result. `planned` contains the changes that
-/// a preview reported, and `violations` contains the policy violations.
+/// Returns the events about the result of a run. `stack` does not contain the result yet. `planned` contains the
+/// changes that a preview reported, and `violations` contains the policy violations.
 fn ended(
     stack: &Stack,
     last: &LastUpdate,
@@ -143,8 +144,8 @@ fn ended(
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-    // If the backend URL is in a Secret, only the agent reads the URL, and the controller detects a change to the URL
-    // only after the run.
+    // If the backend URL is in a Secret, only the agent reads the URL. The controller therefore detects a change to the
+    // URL only after the run.
     let orphaned = current
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
@@ -200,7 +201,7 @@ fn outcome(
     done.into_iter().chain(summary).collect()
 }
 
-/// Returns whether both runs found the same lock. An event reports only the first of these runs. The message of a run
+/// Returns whether both runs found the same lock. An event reports only the first of these runs. The run's message
 /// identifies the lock.
 fn is_same_lock(previous: &LastUpdate, last: &LastUpdate) -> bool {
     status::is_conflict(last) && status::is_conflict(previous) && previous.message == last.message
@@ -295,7 +296,7 @@ fn changed(last: &LastUpdate) -> Option<String> {
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
-/// Returns the past participle of an operation of the Pulumi engine.
+/// Returns the past participle of a Pulumi engine operation.
 fn past_participle(operation: &str) -> &str {
     match operation {
         "create" => "created",

@@ -1,6 +1,6 @@
-//! Fields of the spec of a Stack that affect its runs. The other fields determine only when runs and drift checks are
-//! permitted, and when the Stack expires. A change to the other fields does not start a run, and does not replace a
-//! plan that waits for an approval.
+//! Fields of a Stack's spec that affect its runs. The other fields determine only when runs and drift checks are
+//! permitted, and when the Stack expires. A change to the other fields starts no run, and replaces no plan that waits
+//! for an approval.
 
 use crate::api::pulumi::{RunInputs, Stack, StackSpec, StackStatus};
 use crate::artifact::Digest;
@@ -26,8 +26,8 @@ fn is_of(stack: &Stack, inputs: &RunInputs) -> bool {
     inputs.run_spec_digest.as_ref().is_some_and(|recorded| *recorded == of_generation(stack, inputs.generation))
 }
 
-/// Returns whether two runs have the same spec. Runs that earlier versions or the Pulumi Kubernetes Operator recorded
-/// have no digest.
+/// Returns whether two runs have the same spec. A run has no digest if an earlier version or the Pulumi Kubernetes
+/// Operator recorded the run.
 pub fn is_same(before: &RunInputs, now: &RunInputs) -> bool {
     let has_same_digest = before.run_spec_digest.is_some() && before.run_spec_digest == now.run_spec_digest;
     before.generation == now.generation || has_same_digest
@@ -41,7 +41,8 @@ pub fn has_changed(stack: &Stack, inputs: &RunInputs) -> bool {
 
 /// Returns the status with the current generation in the record of the last run. Returns `None` if the record already
 /// contains this generation, if a field that affects runs has changed since this run, or if the Stack is being deleted.
-/// Other Stacks and users compare both generations to find out whether the spec has been applied.
+/// Users and dependent Stacks compare this generation with the generation of the spec to find out whether a run has
+/// applied the spec.
 pub fn with_current_generation(stack: &Stack) -> Option<StackStatus> {
     let (generation, last) = (stack.metadata.generation?, last_inputs(stack)?);
     let is_deleted = stack.metadata.deletion_timestamp.is_some();

@@ -14,13 +14,13 @@ use serde::Deserialize;
 use crate::api::conditions::time;
 use crate::api::pulumi::{Freeze, RunSchedule, RunWindow, Weekday};
 
-/// Maximum size of the annotation of a namespace, in bytes.
+/// Maximum size of a namespace's schedule annotation, in bytes.
 const MAX_ANNOTATION: usize = 16 * 1024;
-/// Maximum number of closed periods in the search for the time at which a run may start. The search must be short,
-/// because each reconciliation of a waiting Stack repeats it.
+/// Maximum number of closed periods that the controller checks to find the time at which a run may start. The search
+/// must be short, because each reconciliation of a waiting Stack repeats the search.
 const MAX_CLOSINGS: usize = 50;
-/// Number of days in the search for the next opening of a window: yesterday, today and two weeks. A weekly window stays
-/// closed for two weeks if the start of daylight saving time skips the window.
+/// Number of days on which the controller searches for the next open window: yesterday, today and two weeks. A weekly
+/// window stays closed for two weeks if daylight saving time starts and skips the window.
 const SEARCHED_DAYS: usize = 16;
 
 /// Whether schedules permit the start of a run.
@@ -72,8 +72,8 @@ pub fn check(origin: &str, schedule: &RunSchedule) -> Result<(), String> {
     Rules::of(origin, schedule).map(drop)
 }
 
-/// Returns the time zone with this name, or UTC without a name. The program contains the database of time zones,
-/// because the image has no database.
+/// Returns the time zone with this name, or UTC without a name. The binary contains the time zone database, because the
+/// container image has none.
 pub fn time_zone(name: Option<&str>) -> Result<TimeZone, String> {
     let Some(name) = name else { return Ok(TimeZone::UTC) };
     TimeZoneDatabase::bundled()
@@ -81,7 +81,7 @@ pub fn time_zone(name: Option<&str>) -> Result<TimeZone, String> {
         .map_err(|_| format!("unknown time zone {name:?}; use a name of the IANA database, such as Europe/Berlin"))
 }
 
-/// Parses the annotation of a namespace, in YAML or JSON. Rejects unknown fields, because a mistyped field must not
+/// Parses a namespace's schedule annotation, in YAML or JSON. Rejects unknown fields, because a mistyped field must not
 /// disable a freeze.
 pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     let size = annotation.len();
@@ -248,7 +248,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Returns the error for a text that is not a valid time of day. `last` is the latest valid time.
+/// Returns the error for a string that is not a valid time of day. `last` is the latest valid time.
 fn not_a_time(text: &str, last: &str) -> String {
     format!("{text:?} is not a time in the format HH:MM, from 00:00 to {last}")
 }
@@ -288,8 +288,8 @@ fn weekday(date: Date) -> Weekday {
     }
 }
 
-/// Schema of the annotation: a [`RunSchedule`] that rejects unknown fields. For custom resources, the API server
-/// rejects or removes unknown fields.
+/// Schema of a namespace's schedule annotation: a [`RunSchedule`] that rejects unknown fields. For custom resources,
+/// the API server rejects or removes unknown fields.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StrictSchedule {

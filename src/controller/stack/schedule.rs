@@ -1,6 +1,6 @@
 //! Decides whether a run is due, and when the next run is due. The decisions are the same as in the Pulumi Kubernetes
-//! Operator v2, with three exceptions. The number of retries is unlimited. A new artifact resets the backoff. Both the
-//! revision and the digest identify an artifact.
+//! Operator v2, with three exceptions. The number of retries is unlimited. A new artifact resets the backoff. The
+//! revision and the digest together identify an artifact.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,13 +14,13 @@ use crate::controller::stack::backoff::{self, StackBackoff};
 use crate::controller::stack::run::{self, DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::{annotations, pko_migration, run_spec};
 
-/// Start of the message of a run at the interval.
+/// Prefix of the message for a run at the interval.
 const RESYNC: &str = "Resync time elapsed";
-/// Start of the message of a retry after a failure.
+/// Prefix of the message for a retry after a failure.
 const BACKOFF: &str = "Backoff time elapsed";
-/// Start of the message of a retry after a run that found a lock of another update.
+/// Prefix of the message for a retry after a run that found another update's lock.
 const CONFLICT_RETRY: &str = "Retry after update conflict";
-/// Start of the message of a retry after an interrupted run.
+/// Prefix of the message for a retry after an interrupted run.
 const INTERRUPTION_RETRY: &str = "Retry after interruption";
 
 /// Decision about the next run of a Stack.
@@ -35,7 +35,7 @@ pub enum Due {
     /// The last run could not start, because the spec is invalid. Contains the error message. Only a change to the spec
     /// resolves the error.
     Invalid(String),
-    /// The last run requires a decision by a user. Contains the reason. Only a changed input or the annotation
+    /// The last run requires a user decision. Contains the reason. Only a changed input or the annotation
     /// `pulumi.com/resolve` triggers another run.
     DecisionRequired(&'static str),
     /// A user abandoned the last run. Only a changed input triggers another run.
@@ -47,7 +47,7 @@ pub enum Due {
     Done(Option<SignedDuration>),
 }
 
-/// Decides whether a run of the type `kind` is due. `decision` is the decision of the user about the last run.
+/// Decides whether a run of the type `kind` is due. `decision` is the user's decision about the last run.
 pub fn due(
     last: Option<&LastUpdate>,
     decision: Option<Decision>,
@@ -164,8 +164,7 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate
     }
 }
 
-/// Reasons of failures that do not increase the failure count: interruptions, and failures that require a decision by a
-/// user.
+/// Failure reasons that do not increase the failure count: interruptions, and failures that require a user decision.
 const UNCOUNTED: [&str; 4] = [
     update_reason::ABORTED,
     update_reason::PENDING_CREATES,
@@ -174,7 +173,7 @@ const UNCOUNTED: [&str; 4] = [
 ];
 
 /// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the
-/// number. If `waits_for_locks` is set, a lock of another update does not increase the number. Runs that the Workspace
+/// number. If `waits_for_locks` is set, another update's lock does not increase the number. Runs that the Workspace
 /// rejected have a separate count from runs that started and failed.
 pub fn failures_after(
     previous: Option<&LastUpdate>,
@@ -220,15 +219,15 @@ fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
         && run::changed_input(last, now).is_none()
 }
 
-/// Returns whether the last run used the artifact of the candidate, or an artifact with the same selected files or the
-/// same content.
+/// Returns whether the last run used the candidate's artifact, or an artifact with the same selected files or the same
+/// content.
 fn is_same_source(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let selection = &candidate.inputs.paths_digest;
     (selection.is_some() && last.inputs.paths_digest == *selection) || pko_migration::is_same_artifact(last, candidate)
 }
 
-/// Returns whether the artifact of the candidate is another archive with the same content as the artifact of the last
-/// run. The controller delivers such an archive to the pod without a run.
+/// Returns whether the candidate's artifact is another archive with the same content as the artifact of the last run.
+/// The controller delivers such an archive to the pod without a run.
 pub fn is_repacked(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs.digest, &candidate.inputs.digest);
     before.is_some() && before != now && pko_migration::is_same_artifact(last, candidate)

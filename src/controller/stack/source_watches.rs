@@ -1,5 +1,5 @@
-//! Watches the kinds of sources to which Stacks refer. The watch of a kind starts when a Stack uses a source of this
-//! kind. The watch ends when no Stack refers to the kind, or when the API server no longer serves the kind.
+//! Watches the source kinds to which Stacks refer. The watch of a kind starts when a Stack uses a source of this kind.
+//! The watch stops when no Stack refers to the kind, or when the API server no longer serves the kind.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,10 +31,10 @@ use crate::source::kinds::GroupKind;
 
 /// Capacity of the queue of Stacks to requeue. While the queue is full, the watch blocks.
 const WAITING: usize = 1024;
-/// Interval between two checks of a watch. A check ends the watch if no Stack refers to its kind.
+/// Interval between two checks of a watch. A check stops the watch if no Stack refers to the source kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
 
-/// Watches of the kinds of sources. Cheap to clone. All clones share the watches.
+/// Watches for source kinds. Cheap to clone. All clones share the watches.
 #[derive(Clone)]
 pub struct SourceWatches(Arc<Shared>);
 
@@ -49,16 +49,16 @@ struct Shared {
     first_sources: FirstSources,
     /// Runner of the Stack controller.
     runner: OnceLock<Arc<ReconcileRunner>>,
-    /// The code holds the lock only for short critical sections and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     watched: Mutex<HashMap<GroupKind, Watched>>,
 }
 
-/// State of the watch of a kind.
+/// State of the watch for a source kind.
 #[derive(Debug, Default)]
 struct Watched {
     /// Message with which the API server rejected the watch, or `None` if the API server allows the watch.
     refused: Option<String>,
-    /// Whether the first list is complete.
+    /// Whether the initial list is complete.
     is_listed: bool,
 }
 
@@ -93,15 +93,15 @@ impl SourceWatches {
         (SourceWatches(Arc::new(shared)), requeued)
     }
 
-    /// Sets the runner of the Stack controller. With the runner, the first list of a watch requeues only the Stacks
-    /// whose first reconciliation has begun, because all other Stacks read their sources later anyway.
+    /// Sets the runner of the Stack controller. With the runner, the initial list of a watch requeues only the Stacks
+    /// whose first reconciliation has started. All other Stacks read their sources later anyway.
     pub fn set_runner(&self, runner: Arc<ReconcileRunner>) {
         // The controller sets the runner only once, so an error is impossible.
         drop(self.0.runner.set(runner));
     }
 
-    /// Starts the watch of this kind of source, unless the watch is already running. The watch requeues the Stacks
-    /// whose source changes.
+    /// Starts the watch for this source kind, unless the watch is already running. The watch requeues the Stacks whose
+    /// source changes.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl Shared {
         if ended == Ended::NotServed {
             self.lock().remove(kind);
             self.sources.invalidate().await;
-            // These Stacks then resolve the kind and their sources again.
+            // The requeued Stacks then resolve the kind and their sources again.
             let stacks = StackGroup::SourceKind(kind.clone());
             tokio::select! {
                 () = self.end.cancelled() => {}
@@ -208,13 +208,13 @@ impl Shared {
         has_changed
     }
 
-    /// Records that a list is complete. Returns whether the list is the first one of the watch.
+    /// Records that a list is complete. Returns whether the list is the initial list of the watch.
     fn set_listed(&self, kind: &GroupKind) -> bool {
         self.lock().get_mut(kind).is_some_and(|watch| !std::mem::replace(&mut watch.is_listed, true))
     }
 
-    /// Removes the watch if no Stack refers to the kind. The check and the removal hold the lock, so a concurrent
-    /// `keep` cannot find a watch that is about to end.
+    /// Removes the watch if no Stack refers to the kind. The check and the removal share one critical section, so a
+    /// concurrent `keep` cannot find a watch that is about to stop.
     fn forget_if_unneeded(&self, kind: &GroupKind) -> bool {
         let mut watched = self.lock();
         let needed = self.stacks.has_group(&StackGroup::SourceKind(kind.clone()));
@@ -230,11 +230,11 @@ impl Shared {
         self.requeue_if(group, |_| true).await;
     }
 
-    /// Requeues the Stacks of a group for which `predicate` returns true.
+    /// Requeues the Stacks in a group that satisfy `predicate`.
     async fn requeue_if(&self, group: &StackGroup, predicate: impl Fn(&Stack) -> bool) {
         let mut requeue = self.requeue.clone();
         for stack in self.stacks.in_group(group).into_iter().filter(|stack| predicate(stack.as_ref())) {
-            // The receiver closes the channel only on shutdown.
+            // The receiver closes the channel only when the controller shuts down.
             if requeue.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;
             }

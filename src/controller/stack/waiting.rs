@@ -1,4 +1,4 @@
-//! Reports why a Stack waits: in its conditions, and in an event when the reason changes.
+//! Reports why a Stack waits, in the Stack's conditions and, when the reason changes, in an event.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 
-/// Requeue interval of a Stack whose schedule permits no run within the period that the controller searches.
+/// Requeue interval for a Stack whose schedule permits no run within the period that the controller searches.
 const ENDLESS_SCHEDULE_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Reports that the spec of the Stack, or an object to which the spec refers, is invalid.
@@ -45,7 +45,7 @@ pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp
     requeue(stack, &State::Denied(message), None, context, now).await
 }
 
-/// Reason of an event, and constructor of the state of the Stack.
+/// Event reason, and constructor of the Stack's state.
 pub type Stall = (&'static str, fn(String) -> State);
 
 /// Another Stack manages the same Pulumi stack.
@@ -54,10 +54,10 @@ pub const CONFLICT: Stall = (run_events::CONFLICT, State::Conflict);
 pub const WORKSPACE_FAILED: Stall = (stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed);
 /// A user rejected the plan.
 pub const PLAN_REJECTED: Stall = (stack_reason::PLAN_REJECTED, State::PlanRejected);
-/// The destroy waits for a confirmation by a user.
+/// The destroy waits until a user confirms it.
 pub const DESTROY_UNCONFIRMED: Stall = (stack_reason::DESTROY_UNCONFIRMED, State::DestroyUnconfirmed);
 
-/// Writes the conditions of the state. Publishes an event, unless the condition `Stalled` already contains the message.
+/// Writes the state's conditions. Publishes an event, unless the condition `Stalled` already contains the message.
 pub async fn stall(
     stack: &Stack,
     (reason, state): Stall,
@@ -73,7 +73,7 @@ pub async fn stall(
     requeue(stack, &state(message), None, context, now).await
 }
 
-/// Reports that a pause or a schedule prevents the run. Publishes one event for each message.
+/// Reports that a pause or a schedule prevents the run. Publishes an event if the message has changed.
 pub async fn await_permission(
     stack: &Stack,
     Held { reason, message, until }: Held,
@@ -85,8 +85,8 @@ pub async fn await_permission(
         let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    // The end of a pause requeues the Stack only if the controller watches namespaces. The time at which a schedule
-    // permits the next run can be unknown.
+    // If the controller does not watch namespaces, no watch event requeues the Stack after a pause. The time at which a
+    // schedule permits the next run can also be unknown.
     let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
     let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
     let known =
@@ -107,7 +107,8 @@ pub async fn announce_expiry(
     Ok(next)
 }
 
-/// Reports a plan that requires an approval. Publishes one event for each plan, with the command to approve the plan.
+/// Reports a plan that requires an approval. Publishes one event for each plan. The event contains the command that
+/// approves the plan.
 pub async fn await_approval(
     stack: &Stack,
     message: String,
@@ -130,7 +131,8 @@ pub async fn await_approval(
     requeue(stack, &State::AwaitingApproval(message), None, context, now).await
 }
 
-/// Requests the pod of a sleeping Workspace, unless the Workspace controller has not handled the last request yet.
+/// Requests a pod for a sleeping Workspace. Sends no new request until the Workspace controller has handled the last
+/// request.
 pub async fn wake_workspace(
     observed: &Observed,
     message: String,

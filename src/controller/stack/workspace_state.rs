@@ -1,4 +1,4 @@
-//! State of the Workspace of a Stack: its readiness, the artifact in its pod, and its drift.
+//! State of a Stack's Workspace: its readiness, the artifact in its pod, and its drift.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub enum Readiness {
     Waiting(String),
     Failed(String),
     VersionTooLow(String),
-    /// The agent failed to install the dependencies of the source.
+    /// The agent failed to install the program's dependencies.
     NotInstalled(String),
     /// The pod is ready with its current source, but rejected a newer source as unusable.
     SourceRefused(String),
@@ -50,9 +50,9 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact, even after
-/// the wake-up of a sleeping Workspace. A running pod keeps only one directory of an archive, so it needs the archive
-/// again for another directory.
+/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact, even if a
+/// sleeping Workspace has just woken up. A running pod keeps only one directory of an archive. If the spec selects
+/// another directory, the pod therefore needs the archive again.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
     let placed = workspace.status.as_ref().and_then(|status| status.artifact.as_ref());
     let is_placed = placed.is_some_and(|placed| placed.digest == artifact.digest && placed.dir == artifact.dir);
@@ -68,13 +68,14 @@ pub fn in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(reference)
 }
 
-/// Returns the artifact in the pod. The spec can contain a newer artifact that the pod has not received or has
-/// rejected.
+/// Returns the artifact in the pod, even if the Workspace spec contains a newer artifact that the pod has not received
+/// or has rejected.
 pub fn last_in_place(workspace: &Workspace) -> Option<Resolved> {
     from_reference(workspace.status.as_ref()?.artifact.as_ref()?)
 }
 
-/// Converts a reference to a resolved artifact. The result has no origin, so the controller cannot fetch the artifact.
+/// Converts a reference to a resolved artifact. The result contains no origin, so the controller cannot fetch this
+/// artifact.
 pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     Some(Resolved {
         origin: Origin::Url(String::new()),
@@ -87,13 +88,13 @@ pub fn from_reference(reference: &ArtifactReference) -> Option<Resolved> {
     })
 }
 
-/// Workspaces that an admission webhook or policy changed during an apply: the UID of each Workspace, and its
+/// Workspaces that an admission webhook or policy changed during an apply. Maps the UID of each Workspace to its
 /// generation after the apply. Another apply of such a Workspace would have no effect. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct MutatedWorkspaces(Arc<Mutex<HashMap<String, Option<i64>>>>);
 
 impl MutatedWorkspaces {
-    /// Records the response of the API server to an apply.
+    /// Records the API server's response to an apply.
     pub fn record(&self, desired: &Workspace, applied: &Workspace) {
         let Some(uid) = applied.uid() else { return };
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,8 +121,8 @@ pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
     !is_part_of(&json!(desired.spec), &json!(live.spec))
 }
 
-/// Returns whether `live` contains `desired`. `live` can contain additional fields and list items. The comparison
-/// identifies list items by their names.
+/// Returns whether `live` contains `desired`. `live` can contain additional fields and list items. The function matches
+/// list items that have the same name.
 fn is_part_of(desired: &Value, live: &Value) -> bool {
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => desired.iter().all(|(key, value)| match live.get(key) {

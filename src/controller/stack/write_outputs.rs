@@ -15,13 +15,13 @@ use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, Object, WriteError, Writer};
 
-/// Result of a write. An error message means that a retry would have the same result.
+/// Result of a write. If the result is an error message, a retry would have the same result.
 type Written = Result<(), String>;
 
-/// Writes the outputs of a successful update. `status` is the status with the result of the run. Returns this status
-/// with the result of the writes.
+/// Writes the outputs of a successful update. `status` contains the result of the run. Returns `status` with the result
+/// of the writes.
 ///
-/// The controller writes the objects before the status, so that a restarted controller repeats these writes.
+/// The controller writes the objects before the status. If it restarts in between, it writes the objects again.
 pub async fn write(
     observed: &Observed,
     update: &Update,
@@ -35,7 +35,7 @@ pub async fn write(
     if is_unused || !has_outputs(observed, update, &status) {
         return Ok(status);
     }
-    // The spec may have changed since the check before the run.
+    // The spec may have changed since the controller checked it before the run.
     if let Err(message) = output_objects::check(stack) {
         let written = status.written_outputs.clone();
         return Ok(output_objects::record(stack, status, written, &[message], now));
@@ -97,7 +97,7 @@ async fn write_object(
 
 /// Creates or applies an object, unless another owner has an object with the same name. An apply without preconditions
 /// could overwrite an object that another client creates after the read. The function therefore creates a missing
-/// object, and applies an existing object with its UID.
+/// object, and sends the UID when it applies an existing object.
 async fn put<K: Object>(
     stack: &Stack,
     mut object: K,
@@ -149,8 +149,8 @@ fn is_owned<K: Object>(stack: &Stack, object: &K) -> bool {
     object.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref())
 }
 
-/// Returns the message of a write that the API server rejects permanently. If the function returned an error instead,
-/// the controller would never record the run.
+/// Returns the message about a write that the API server rejects permanently. If the function returned an error
+/// instead, the controller would never record the run.
 fn refusal(written: Result<(), WriteError>) -> Result<Written, ReconcileError> {
     match written {
         Ok(()) => Ok(Ok(())),

@@ -39,31 +39,31 @@ const LIMITS: Limits = Limits {
 /// Nice value of evaluations for a namespace with a recent expensive evaluation. These evaluations have a lower
 /// priority than Git processes, and therefore do not delay the polls of other namespaces.
 const EXPENSIVE_NICE: u8 = 10;
-/// Limits of concurrent evaluations for namespaces without a recent expensive evaluation: two evaluations in total, one
-/// evaluation for each namespace, and eight waiting callers for each namespace.
+/// Concurrency limits for namespaces without a recent expensive evaluation: two evaluations in total, and one
+/// evaluation and eight waiting callers for each namespace.
 const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, waiting_per_key: 8 };
-/// Limits of concurrent evaluations for all other namespaces. These evaluations use a separate slot, because their
-/// priority is low and they can take many seconds.
+/// Concurrency limits for namespaces with a recent expensive evaluation. Evaluations for these namespaces use a
+/// separate slot, because they have a low priority and can take many seconds.
 const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLOTS };
 /// Minimum duration of an expensive evaluation. An evaluation that exceeds a limit is always expensive.
 const EXPENSIVE: Duration = Duration::from_millis(500);
-/// Period after an expensive evaluation in which the namespace uses the separate slot.
+/// Period after an expensive evaluation during which the namespace uses the separate slot.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
-/// Ratio of the backoff of a namespace to the duration of an evaluation that took longer than `CHEAP`. The backoff
+/// Ratio of a namespace's backoff to the evaluation time, for evaluations that take longer than `CHEAP`. The backoff
 /// limits each namespace to a tenth of a CPU.
 const BACKOFF_FACTOR: u32 = 9;
 /// Maximum duration of an evaluation without a subsequent backoff.
 const CHEAP: Duration = Duration::from_millis(50);
 /// Backoff of a namespace after an evaluation that exceeded a limit, and maximum backoff after any other evaluation.
 const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
-/// Timeout of a reconciliation that waits for a result. After the timeout, the reconciliation ends, so that it does not
+/// Timeout of a reconciliation that waits for an evaluation result. The reconciliation then ends, so that it does not
 /// delay other Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
 /// Maximum number of results in each of the two generations of the cache.
 const MAX_CACHED: usize = 4096;
-/// Lifetime of the result of a transient failure in the cache.
+/// Lifetime of a cached transient failure.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
 
 type EvaluationResult = Result<bool, ExpressionError>;
@@ -207,8 +207,8 @@ impl Evaluator {
         match tokio::time::timeout(RESULT_TIMEOUT, &mut receiver).await {
             Ok(result) => result.ok(),
             Err(_) => {
-                // After `close`, the task can no longer send the result and requeues the Stack. `try_recv` still
-                // receives a result that the task sent before.
+                // After `close`, the task can no longer send the result, and requeues the Stack instead. `try_recv`
+                // still receives a result that the task sent before `close`.
                 receiver.close();
                 receiver.try_recv().ok()
             }
@@ -227,7 +227,7 @@ fn too_large() -> ExpressionError {
     ))
 }
 
-/// Evaluation in progress. Prevents a second evaluation of the same request.
+/// Evaluation in progress. Prevents a second concurrent evaluation of the same request.
 struct Evaluation {
     shared: Arc<Shared>,
     hash: Hash,
@@ -304,7 +304,7 @@ enum EvaluationError {
     Transient(String),
 }
 
-/// Returns the backoff of a namespace after an evaluation with this result and duration.
+/// Returns a namespace's backoff after an evaluation with this result and duration.
 fn backoff_after(outcome: &Result<EvaluationResult, EvaluationError>, duration: Duration) -> Option<Duration> {
     if exceeds_limit(outcome) {
         return Some(NAMESPACE_BACKOFF);
@@ -347,7 +347,7 @@ fn limit_exceeded(failure: &Failure) -> ExpressionError {
     ))
 }
 
-/// Cached result, and the time of its expiry. A result without this time does not expire.
+/// Cached result and its expiry time. A result without an expiry time does not expire.
 #[derive(Clone)]
 struct CachedResult {
     result: EvaluationResult,
@@ -355,7 +355,7 @@ struct CachedResult {
 }
 
 /// Cache of results in two generations. Each use of a result moves the result to the recent generation. The cache
-/// removes the older generation as a whole.
+/// evicts the older generation as a whole.
 #[derive(Default)]
 struct ResultCache {
     recent: HashMap<Hash, CachedResult>,

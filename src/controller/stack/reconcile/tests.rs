@@ -1,4 +1,4 @@
-//! Tests for the watches, and of a reconciliation that waits for complete caches.
+//! Tests for the watches, and for a reconciliation that waits until the caches are complete.
 
 mod watches {
     use jiff::Timestamp;

@@ -34,7 +34,7 @@ fn runs_start_only_within_a_window() {
     let two = json!({"windows": [
         {"days": ["Thu"], "start": "08:00", "end": "12:00"}, {"start": "12:00", "end": "13:00"},
     ]});
-    // The schedule, the current time, and the time at which a run may start. 2026-11-26 is a Thursday.
+    // Columns: the schedule, the current time, and the time at which a run may start. 2026-11-26 is a Thursday.
     let rows = [
         (&office, "2026-11-26T07:59:59Z", "2026-11-26T08:00:00Z"),
         (&office, "2026-11-26T08:00:00Z", "open"),
@@ -86,7 +86,7 @@ fn daylight_saving_time_does_not_move_windows() {
     assert_eq!(skipped, "2026-04-05T00:15:00Z", "the window of 2026-03-29 is skipped completely");
 }
 
-/// Origin of a schedule in the annotation of a namespace.
+/// Origin of a schedule in a namespace's annotation.
 const NAMESPACE: &str = "annotation pulumi.com/schedule of namespace apps";
 
 fn weekdays() -> RunSchedule {
@@ -120,7 +120,7 @@ fn all_schedules_must_permit_a_run() {
     let (weekdays, holidays) = (weekdays(), holidays());
     let evening = schedule(&window(&json!({"start": "20:00", "end": "21:00"})));
     let years = schedule(&json!({"freezes": [{"from": "2026-01-01T00:00:00Z", "to": "2029-01-01T00:00:00Z"}]}));
-    // The schedules, the current time, the time at which a run may start, and the message.
+    // Columns: the schedules, the current time, the time at which a run may start, and the message.
     let rows = [
         (
             vec![("spec.schedule", &weekdays)],
@@ -228,7 +228,7 @@ freezes:
     assert_eq!(parse("windows: []"), Ok(RunSchedule::default()));
 
     let long = format!("freezes: [] # {}", "x".repeat(MAX_ANNOTATION));
-    // The annotation, and a part of the error.
+    // Columns: the annotation, and a part of the error.
     let rows = [
         ("freeze: []", "unknown field `freeze`"),
         ("windows: [{start: '08:00', end: '17:00', timezone: UTC}]", "unknown field `timezone`"),

@@ -1,4 +1,4 @@
-//! Tests for the lookup of sources and of their watches, with an API server whose responses change.
+//! Tests for source lookups and source watches, with an API server whose responses change.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Tests for the writes of objects with outputs.
+//! Tests for writing objects with outputs.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ fn object() -> ConfigMap {
     output_objects::config_map(&stack(), &target, [("url".to_owned(), "http://one".to_owned())].into())
 }
 
-/// Returns an object in the API server with this owner.
+/// Returns an object as the API server stores it, with this owner.
 fn stored(owner: &str, operation: &str) -> Value {
     let managed = json!([{"manager": "pulumi-controller", "operation": operation, "fieldsV1": {"f:data": {}}}]);
     let owner = json!({"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "web", "uid": owner});
@@ -33,8 +33,8 @@ fn stored(owner: &str, operation: &str) -> Value {
 }
 
 /// Writes the object to an API server that contains the object `before`. If `created` is set, another client creates
-/// this object between the read and the write. Returns the result, and for each write the method, the UID in the body,
-/// and whether the body contains managed fields.
+/// this object between the read and the write. Returns the result and a list of the writes. The list contains each
+/// write's method, the UID in its body, and whether the body contains managed fields.
 async fn written(before: Option<Value>, created: Option<Value>) -> (Written, Vec<(String, Value, bool)>) {
     let present = Arc::new(Mutex::new(before));
     let (client, log) = client(move |request: &RecordedRequest| {
