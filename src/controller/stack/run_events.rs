@@ -12,7 +12,7 @@ use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{drift, identity, policy_report, schedule, status};
 use crate::runtime::events::{Event, EventKind};
 
-/// Metadata key of the revision of an event. As in Flux, metadata keys start with the API group of the object.
+/// Metadata key of the revision in an event. As in Flux, metadata keys start with the API group of the object.
 const REVISION: &str = "pulumi.com/revision";
 const ORIGIN_REVISION: &str = "pulumi.com/originRevision";
 /// Event reason: the Stack no longer uses a Pulumi stack that still contains resources.
@@ -21,12 +21,11 @@ const RESOURCES_ORPHANED: &str = "ResourcesOrphaned";
 const CANCELED: &str = "StackUpdateCanceled";
 /// Event reason: another update holds the lock of the Pulumi stack, or another Stack manages the Pulumi stack.
 pub const CONFLICT: &str = "StackUpdateConflictDetected";
-/// Maximum length of the list of resources in the summary of a preview, in bytes. The message of an event has at most
-/// 1024 bytes.
+/// Maximum length of the resource list in a preview summary, in bytes. An event message has at most 1024 bytes.
 const MAX_PLANNED_LIST: usize = 800;
-/// Maximum length of the list of resources and of the list of violations, in bytes, if a summary contains both lists.
+/// Maximum length of the resource list and of the violation list, in bytes, if a summary contains both lists.
 const MAX_SHORT_LIST: usize = 400;
-/// Maximum length of the list of violations in an event without a list of resources, in bytes.
+/// Maximum length of the violation list in an event without a resource list, in bytes.
 const MAX_VIOLATION_LIST: usize = 900;
 /// Event metadata. With this key and value, notification-controller updates the commit status and sends no chat
 /// message.
@@ -97,7 +96,8 @@ pub fn recorded(
     violated.into_iter().chain(ended).collect()
 }
 
-/// Returns the event about the drift that a check found. Returns `None` if the previous check found the same drift.
+/// Returns the event about the drift that a drift check found. Returns `None` if the previous check found the same
+/// drift.
 fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
     let found = status.drift.as_ref().filter(|drift| drift.count > 0 && drift.message.is_none())?;
     let before = stack.status.as_ref().and_then(|before| before.drift.as_ref());
@@ -241,8 +241,8 @@ fn succeeded(last: &LastUpdate) -> String {
     }
 }
 
-/// Returns the message of the notification about a successful run. Flux Alerts send this message to chats and pull
-/// requests. Returns `None` unless the run is a preview, has changed resources, or follows a failure.
+/// Returns the notification message about a successful run. Flux Alerts send this message to chats and pull requests.
+/// Returns `None` unless the run is a preview, has changed resources, or follows a failure.
 fn summary(
     last: &LastUpdate,
     planned: Option<&UpdatePlan>,

@@ -1,7 +1,8 @@
-//! Windows and freezes of schedules: decides whether a run may start, and when the next run may start.
+//! Schedule windows and freezes: decides whether a run may start, and when the next run may start.
 //!
-//! If the start of daylight saving time skips a time in `start` or `end`, the schedule uses the end of the skipped
-//! period instead. If the end of daylight saving time repeats a time, the schedule uses the first occurrence.
+//! When daylight saving time starts, a local time in `start` or `end` may not exist. The schedule then uses the end of
+//! the skipped period. When daylight saving time ends, a local time may occur twice. The schedule then uses the first
+//! occurrence.
 
 use std::iter;
 
@@ -28,8 +29,8 @@ const SEARCHED_DAYS: usize = 16;
 pub enum Opening {
     /// A run may start.
     Open,
-    /// No run may start. Contains the earliest time at which a run may start, or `None` if this time is unknown, and
-    /// the reason, such as `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
+    /// No run may start. Contains the earliest time at which a run may start, or `None` if this time is unknown. Also
+    /// contains the reason, such as `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
     Closed { until: Option<Timestamp>, why: String },
     /// A schedule is invalid. Contains the error message with the path of the field.
     Invalid(String),
@@ -105,7 +106,7 @@ fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
     rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
 }
 
-/// Returns the first time at which all schedules permit a run. `closing` is the current closed period.
+/// Returns the earliest time at which all schedules permit a run. `closing` is the current closed period.
 fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
     let Some(mut at) = closing.until else { return NextOpening::Never };
     for _ in 0..MAX_CLOSINGS {
@@ -118,7 +119,7 @@ fn next_opening(rules: &[Rules<'_>], closing: &Closing<'_>) -> NextOpening {
     NextOpening::NotBefore(at)
 }
 
-/// Closed period of a schedule, in which the schedule permits no run.
+/// Closed period of a schedule. During this period, the schedule permits no run.
 #[derive(Debug)]
 struct Closing<'a> {
     /// Origin of the schedule.
@@ -263,8 +264,8 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
     civil::Time::new(number(hour)?, number(minute)?, 0, 0).ok()
 }
 
-/// Returns the timestamp of a local time: the end of the skipped period for a skipped time, and the first occurrence of
-/// a repeated time.
+/// Returns the timestamp of a local time. For a skipped time, returns the end of the skipped period. For a repeated
+/// time, returns the first occurrence.
 fn instant(zone: &TimeZone, at: DateTime) -> Option<Timestamp> {
     let local = zone.to_ambiguous_timestamp(at);
     match local.offset() {

@@ -29,7 +29,7 @@ use crate::source::Unavailable;
 use crate::source::flux::{self, Found, Reference, Sources};
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to requeue. While the queue is full, the watch blocks.
+/// Capacity of the requeue channel for Stacks. While the channel is full, the watch blocks.
 const WAITING: usize = 1024;
 /// Interval between two checks of a watch. A check stops the watch if no Stack refers to the source kind.
 const REVIEW: Duration = Duration::from_secs(5 * 60);
@@ -224,7 +224,7 @@ impl Shared {
         !needed
     }
 
-    /// Requeues the Stacks of a group. Blocks while the queue is full, because a Stack without a due run may have no
+    /// Requeues the Stacks of a group. Blocks while the channel is full, because a Stack without a due run may have no
     /// periodic requeue.
     async fn requeue(&self, group: &StackGroup) {
         self.requeue_if(group, |_| true).await;

@@ -27,8 +27,8 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let ready = conditions::find(&status.conditions, READY);
     let stalled = conditions::find(&status.conditions, STALLED).filter(|stalled| stalled.status == "True");
     let last_failed = status.last_update.as_ref().is_some_and(|last| last.state.as_deref() == Some("failed"));
-    // A Stack does not count as failing while it has an open run or waits for a dependency, an approval, a pause or a
-    // schedule.
+    // A Stack is not failing while it has an open run, or while a dependency, an approval, a pause or a schedule delays
+    // its run.
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
@@ -62,7 +62,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     }
 }
 
-/// Reasons of Stacks that wait for a user or for an object outside the controller.
+/// Condition reasons of Stacks that wait for a user or for an external object.
 const WAITS: [&str; 10] = [
     stack_reason::AWAITING_APPROVAL,
     stack_reason::DESTROY_UNCONFIRMED,
@@ -76,9 +76,9 @@ const WAITS: [&str; 10] = [
     stack_reason::STACK_NOT_FOUND,
 ];
 
-/// Returns the reason and the start of a wait. `cause` is the condition with the reason. A wait for an approval starts
-/// with the creation of the plan. The transition time of the condition can be earlier, if the Stack was not ready
-/// before the plan. All times are in the status, so a restart of the controller does not change them.
+/// Returns the reason and the start time of a wait. `cause` is the condition with the reason. A wait for an approval
+/// starts when the controller creates the plan. The condition's transition time can be earlier, if the Stack was not
+/// ready before. All times are in the status, so a controller restart does not change them.
 fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
     let reason = WAITS.into_iter().find(|reason| *reason == cause.reason)?;
     if status.suspended == Some(true) {
@@ -89,8 +89,8 @@ fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
     Some(Wait { reason, since: since.0 })
 }
 
-/// Returns the status that records the run `current`. The caller creates the Update of the run after the write of this
-/// status.
+/// Returns the status that records the run `current`. The caller must write this status before it creates the run's
+/// Update.
 pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
     let mut status = with_state(stack, &State::Working(queued_message(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
@@ -102,7 +102,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     status
 }
 
-/// Returns the status with another record of the open run.
+/// Returns the status in which `current` replaces the record of the open run.
 pub fn with_current_update(stack: &Stack, current: CurrentUpdate) -> StackStatus {
     StackStatus { current_update: Some(current), ..stack.status.clone().unwrap_or_default() }
 }
@@ -112,12 +112,12 @@ pub fn without_current_update(stack: &Stack) -> StackStatus {
     StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status with the handled value of the annotation `pulumi.com/cancel`.
+/// Returns the status that records the handled value of the annotation `pulumi.com/cancel`.
 pub fn with_handled_cancel(stack: &Stack, value: String) -> StackStatus {
     StackStatus { handled_cancel: Some(value), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status with the first known hashes of Secrets and ConfigMaps. The controller compares later hashes with
+/// Returns the status with the initial hashes of Secrets and ConfigMaps. The controller compares later hashes with
 /// these hashes.
 pub fn with_first_inputs(stack: &Stack, first: &Baseline) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Ends a reconciliation step: writes the status, and then continues the reconciliation or requeues the Stack.
+//! Completes a reconciliation step: writes the status, and then continues the reconciliation or requeues the Stack.
 
 use std::time::Duration;
 
@@ -12,13 +12,12 @@ use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Requeue interval of a Stack that waits for a change. Normally, a watch event requeues the Stack earlier.
+/// Requeue interval for a Stack that waits for a change. Normally, a watch event requeues the Stack earlier.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
-/// Interval between the retries of a write that the API server has forbidden. The retries are periodic, because a
-/// granted permission causes no watch event.
+/// Retry interval for a write that the API server has forbidden. The controller retries periodically, because no watch
+/// event occurs when an administrator grants the permission.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// Interval between the retries of a write that the API server has rejected as invalid. The cause can be an admission
-/// policy.
+/// Retry interval for a write that the API server has rejected as invalid, for example because of an admission policy.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(3 * 60);
 
 /// Result of a reconciliation step. Determines whether another step follows.
@@ -83,8 +82,8 @@ pub async fn write_rejected(
     requeue(stack, &state, Some(retry), context, now).await
 }
 
-/// Returns the interval before the next retry of a rejected write. Returns `None` for errors that are not rejections of
-/// the object, such as a lost connection.
+/// Returns the interval before the next retry of a rejected write. Returns `None` for errors other than rejections,
+/// such as a lost connection.
 fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     match error {
         error if error.is_invalid() || error.is_denied_by_admission() => Some(REJECTED_RETRY),
@@ -93,8 +92,8 @@ fn retry_after_rejection(error: &WriteError) -> Option<Duration> {
     }
 }
 
-/// Returns the requeue interval of a state. Returns `None` if only a watch event requeues the Stack. `known` is a more
-/// precise interval, for example the time until the next run or the `Retry-After` of a server.
+/// Returns the requeue interval for a state. Returns `None` if only a watch event requeues the Stack. `known` is a more
+/// precise interval, for example the time until the next run or the `Retry-After` value that a server sent.
 fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: Duration) -> Option<Duration> {
     match state {
         // In these states, only a watch event triggers a reconciliation, because a periodic retry would find the same
@@ -155,7 +154,7 @@ mod tests {
     fn the_requeue_interval_depends_on_the_state() {
         let why = || "why".to_owned();
         let reason = "RunOutcomeUnknown";
-        // The state, the known time in seconds, and the expected requeue interval in seconds.
+        // Columns: the state, the known time in seconds, and the expected requeue interval in seconds.
         let rows = [
             (State::SourceUnavailable(why()), None, Some(7)),
             (State::SourceUnavailable(why()), Some(120), Some(120)),

@@ -79,7 +79,7 @@ struct Shared {
     requeue: mpsc::Sender<ObjectRef<Stack>>,
     tasks: TaskTracker,
     end: CancellationToken,
-    /// The code holds the lock only for short critical sections and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     cache: Mutex<ResultCache>,
 }
 

@@ -1,4 +1,4 @@
-//! Table tests for the schedule of runs.
+//! Table tests for the run schedule.
 
 mod run_sequence;
 

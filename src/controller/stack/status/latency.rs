@@ -1,4 +1,5 @@
-//! Latency of a Stack: the time from a new artifact to the recorded result of the first run of this artifact.
+//! Latency of a Stack: the time between the detection of a new artifact and the recorded result of the artifact's first
+//! run.
 
 use std::time::Duration;
 
@@ -13,12 +14,13 @@ pub struct Latency {
     /// Pulumi command of the run.
     pub kind: &'static str,
     pub has_succeeded: bool,
-    /// Time from the moment when the run became due to the recorded result.
+    /// Time between the due time of the run and the recorded result.
     pub time: Duration,
 }
 
 /// Returns the latency of the recorded run if it is the first run of its artifact. Other runs, such as retries and
-/// drift checks, do not show how quickly a commit takes effect. A wait for a user resets the start of the latency.
+/// drift checks, do not show how quickly a commit takes effect. If the run waits for a user, the latency starts again
+/// after the wait.
 pub fn of_new_artifact(stack: &Stack, recorded: &StackStatus, now: Timestamp) -> Option<Latency> {
     let before = stack.status.as_ref()?;
     let last = recorded.last_update.as_ref()?;
@@ -60,7 +62,7 @@ mod tests {
     fn only_the_first_run_of_an_artifact_has_a_latency() {
         let succeeded = || Some(last("b", "succeeded"));
         let latency = |has_succeeded| Some(Latency { kind: "up", has_succeeded, time: Duration::from_secs(30) });
-        // The previous status, the recorded run, and the expected latency.
+        // Columns: the previous status, the recorded run, and the expected latency.
         let rows = [
             (status(None, Some(70)), succeeded(), latency(true)),
             (status(Some(last("a", "succeeded")), Some(70)), succeeded(), latency(true)),

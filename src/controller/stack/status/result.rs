@@ -35,8 +35,8 @@ const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 /// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Returns the status with the result of the run. If the spec has changed during the run, keeps the conditions, and the
-/// next step sets them.
+/// Returns the status with the result of the run. If the spec has changed during the run, the conditions stay the same
+/// until the next step sets them.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
@@ -82,8 +82,8 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     runs::add(&mut status.runs, &current, &last, &result);
     drift::record_correction(stack, &mut status, &current, &last, now);
     status.last_update = Some(last);
-    // One write sets the conditions and the result. Otherwise, a suspension before the next step would preserve the
-    // previous conditions.
+    // One write sets the conditions and the result. Otherwise, if a user suspended the Stack before the next step, the
+    // Stack would keep its previous conditions.
     if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {
@@ -97,15 +97,15 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     status
 }
 
-/// Returns whether the outputs of a run are known. `outputs` is the Secret with the outputs. Outputs are also known if
-/// the run has none.
+/// Returns whether the controller knows the outputs of a run. `outputs` is the Secret with the outputs. Also returns
+/// `true` if the run has no outputs.
 pub fn outputs_are_known(result: &UpdateStatus, outputs: Option<&Secret>) -> bool {
     result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none())
 }
 
-/// Returns the policy violations after a run. A failed run without violations, and a run that evaluates no policies,
-/// keep the previous violations, because they may not have evaluated all resources. A successful destroy removes the
-/// violations together with the resources.
+/// Returns the policy violations after a run. The previous violations stay in the status after a failed run without
+/// violations, and after a run that evaluates no policies. Such a run may not have evaluated all resources. A
+/// successful destroy removes the violations together with the resources.
 fn policy_violations(
     before: Option<PolicyViolations>,
     last: &LastUpdate,
@@ -196,15 +196,15 @@ fn last_update(
     }
 }
 
-/// Returns the number of failures after a successful run. A saved plan keeps the number, because the execution of the
-/// plan can fail again, for example if an output changes with each run.
+/// Returns the number of failures after a successful run. A run that saves a plan does not reset the number, because
+/// the execution of the plan can fail again, for example if an output changes with each run.
 fn failures_of_plan(previous: Option<&LastUpdate>, current: &CurrentUpdate, candidate: &RunCandidate) -> i64 {
     let saves_plan = current.save_plan.unwrap_or_default();
     let is_same = saves_plan && schedule::is_repetition(previous, candidate);
     previous.filter(|_| is_same).map_or(0, |previous| previous.failures)
 }
 
-/// Returns the result of a run as a reason of the condition `Ready`.
+/// Returns the reason of the condition `Ready` for a run's result.
 fn outcome(last: &LastUpdate) -> &'static str {
     match last.reason.as_deref() {
         None => success_reason(Some(last)),
@@ -231,13 +231,13 @@ fn message(result: &UpdateStatus, failed: Option<&Condition>, outputs: Option<&S
     Some(conditions::shorten(message, MAX_MESSAGE))
 }
 
-/// Returns whether a user canceled the run, and the failure requires no decision by a user.
+/// Returns whether a user canceled the run and the failure requires no user decision.
 fn is_canceled_by_user(stack: &Stack, update: &Update, failed: &Condition) -> bool {
     annotations::pending_reason(&failed.reason).is_none() && annotations::is_canceled_by_user(stack, update)
 }
 
-/// Returns the number of consecutive runs that found the same lock. The message of a run contains the holder and the
-/// time of the lock, so runs with equal messages found the same lock.
+/// Returns the number of consecutive runs that found the same lock. A run's message contains the lock's holder and
+/// time, so runs with equal messages found the same lock.
 fn conflicts_after(previous: Option<&LastUpdate>, failed: Option<&Condition>, result: &UpdateStatus) -> i64 {
     if failed.is_none_or(|failed| failed.reason != update_reason::UPDATE_CONFLICT) {
         return 0;
@@ -253,8 +253,7 @@ fn may_be_removed(previous: Option<&LastUpdate>, update: &Update) -> bool {
     identity::may_have_removed(update) || (update.spec.kind == UpdateKind::Destroy && was_before)
 }
 
-/// Returns the hash of the configuration values that the run used. Returns `None` if `status.currentUpdate` contains
-/// the same hash.
+/// Returns the configuration hash that the run used. Returns `None` if `status.currentUpdate` contains the same hash.
 fn changed_config_inputs(current: &CurrentUpdate, result: &UpdateStatus) -> Option<String> {
     let recorded = current.inputs.config_inputs.as_ref()?;
     result.config_inputs.clone().filter(|read| read != recorded)
@@ -274,7 +273,7 @@ fn not_found_message(stack: &Stack, message: &str, looked_up: &PulumiStack) -> S
     }
 }
 
-/// Returns the policy of the next run for pending creates. A successful run clears the policy. A failure without an
+/// Returns the policy for pending creates in the next run. A successful run clears the policy. A failure without an
 /// interruption keeps the previous policy, unless the failure requires a decision about pending creates. A preview
 /// keeps the previous policy, because a preview does not resolve pending creates.
 fn pending_creates_after(
@@ -288,7 +287,7 @@ fn pending_creates_after(
     }
     match failure? {
         update_reason::RUN_OUTCOME_UNKNOWN | update_reason::PENDING_CREATES => Some(PendingCreates::Stop),
-        // The run did not start, so an earlier decision of a user still applies.
+        // The run did not start, so the user's earlier decision still applies.
         update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED if before.is_some() => before,
         _ if interrupted == Some(true) => Some(PendingCreates::Stop),
         _ => before,

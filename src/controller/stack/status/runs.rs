@@ -4,12 +4,13 @@ use crate::api::auto::UpdateStatus;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunRecord};
 use crate::api::{bounds, conditions};
 
-/// Maximum number of runs in the status.
+/// Maximum number of run records in the status.
 const MAX_RUNS: usize = bounds::RUNS as usize;
 const MAX_APPROVERS: usize = bounds::RUN_APPROVERS as usize;
-/// Maximum length of a text in a run, in bytes. The texts must be short, because the status contains many other fields.
+/// Maximum length of a string in a run record, in bytes. The strings must be short, because the status contains many
+/// other fields.
 const MAX_TEXT: usize = 256;
-/// Maximum number of operations in a run. The run contains the number of resources for each operation.
+/// Maximum number of operations in a run record. The record contains the number of resources for each operation.
 const MAX_OPERATIONS: usize = 12;
 
 /// Adds a completed run as the newest run, and removes the oldest runs. A second record of the same run replaces the

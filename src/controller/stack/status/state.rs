@@ -30,8 +30,8 @@ pub enum State {
     /// The Pulumi CLI in the image is too old.
     VersionTooLow(String),
     SourceUnavailable(String),
-    /// The source does not exist or is not usable. Only a user can resolve the problem, with a change to the source or
-    /// the spec.
+    /// The source does not exist or is not usable. Only a user can resolve the problem, by changing the source or the
+    /// spec.
     SourceStalled(String),
     /// The namespace is being deleted, so the API server rejects new objects in the namespace.
     NamespaceTerminating(String),
@@ -43,9 +43,9 @@ pub enum State {
     Failed,
     /// The Pulumi Kubernetes Operator stopped retrying the last run.
     FailedPermanently,
-    /// It is unknown whether the open run has ended. Contains the reason and the message of the Update.
+    /// The outcome of the open run is unknown. Contains the Update's reason and message.
     OutcomeUnknown(&'static str, String),
-    /// The result of the last run requires a decision by a user. Contains the reason.
+    /// The result of the last run requires a user decision. Contains the reason.
     DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,
@@ -57,7 +57,7 @@ pub enum State {
     PlanRejected(String),
     /// A pause or a schedule prevents the run. Contains the reason and a message.
     AwaitingPermission(&'static str, String),
-    /// The destroy waits for a confirmation, because users have deleted too many Stacks.
+    /// Users have deleted too many Stacks, so the destroy waits until a user confirms it.
     DestroyUnconfirmed(String),
     Invalid(String),
     Denied(String),
@@ -66,8 +66,8 @@ pub enum State {
     DeletionSuspended,
 }
 
-/// Returns the status with the conditions of the state. Changes no other fields, except fields that depend on
-/// conditions or annotations.
+/// Returns the status with the state's conditions. Changes no other fields, except fields that depend on conditions or
+/// annotations.
 pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
@@ -103,8 +103,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     status
 }
 
-/// Returns the time at which the pending run became due. The end of a run resets the time, even after a failure, so a
-/// Stack that fails repeatedly does not take precedence in the queue.
+/// Returns the time at which the pending run became due. The time is reset when a run completes, even if the run
+/// failed. A Stack that fails repeatedly therefore does not take precedence in the queue.
 fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<Time> {
     match state {
         State::Working(_) | State::WorkspaceFailed(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -212,7 +212,7 @@ fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackB
     }
 }
 
-/// Returns the conditions of a Stack that is not ready, but can become ready without a change by a user.
+/// Returns the conditions of a Stack that is not ready, but can become ready without user action.
 fn waiting(reason: &'static str, message: &str) -> DesiredConditions {
     DesiredConditions {
         ready: (Status::False, Detail(reason, message.to_owned())),
@@ -267,7 +267,7 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the instructions for a decision about the last run.
+/// Returns the instructions for the user decision about the last run.
 fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
@@ -316,12 +316,12 @@ fn done(last: Option<&LastUpdate>) -> String {
     }
 }
 
-/// Returns the changes of a preview as a text, such as `2 to create, 1 to delete`.
+/// Returns a description of a preview's changes, such as `2 to create, 1 to delete`.
 pub fn changes(last: &LastUpdate) -> String {
     planned_changes(&last.changes)
 }
 
-/// Returns the numbers of planned operations as a text, such as `2 to create, 1 to delete`.
+/// Returns a description of the planned operations, such as `2 to create, 1 to delete`.
 pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
     let changes = changes.iter().filter(|(operation, _)| *operation != "same");
     let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} to {operation}")).collect();
@@ -329,7 +329,8 @@ pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
 }
 
 fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The suspension itself changes the generation. Only later changes to the spec require the note in the message.
+    // The suspension itself changes the generation. The message must contain the note only if the spec changes after
+    // the suspension.
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
@@ -352,7 +353,7 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
         stalled.observed_generation = Some(generation);
     }
     status.suspended = Some(true);
-    // Without this digest, a resumed Stack runs even if its spec is the same as before the suspension.
+    // Without this digest, a resumed Stack would start a run even if its spec is the same as before the suspension.
     if let Some(last) = &mut status.last_update {
         last.inputs.run_spec_digest = None;
     }
@@ -380,7 +381,7 @@ fn set_conditions(into: &mut Vec<Condition>, desired: &DesiredConditions, genera
     }
 }
 
-/// Returns whether the run failed because it found a lock of another update.
+/// Returns whether the run failed because it found another update's lock.
 pub fn is_conflict(last: &LastUpdate) -> bool {
     last.reason.as_deref() == Some(update_reason::UPDATE_CONFLICT)
 }

@@ -77,7 +77,7 @@ fn the_documented_states_are_the_tested_states() {
     assert_eq!(documented, tested);
 }
 
-/// Converts a row of the table in the documentation to the format of the tests.
+/// Converts a row of the documented table to the format of the tests.
 fn documented(line: &str) -> String {
     let columns = line.trim_matches('|').split(" | ").skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let condition = |(column, kind): (&str, &str)| {
@@ -228,7 +228,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
     ]
 }
 
-/// Computes the kstatus of an object in the same way as cli-utils and the health checks of Flux.
+/// Computes an object's kstatus in the same way as cli-utils and the Flux health checks.
 fn kstatus(stack: &Stack) -> &'static str {
     let status = stack.status.as_ref();
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -253,7 +253,7 @@ fn kstatus(stack: &Stack) -> &'static str {
     }
 }
 
-/// Computes the health of an object in the same way as the health check of Argo CD for Stacks of the Pulumi Kubernetes
+/// Computes the health of an object in the same way as Argo CD's health check for Stacks of the Pulumi Kubernetes
 /// Operator.
 fn argo_cd_health(stack: &Stack) -> &'static str {
     let conditions = stack.status.iter().flat_map(|status| &status.conditions);

@@ -48,8 +48,8 @@ impl RunSequence {
         });
     }
 
-    /// Returns the start times of the next runs, relative to the current time. At most `most` runs start, and all of
-    /// them fail.
+    /// Returns the start times of the next runs, relative to the current time. At most `most` runs start, and all runs
+    /// fail.
     fn failing(&mut self, most: usize) -> Vec<i64> {
         let begin = self.now;
         let mut begun = Vec::new();

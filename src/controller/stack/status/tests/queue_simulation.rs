@@ -1,5 +1,5 @@
-//! Simulates many Stacks with one source in virtual time. The simulation uses the queue for run slots and the status
-//! computation of the controller.
+//! Simulates many Stacks with one source in virtual time. The simulation uses the controller's queue for run slots and
+//! its status computation.
 
 use crate::api::pulumi::RunInputs;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,12 +26,12 @@ const SLOTS: usize = 10;
 const COMMIT_INTERVAL: u64 = 600;
 /// Mean duration of a run in seconds.
 const RUN: u64 = 60;
-/// Duration of a pass in seconds: the time in which each Stack can run once.
+/// Duration of a pass in seconds. During one pass, each Stack can run once.
 const PASS: u64 = STACKS as u64 * RUN / SLOTS as u64;
 
 enum Event {
     Commit,
-    /// The pod of this Stack has received the source of this commit.
+    /// The Stack's pod has received the source of this commit.
     SourceDelivered(usize, u64),
     Ended(usize),
 }

@@ -1,4 +1,4 @@
-//! Tests for the effect of a run on the record of the previous run.
+//! Tests for the changes that a run makes to the record of the previous run.
 
 use super::*;
 use crate::api::auto::{RunBinding, TerminationEvidence};
@@ -45,7 +45,7 @@ fn consecutive_runs_with_the_same_lock_conflict_are_counted() {
     assert_eq!(message(&third), "the stack is locked by alice; next retry at 1970-01-01T00:02:20Z");
 }
 
-/// Returns the Update of a destroy that ended with this reason after its start.
+/// Returns the Update of a destroy that started and then ended with this reason.
 fn destroy(reason: Option<&str>, evidence: TerminationEvidence, is_interrupted: bool) -> Update {
     let mut update = ended_update(reason);
     let status = update.status.as_mut().expect("value is set");
@@ -66,8 +66,8 @@ fn a_stack_removed_by_an_interrupted_destroy_counts_as_destroyed() {
     let unknown = destroy(Some("RunOutcomeUnknown"), TerminationEvidence::User, true);
     let in_order = destroy(Some("UpdateFailed"), TerminationEvidence::Agent, false);
     let elsewhere = PulumiStack { backend: Some("s3://b".to_owned()), ..here() };
-    // The previous runs, the Pulumi stack with the resources, and whether a destroy that does not find its Pulumi stack
-    // succeeds.
+    // Columns: the previous runs, the Pulumi stack with the resources, and whether a destroy that does not find its
+    // Pulumi stack succeeds.
     let rows: [(&str, Vec<&Update>, PulumiStack, bool); 7] = [
         ("interrupted", vec![&interrupted], here(), true),
         ("unknown outcome", vec![&unknown], here(), true),

@@ -1,4 +1,4 @@
-//! Tests for the metrics that the status of a Stack determines.
+//! Tests for the metrics that the controller derives from a Stack's status.
 
 use serde_json::json;
 
