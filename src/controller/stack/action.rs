@@ -55,9 +55,10 @@ pub enum Action {
     Invalid(String),
     /// Reports that the controller does not allow a reference to an object in another namespace.
     Denied(String),
-    /// Waits for an artifact. Contains a message and, if known, the time until the next retry.
+    /// Waits for an artifact. Contains the message and, if known, the time until the next retry.
     WaitForSource(String, Option<Duration>),
-    /// Reports that the source does not exist or is not usable. A user must change the source or the spec.
+    /// Reports that the source does not exist or is not usable. To resolve the problem, a user must change the source
+    /// or the spec.
     SourceStalled(String),
     /// Waits for the source lookup. The controller requeues the Stack when the result is available.
     AwaitSource(String),

@@ -1,5 +1,5 @@
-//! Determines the location of the Pulumi state of a Stack from the fields of the Stack. The location is unknown if
-//! these fields do not define it completely.
+//! Determines where a Stack stores its Pulumi state, according to the Stack's fields. The location is unknown if these
+//! fields do not define it completely.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 /// Backend, organization and name of a Pulumi stack, as comparable strings. Callers compare the project separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// Address within a namespace. Stacks in the same namespace with the same settings have the same address.
+    /// Address within a namespace. Within a namespace, Stacks with the same settings have the same address.
     pub(super) in_namespace: String,
     /// Address within the cluster. Stacks that manage the same Pulumi stack have the same address in all namespaces.
     /// `None` if the location is unknown: the Stack does not contain the backend URL, or the location depends on the
@@ -41,7 +41,7 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
     let organization = organization.or_else(|| applied_organization(stack, name, url.as_str()));
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
-    // Environment variables can contain parts of the location that are missing from the URL.
+    // If the URL lacks parts of the location, environment variables can contain them.
     let completing = match scheme {
         "file" => return None,
         "s3" => with("AWS_ENDPOINT"),
@@ -180,8 +180,8 @@ fn unseen(stack: &Stack) -> Value {
     json!([stack.spec.envs, stack.spec.env_secrets, sources, names])
 }
 
-/// Returns the items of a list in the workspace template, and then the items of the same list in the pod template,
-/// which take precedence.
+/// Returns the items of a list in the workspace template, followed by the items of the same list in the pod template.
+/// The later items take precedence.
 fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
     let of_workspace = workspace_template(stack).and_then(|spec| spec.get(list)?.as_array());
     let containers = pod_template(stack).and_then(|spec| spec.get("containers")?.as_array());

@@ -13,7 +13,7 @@ use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
-/// Returns the recorded run with the digest of the spec of its Update.
+/// Returns the recorded run, with the digest of its Update's spec.
 ///
 /// # Errors
 ///
@@ -37,8 +37,8 @@ pub fn with_admitted_spec(current: &CurrentUpdate, created: &Update) -> Option<C
         .then(|| CurrentUpdate { spec_digest: Some(spec_digest(created)), ..current.clone() })
 }
 
-/// Returns the digest of the spec of an Update, without the time at which the run became due. The digest excludes this
-/// time because the API server rounds it, and because it determines only the position in the queue.
+/// Returns the digest of an Update's spec, without the time at which the run became due. The digest excludes this time
+/// because the API server rounds it, and because it determines only the position in the queue.
 fn spec_digest(update: &Update) -> Digest {
     let spec = UpdateSpec { pending_since: None, ..update.spec.clone() };
     Digest::of(&serde_json::to_vec(&spec).unwrap_or_default())

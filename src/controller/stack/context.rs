@@ -83,7 +83,7 @@ pub struct Context {
     pub no_cross_namespace_refs: bool,
     /// Policy packs that the controller adds to all Stacks.
     pub cluster_policy_packs: Arc<[ClusterPack]>,
-    /// Kinds of sources for which equal revisions mean equal content, even if the digests differ.
+    /// Source kinds whose artifacts have equal content if their revisions are equal, even if their digests differ.
     pub same_revision_kinds: Arc<[GroupKind]>,
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,

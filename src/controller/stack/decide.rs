@@ -70,8 +70,8 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns the action for a suspended Stack, which starts no runs. A user can wake up the Workspace, for example to
-/// repair the state of the Pulumi stack. The new pod then needs the source.
+/// Returns the action for a suspended Stack, which starts no runs. A user can wake up the Workspace of a suspended
+/// Stack, for example to repair the Pulumi state. The new pod then needs the source.
 fn suspended(observed: &Observed) -> Action {
     let missing = match (&observed.source, &observed.policy_packs) {
         (Some(Ok(resolved)), Ok(_)) => missing_in_pod(observed, resolved, observed.in_store, run_kind(&observed.stack)),
@@ -190,7 +190,7 @@ fn waiting(update: &Update) -> Option<&Condition> {
     progressing.filter(|progressing| progressing.status == "False")
 }
 
-/// Returns the reason why the controller must revoke a run that has not started. Returns `None` if the run is still
+/// Returns the reason if the controller must revoke a run that has not started. Returns `None` if the run is still
 /// valid.
 fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> Option<&'static str> {
     let stack = &observed.stack;
@@ -299,8 +299,9 @@ fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Ac
 /// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the Stack follows the same
 /// rules as other Stacks.
 ///
-/// A duplicate starts no runs, except for a destroy. For a deleted duplicate, the controller runs the destroy only if
-/// the duplicate has applied the Pulumi stack and the Stack that takes precedence is in another namespace.
+/// A duplicate starts no runs, except for a destroy. The controller destroys the Pulumi stack of a deleted duplicate
+/// only under two conditions: the duplicate has applied the Pulumi stack, and the Stack that takes precedence is in
+/// another namespace.
 fn handle_duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(

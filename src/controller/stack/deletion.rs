@@ -20,7 +20,7 @@ use crate::controller::stack::{annotations, destroy_limit, expiry, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// Revision of a destroy that uses only the state and runs no program.
+/// Revision for a destroy that uses only the state and runs no program.
 const STATE_ONLY: &str = "state-alone";
 /// Grace period for dependents that are not being deleted yet. A client that deletes several Stacks deletes them one
 /// after another.
@@ -79,8 +79,8 @@ pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
     destroy_limit::awaiting_confirmation(&observed.stack, observed.exceeded_destroy_limit.as_deref())
 }
 
-/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The controller does not destroy these
-/// resources, because another Stack may now manage the Pulumi stack.
+/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The controller does not destroy the
+/// resources of such a Stack, because another Stack may now manage the Pulumi stack.
 pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
     let destroys = stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack));
     let is_kept = destroys && stack.spec.preview.unwrap_or_default();
@@ -88,9 +88,9 @@ pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
 }
 
 /// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact
-/// in the pod, the artifact in the spec of the Workspace, the artifact of the source, and a generated project. A
-/// destroy with the generated project uses only the state. An artifact whose bytes are available takes precedence over
-/// an artifact that the controller must fetch.
+/// in the pod, the artifact in the Workspace spec, the source's artifact, and a generated project. A destroy with the
+/// generated project uses only the state. An artifact whose bytes are available takes precedence over an artifact that
+/// the controller must fetch.
 ///
 /// # Errors
 ///

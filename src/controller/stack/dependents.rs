@@ -1,5 +1,5 @@
-//! Index of Stacks by the objects to which they refer. The index requeues Stacks when a dependency in `dependsOn` or
-//! `prerequisites` changes, and detects dependency cycles.
+//! Index that maps objects to the Stacks that refer to them. The index requeues Stacks when a dependency in `dependsOn`
+//! or `prerequisites` changes, and detects dependency cycles.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::runtime::index::{IndexWriter, Indexed, indexed};
 use crate::source;
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the queue of Stacks to requeue. If the queue is full, the index drops the request, because the
+/// Capacity of the requeue channel for Stacks. If the channel is full, the index drops the request, because the
 /// controller also requeues a Stack with unmet dependencies periodically.
 const WAITING: usize = 1024;
-/// Maximum number of Stacks in the message about a cycle.
+/// Maximum number of Stacks in a message about a dependency cycle.
 const MAX_LISTED: usize = 10;
 
 /// Object or kind to which a Stack refers.
@@ -30,9 +30,9 @@ const MAX_LISTED: usize = 10;
 pub enum StackGroup {
     /// Stack in `dependsOn` or `prerequisites`.
     Needs(ObjectKey),
-    /// Object that is the source of the Stack.
+    /// Object that the Stack uses as its source.
     Source(GroupKind, ObjectKey),
-    /// Kind of the source of the Stack.
+    /// Kind of the Stack's source.
     SourceKind(GroupKind),
 }
 
@@ -69,7 +69,7 @@ pub struct Dependents {
 struct WatchState {
     /// Maps each Stack to the hash of the fields that can unblock its dependents.
     watched: HashMap<ObjectKey, u64>,
-    /// Stacks that the cache contained before a relist. Empty unless a relist is in progress.
+    /// Stacks that the cache contained before a watch relist. Empty unless a relist is in progress.
     before_list: Vec<Arc<Stack>>,
 }
 

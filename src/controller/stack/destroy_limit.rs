@@ -16,7 +16,7 @@ use crate::runtime::backoff::ObjectKey;
 /// Destroy limit, and the recent Stack deletions. Cheap to clone.
 ///
 /// The deletions are only in memory. After a restart, the controller therefore counts only the Stacks whose destroy is
-/// not complete. A destroy that waits for a confirmation still waits after a restart, because the status of the Stack
+/// not complete. A destroy that waits for a confirmation still waits after a restart, because the Stack's status
 /// contains the reason.
 #[derive(Clone, Debug)]
 pub struct DestroyLimit {
@@ -26,11 +26,12 @@ pub struct DestroyLimit {
     deletions: Arc<Mutex<Deletions>>,
 }
 
-/// Times of the deletions of Stacks whose resources the controller must destroy.
+/// Deletion times of Stacks whose resources the controller must destroy.
 #[derive(Debug, Default)]
 struct Deletions {
     pending: HashMap<ObjectKey, Timestamp>,
-    /// Times of the deletions of Stacks that no longer exist or need no destroy, at most one more than the limit.
+    /// Deletion times of Stacks that no longer exist or need no destroy. The list contains at most one entry more than
+    /// the limit.
     ended: VecDeque<Timestamp>,
 }
 

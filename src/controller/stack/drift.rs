@@ -187,7 +187,7 @@ pub fn has_other_inputs(observed: &Observed) -> bool {
     }
 }
 
-/// Records the result of a drift check in the status and in the condition `Drifted`.
+/// Records a drift check's result in the status and in the condition `Drifted`.
 pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Timestamp) {
     let result = update.status.clone().unwrap_or_default();
     let failed = conditions::find(&result.conditions, FAILED).filter(|failed| failed.status == "True");

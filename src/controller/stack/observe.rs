@@ -1,4 +1,5 @@
-//! Reads the state that a Stack reconciliation requires. This module contains all API server reads before a decision.
+//! Reads the state that the Stack controller needs for a reconciliation. This module contains all API server reads
+//! before a decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -326,7 +327,7 @@ pub fn current_update_name(stack: &Stack) -> Option<&str> {
     Some(stack.status.as_ref()?.current_update.as_ref()?.name.as_str())
 }
 
-/// Returns the Secret with the outputs of an Update. Returns `None` if the Update does not own the Secret.
+/// Returns the Secret with an Update's outputs. Returns `None` if the Update does not own the Secret.
 async fn outputs_of(update: &Update, namespace: &str, context: &Context) -> Result<Option<Secret>, ReadError> {
     let Some(name) = update.status.as_ref().and_then(pko_migration::outputs_name) else { return Ok(None) };
     let secret = context.reader.get_opt::<Secret>(namespace, name).await?;

@@ -45,7 +45,7 @@ pub struct Observed {
     pub interval_jitter: u8,
     /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
-    /// State of the plan of this Stack, or `None` if the Stack has no plan.
+    /// State of this Stack's plan, or `None` if the Stack has no plan.
     pub plan: Option<ObservedPlan>,
     /// Pauses and the schedule that are defined outside the Stack.
     pub run_settings: RunSettings,

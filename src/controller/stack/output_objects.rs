@@ -80,8 +80,8 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_KEY && text.chars().all(is_permitted) && !matches!(text, "." | "..")
 }
 
-/// Returns the content of an object: the values by key. Returns an error message if an output does not exist, if the
-/// content of a ConfigMap would contain a secret output, or if two outputs have the same key.
+/// Returns the content of an object: the values by key. Returns an error message if an output does not exist, if two
+/// outputs have the same key, or if a ConfigMap would contain a secret output.
 pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
     let outputs = Outputs::read(outputs);
     let hides = |key: &str| object.kind == OutputObjectKind::ConfigMap && outputs.secret.contains(key);

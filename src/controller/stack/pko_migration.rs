@@ -1,5 +1,5 @@
 //! Interprets the state that the Pulumi Kubernetes Operator has recorded. The migration starts only runs that the
-//! operator would also start.
+//! Pulumi Kubernetes Operator would also start.
 
 use crate::api::auto::{UpdateKind, UpdateStatus, Workspace};
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, RunInputs, Stack, StackStatus};

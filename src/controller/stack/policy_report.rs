@@ -7,7 +7,7 @@ use crate::controller::stack::markdown::{code, inline};
 /// Maximum length of one violation in a list, in bytes.
 const MAX_TEXT: usize = 200;
 
-/// Returns a description of the number of violations, such as `1 mandatory and 2 advisory policy violations`.
+/// Returns a summary of the violations, such as `1 mandatory and 2 advisory policy violations`.
 pub fn summary(violations: &PolicyViolations) -> String {
     let noun = if violations.count() == 1 { "policy violation" } else { "policy violations" };
     match (violations.mandatory, violations.advisory) {

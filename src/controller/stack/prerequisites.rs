@@ -42,7 +42,7 @@ pub enum Rule {
     Expression(String),
 }
 
-/// Result of the check of all dependencies.
+/// Result of checking all dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DependencyState {
     Satisfied,

@@ -36,8 +36,8 @@ const STEPS: usize = 8;
 pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.caches.wait().await?;
     context.metrics.set_stack_count(context.stacks.store().len());
-    // The controller reads the Stack from the API server, because the cache may lack the last write of this controller.
-    // If the recorded run were outdated, the controller could start a run twice.
+    // The controller reads the Stack from the API server, because the cache may lack the controller's last write. If
+    // the recorded run were outdated, the controller could start a run twice.
     let namespace = stack.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Stack>(&namespace, &stack.name_any()).await? else {
         return Ok(Outcome::Settled);

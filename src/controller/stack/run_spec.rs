@@ -13,9 +13,9 @@ pub fn digest(stack: &Stack) -> Digest {
     recorded.unwrap_or_else(|| of_generation(stack, stack.metadata.generation.unwrap_or_default()))
 }
 
-/// Returns the digest of the fields that affect a run, and of the generation. After a downgrade, an earlier version of
-/// the controller records the generation of a run but keeps the digest of an earlier run. Such a digest does not match
-/// the recorded generation.
+/// Returns the digest of the fields that affect a run, and of the generation. After a downgrade, an earlier controller
+/// version records a run's generation but keeps the digest of an earlier run. Such a digest does not match the recorded
+/// generation.
 fn of_generation(stack: &Stack, generation: i64) -> Digest {
     let spec = StackSpec { drift: None, schedule: None, ttl: None, expires_at: None, ..stack.spec.clone() };
     Digest::of(&serde_json::to_vec(&(generation, spec)).unwrap_or_default())
@@ -40,9 +40,9 @@ pub fn has_changed(stack: &Stack, inputs: &RunInputs) -> bool {
 }
 
 /// Returns the status with the current generation in the record of the last run. Returns `None` if the record already
-/// contains this generation, if a field that affects runs has changed since this run, or if the Stack is being deleted.
-/// Users and dependent Stacks compare this generation with the generation of the spec to find out whether a run has
-/// applied the spec.
+/// contains this generation or the Stack is being deleted. Also returns `None` if a field that affects runs has changed
+/// since the last run. Users and dependent Stacks compare this generation with the generation of the spec to find out
+/// whether a run has applied the spec.
 pub fn with_current_generation(stack: &Stack) -> Option<StackStatus> {
     let (generation, last) = (stack.metadata.generation?, last_inputs(stack)?);
     let is_deleted = stack.metadata.deletion_timestamp.is_some();

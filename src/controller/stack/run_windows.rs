@@ -32,7 +32,7 @@ pub enum Opening {
     /// No run may start. Contains the earliest time at which a run may start, or `None` if this time is unknown. Also
     /// contains the reason, such as `outside the windows of spec.schedule until 2026-12-01T08:00:00Z`.
     Closed { until: Option<Timestamp>, why: String },
-    /// A schedule is invalid. Contains the error message with the path of the field.
+    /// A schedule is invalid. Contains the error message with the field path.
     Invalid(String),
 }
 
@@ -54,7 +54,7 @@ pub fn opening(schedules: &[(&str, &RunSchedule)], now: Timestamp) -> Opening {
 #[derive(Debug)]
 enum NextOpening {
     At(Timestamp),
-    /// The schedules permit no run before this time, at which the search ended.
+    /// The schedules permit no run before this time. The search stopped at this time.
     NotBefore(Timestamp),
     Never,
 }

@@ -195,7 +195,7 @@ pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> boo
     last.is_some_and(|last| had_inputs(last, candidate))
 }
 
-/// Returns whether a run is a background run, which has no new inputs: a drift check, or a run that repeats a
+/// Returns whether a run is a background run. A background run has no new inputs: it is a drift check, or it repeats a
 /// successful run, for example at the interval. No user waits for a background run, so it starts after the other queued
 /// runs of its namespace. A run that corrects drift, and a run with a requested refresh, are not background runs.
 pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCandidate) -> bool {

@@ -12,7 +12,7 @@ use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
-/// Requeue interval for a Stack that waits for a change. Normally, a watch event requeues the Stack earlier.
+/// Requeue interval for a Stack that waits until an object changes. Normally, a watch event requeues the Stack earlier.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
 /// Retry interval for a write that the API server has forbidden. The controller retries periodically, because no watch
 /// event occurs when an administrator grants the permission.
@@ -44,8 +44,8 @@ pub async fn next_step(stack: &Stack, status: &StackStatus, context: &Context) -
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
 }
 
-/// Writes the conditions of the state. Requeues the Stack after `known`. If `known` is `None`, uses the default
-/// interval of the state.
+/// Writes the state's conditions. Requeues the Stack after `known`. If `known` is `None`, uses the state's default
+/// interval.
 pub async fn requeue(
     stack: &Stack,
     state: &State,

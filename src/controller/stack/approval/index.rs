@@ -6,7 +6,7 @@ use crate::api::pulumi::Approval;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
 
-/// Approvals, indexed by the namespace and the name of their Stack.
+/// Index that maps the namespace and the name of a Stack to its Approvals.
 pub type Approvals = Indexed<Approval, ObjectKey>;
 
 /// Returns an empty store of Approvals and its writer.

@@ -41,9 +41,9 @@ impl Cron {
     }
 
     /// Returns the first scheduled time after `after`, or `None` if the next four years contain no scheduled time. If a
-    /// scheduled time does not exist because daylight saving time starts, the result is later by the skipped period. If
-    /// a scheduled time occurs twice because daylight saving time ends, the function returns only one of the
-    /// occurrences.
+    /// scheduled time does not exist because daylight saving time starts, the result is the scheduled time plus the
+    /// skipped period. If a scheduled time occurs twice because daylight saving time ends, the function returns only
+    /// one of the occurrences.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let mut local = TimeZone::UTC.to_timestamp(self.zone.to_datetime(after)).ok()?;
         for _ in 0..MAX_REPEATED {

@@ -35,7 +35,7 @@ fn workspace_of(name: &str) -> Workspace {
     serde_json::from_value(found).expect("valid Workspace")
 }
 
-/// Returns a Stack that a user deleted during a run of the operator, and the Update of that run.
+/// Returns a Stack that a user deleted while the operator ran an Update, and this Update.
 fn caught_in_a_run() -> (Stack, Update) {
     let one = |text: &str| list(text).remove(0);
     let stack = one(include_str!("../../../../tests/operator/stack-deleted-during-update.yaml"));
@@ -62,7 +62,8 @@ fn observed(stack: Stack, revision: &str, workspace: Option<Workspace>) -> Obser
     Observed { source: Some(Ok(source(revision))), in_store: true, workspace, deletion, ..Observed::of(stack) }
 }
 
-/// Returns the Stack after the controller has taken it over and has renamed the operator's field managers.
+/// Returns the Stack after the controller has taken it over and has renamed the field managers of the Pulumi Kubernetes
+/// Operator.
 fn taken_over(mut stack: Stack) -> Stack {
     stack.status = Some(adopted(&stack));
     stack.metadata.managed_fields = field_managers::managed_fields(&stack).or(stack.metadata.managed_fields);
@@ -284,8 +285,8 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     assert!(message.contains("destroy"), "{message}");
 }
 
-/// Returns whether the operator considers a Stack up to date. Implements the operator's check for Stacks that are not
-/// being deleted.
+/// Returns whether the Pulumi Kubernetes Operator considers a Stack up to date. Implements the operator's check for
+/// Stacks that are not being deleted.
 fn is_synced_for_the_operator(stack: &Value, commit: &str) -> bool {
     let last = &stack["status"]["lastUpdate"];
     let request = &stack["metadata"]["annotations"][names::ANNOTATION_RECONCILIATION_REQUEST];

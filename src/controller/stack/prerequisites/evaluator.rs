@@ -47,7 +47,7 @@ const SLOTS: fair_slots::Limits = fair_slots::Limits { total: 2, per_key: 1, wai
 const EXPENSIVE_SLOTS: fair_slots::Limits = fair_slots::Limits { total: 1, ..SLOTS };
 /// Minimum duration of an expensive evaluation. An evaluation that exceeds a limit is always expensive.
 const EXPENSIVE: Duration = Duration::from_millis(500);
-/// Period after an expensive evaluation during which the namespace uses the separate slot.
+/// Period after an expensive evaluation during which the namespace must use the separate slot.
 const EXPENSIVE_TTL: Duration = Duration::from_secs(120);
 /// Ratio of a namespace's backoff to the evaluation time, for evaluations that take longer than `CHEAP`. The backoff
 /// limits each namespace to a tenth of a CPU.
@@ -61,7 +61,7 @@ const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
-/// Maximum number of results in each of the two generations of the cache.
+/// Maximum number of results in each of the two cache generations.
 const MAX_CACHED: usize = 4096;
 /// Lifetime of a cached transient failure.
 const FAILURE_TTL: Duration = Duration::from_secs(20);
@@ -83,15 +83,15 @@ struct Shared {
     cache: Mutex<ResultCache>,
 }
 
-/// Class of a namespace. Depends on the duration of the recent evaluations of the namespace.
+/// Class of a namespace. The class depends on the duration of the namespace's recent evaluations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Cheap,
     Expensive,
 }
 
-/// Slots of each class of namespaces. The classes have separate slots, so expensive expressions do not delay
-/// evaluations for other namespaces.
+/// Slots for each namespace class. The classes have separate slots, so expensive expressions do not delay evaluations
+/// for other namespaces.
 struct ClassSlots {
     cheap: FairSlots,
     expensive: FairSlots,
@@ -108,8 +108,8 @@ impl Default for ClassSlots {
 }
 
 impl ClassSlots {
-    /// Waits for a slot of the class of the namespace. If the class changes during the wait, waits for a slot of the
-    /// new class.
+    /// Waits for a slot in the namespace's class. If the class changes during the wait, waits for a slot in the new
+    /// class.
     async fn acquire(&self, namespace: &str) -> Result<(Slot, Class), Busy> {
         loop {
             let class = self.class(namespace);

@@ -1,5 +1,5 @@
-//! Latency of a Stack: the time between the detection of a new artifact and the recorded result of the artifact's first
-//! run.
+//! Latency of a Stack: the time from when the first run of a new artifact becomes due until the controller records its
+//! result.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Latency {
     /// Pulumi command of the run.
     pub kind: &'static str,
     pub has_succeeded: bool,
-    /// Time between the due time of the run and the recorded result.
+    /// Time from when the run became due until the controller recorded its result.
     pub time: Duration,
 }
 

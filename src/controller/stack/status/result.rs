@@ -197,7 +197,7 @@ fn last_update(
 }
 
 /// Returns the number of failures after a successful run. A run that saves a plan does not reset the number, because
-/// the execution of the plan can fail again, for example if an output changes with each run.
+/// the execution of the plan can fail again. For example, an output can change with each run.
 fn failures_of_plan(previous: Option<&LastUpdate>, current: &CurrentUpdate, candidate: &RunCandidate) -> i64 {
     let saves_plan = current.save_plan.unwrap_or_default();
     let is_same = saves_plan && schedule::is_repetition(previous, candidate);
