@@ -218,8 +218,8 @@ async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timesta
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns the Update of the recorded run, and adds the trace ID of the Update to the log lines. `stack` contains the
-/// recorded run, and can be a newer version of the Stack in `observed`.
+/// Returns the recorded run's Update, and adds the Update's trace ID to the log lines. `stack` contains the recorded
+/// run, and can be a newer version of the Stack in `observed`.
 fn recorded_update(
     stack: &Stack,
     observed: &Observed,

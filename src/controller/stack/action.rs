@@ -21,18 +21,18 @@ pub enum Action {
     /// Records the source's current artifact as the artifact of the last run. Both artifacts have the same revision or
     /// the same content.
     AdoptBaseline(Box<StackStatus>),
-    /// Applies the Workspace although no run is due, because the Pulumi Kubernetes Operator created the Workspace or
-    /// the source repacked its archive.
+    /// Applies the Workspace although no run is due, either because the Pulumi Kubernetes Operator created the
+    /// Workspace or because the source repacked its archive.
     ReplaceWorkspace(Box<Workspace>),
     /// Waits until all dependents of this Stack are destroyed. Contains the message and the time until the next check.
     WaitForDependents(String, SignedDuration),
     /// Creates the Update of the recorded run.
     CreateUpdate(CurrentUpdate),
-    /// Removes the recorded run from the status, because the inputs of the run changed before the controller created
-    /// its Update.
+    /// Removes the recorded run from the status, because the run's inputs changed before the controller created its
+    /// Update.
     ForgetUpdate,
-    /// Removes the recorded run from the status, because a user has created its Update in advance or has changed the
-    /// spec of the Update. Contains a message.
+    /// Removes the recorded run from the status, because a user has created the run's Update in advance or has changed
+    /// the Update's spec. Contains a message.
     DiscardUpdate(String),
     /// Deletes an Update whose run has not started, because the inputs of the run have changed or the run can no longer
     /// start. Contains the reason.

@@ -66,7 +66,7 @@ impl Arrivals {
         change(entry);
     }
 
-    /// Returns the desired Workspace with the times of its artifact. Keeps the times of the existing Workspace if that
+    /// Returns the desired Workspace with its artifact's times. Keeps the times of the existing Workspace if that
     /// Workspace has the same artifact. Returns `None` if the times are unknown.
     pub fn workspace_with_times(
         &self,
@@ -123,8 +123,8 @@ impl Arrivals {
     }
 }
 
-/// Returns whether a run that is not the first run of its artifact still belongs to the push of the artifact. Retries,
-/// previews that save a plan, and runs that execute a plan belong to the push until the revision is applied.
+/// Returns whether a later run of an artifact still belongs to the push of the artifact. Retries, previews that save a
+/// plan, and runs that execute a plan belong to the push until the revision is applied.
 fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
     let Some(status) = &stack.status else { return false };
     let is_applied = current.commit.is_some() && status.last_applied_revision == current.commit;

@@ -138,7 +138,8 @@ pub(super) fn url(stack: &Stack) -> Option<String> {
     backend::without_credentials(variables(stack).get(URL)?.as_str()?)
 }
 
-/// Returns the environment variables that the Stack sets by name, each with its value or the reference to its value.
+/// Returns the environment variables that the Stack sets individually. Each entry contains the name, and the value or a
+/// reference to the value.
 fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut variables = BTreeMap::new();

@@ -152,9 +152,9 @@ fn delay_after_conflicts(conflicts: i64) -> SignedDuration {
     wait.min(MAX_CONFLICT_RETRY)
 }
 
-/// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because the eviction
-/// of a pod is not an error of the program. Later retries have a delay, so that repeated evictions of a pod do not
-/// overload the cluster.
+/// Returns the delay after this number of consecutive interruptions. The first retry is immediate, because a pod
+/// eviction is not a program error. Later retries have a delay, so that repeated evictions of a pod do not overload the
+/// cluster.
 fn delay_after_interruptions(interruptions: i64) -> SignedDuration {
     let before = usize::try_from(interruptions.saturating_sub(1)).unwrap_or_default();
     let max_backoff = INTERRUPTION_DELAYS.last().copied().unwrap_or_default();

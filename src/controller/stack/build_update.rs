@@ -30,8 +30,8 @@ pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
     current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
 }
 
-/// Returns the record of the run with the digest of the created Update. Returns `None` unless an admission webhook or
-/// policy has changed the spec.
+/// Returns the run's record with the digest of the created Update. Returns `None` unless an admission webhook or policy
+/// has changed the spec.
 pub fn with_admitted_spec(current: &CurrentUpdate, created: &Update) -> Option<CurrentUpdate> {
     (!is_recorded(created, current))
         .then(|| CurrentUpdate { spec_digest: Some(spec_digest(created)), ..current.clone() })

@@ -36,8 +36,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of Stacks in [`StackCache`].
 const MAX_STACKS: usize = 256;
-/// Maximum size of a Stack in the cache, in bytes of JSON. The controller always reads a larger Stack from the API
-/// server.
+/// Maximum JSON size of a Stack in the cache, in bytes. The controller always reads a larger Stack from the API server.
 const MAX_STACK_SIZE: usize = 32 * 1024;
 
 pub struct Context {

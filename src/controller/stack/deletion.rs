@@ -62,10 +62,10 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the resources of the Stack before it removes the finalizer. The default
-/// of `spec.destroyOnFinalize` is `true` for an expired Stack and `false` for other Stacks. Returns `false` if the
-/// Stack cannot have resources, for example after a successful destroy, because another Stack may manage the Pulumi
-/// stack in the spec.
+/// Returns whether the controller must destroy the Stack's resources before it removes the finalizer. The default of
+/// `spec.destroyOnFinalize` is `true` for an expired Stack and `false` for other Stacks. Returns `false` if the Stack
+/// cannot have resources, for example after a successful destroy, because another Stack may manage the Pulumi stack in
+/// the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack))
@@ -128,7 +128,7 @@ fn pending_lookup(observed: &Observed) -> Option<&str> {
     }
 }
 
-/// Returns whether the pod cannot use the artifact, because it rejected the archive or failed to install the
+/// Returns whether the pod cannot use the artifact, because the agent rejected the archive or failed to install the
 /// dependencies.
 fn is_unusable(observed: &Observed, resolved: &Resolved) -> bool {
     let requested = observed.workspace.as_ref().filter(|w| w.spec.artifact.as_ref() == Some(&reference(resolved)));

@@ -36,10 +36,10 @@ pub enum StackGroup {
     SourceKind(GroupKind),
 }
 
-/// Cache of Stacks, indexed by their references.
+/// Stack cache, indexed by the references in each Stack.
 pub type Stacks = Indexed<Stack, StackGroup>;
 
-/// Creates an empty cache of Stacks and its writer.
+/// Creates an empty Stack cache and its writer.
 pub fn stacks() -> (Stacks, IndexWriter<Stack, StackGroup>) {
     indexed(groups_of)
 }

@@ -89,8 +89,8 @@ impl DestroyLimit {
 }
 
 /// Returns the message if the destroy of a Stack must wait for a confirmation. `exceeded` is the result of
-/// [`DestroyLimit::exceeded`]. A waiting destroy keeps its message in the status, and still waits after the number of
-/// deletions has decreased.
+/// [`DestroyLimit::exceeded`]. A waiting destroy keeps its message in the status, and still waits when the number of
+/// recent deletions is below the limit again.
 pub fn awaiting_confirmation(stack: &Stack, exceeded: Option<&str>) -> Option<String> {
     if stack.annotations().get(ANNOTATION_CONFIRM_DESTROY).is_some_and(|value| value == "true") {
         return None;

@@ -1,5 +1,5 @@
-//! Drift checks: previews of a refresh, and optionally of the program. The controller starts a check at an interval or
-//! at scheduled times, while no other run is due.
+//! Drift checks. A drift check previews a refresh and, optionally, the program. The controller starts a check at an
+//! interval or at scheduled times, while no other run is due.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -27,7 +27,7 @@ const CORRECTION: &str = "Drift detected by the last drift check";
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of rules for ignored drift.
 const MAX_RULES: usize = bounds::PATTERNS as usize;
-/// Maximum number of drifted resources in the status of a Stack.
+/// Maximum number of drifted resources in a Stack's status.
 const MAX_RESOURCES: usize = 50;
 /// Maximum number of drifted resources in a message.
 const MAX_LISTED: usize = 3;
@@ -65,7 +65,7 @@ fn expects_no_changes(stack: &Stack) -> bool {
 }
 
 /// Returns the decision about the next drift check of a Stack whose last run succeeded. `kind` is the kind of the
-/// Stack's runs. Ignores an invalid interval or schedule, because [`check_schedule`] rejects it before a run.
+/// Stack's runs. Ignores an invalid interval or schedule, because [`check_schedule`] rejects such values before a run.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
     let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
     let status = stack.status.as_ref();
@@ -164,8 +164,8 @@ pub fn with_correction(stack: &Stack, kind: UpdateKind, due: Due) -> Due {
     }
 }
 
-/// Returns whether the recorded run is an outdated drift check, because the inputs of the Stack or the scope of its
-/// drift checks have changed.
+/// Returns whether the recorded run is an outdated drift check, because the Stack's inputs or the scope of its drift
+/// checks have changed.
 pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
     if !is_check(current) {
         return false;

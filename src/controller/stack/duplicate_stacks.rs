@@ -3,9 +3,9 @@
 //! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until a user deletes the
 //! Stack that takes precedence, or until it manages another Pulumi stack.
 //!
-//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and never with
-//! `--no-cross-namespace-refs`. Otherwise, a user could block a Stack in another namespace by creating a Stack for the
-//! same Pulumi stack.
+//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack. With
+//! `--no-cross-namespace-refs`, a Stack in another namespace never takes precedence. Otherwise, a user could block a
+//! Stack in another namespace by creating a Stack for the same Pulumi stack.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -76,7 +76,7 @@ pub fn announced(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
 }
 
 /// Returns the status of an expired Stack. The controller writes this status before it deletes the Stack, because the
-/// deletion of an expired Stack destroys its resources.
+/// controller destroys the resources when an expired Stack is deleted.
 pub fn expired(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
     with_condition(stack, expiry_reason::EXPIRED, message, now)
 }

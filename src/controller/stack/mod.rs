@@ -1,6 +1,6 @@
 //! Stack controller: resolves the source, applies the Workspace, creates Updates and records their results.
 //!
-//! The controller first records a run in `status.currentUpdate` of the Stack, and then creates the Update of the run. A
+//! The controller first records a run in the Stack's `status.currentUpdate`, and then creates the run's Update. A
 //! *recorded* run is a run in `status.currentUpdate`, with or without its Update.
 
 mod act;

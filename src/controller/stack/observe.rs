@@ -91,8 +91,8 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     })
 }
 
-/// Returns the Workspace of the Stack, and whether this is the first reconciliation after the start of the controller.
-/// The first reconciliation uses the Workspace in the initial list of the watch.
+/// Returns the Workspace of the Stack, and whether this is the first reconciliation after the controller started. The
+/// first reconciliation uses the Workspace in the initial list of the watch.
 async fn read_workspace(
     namespace: &str,
     name: &str,
@@ -105,7 +105,7 @@ async fn read_workspace(
 }
 
 /// Resolves the source of the Stack. Returns `None` if this step does not require the source. `is_first` is true for
-/// the first reconciliation after the start of the controller.
+/// the first reconciliation after the controller started.
 async fn observe_source(
     stack: &Stack,
     update: Option<&Update>,

@@ -14,7 +14,7 @@ use crate::controller::stack::policy_packs::ResolvedPack;
 use crate::controller::stack::prerequisites::Dependency;
 use crate::source::{Resolved, Unavailable};
 
-/// State that a reconciliation step observes before its decision.
+/// State that a reconciliation step reads before it decides on an action.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub stack: Stack,

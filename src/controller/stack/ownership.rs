@@ -9,12 +9,12 @@ use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::api::pulumi::Stack;
 
-/// Annotation of a Workspace with the hash of its desired metadata and spec.
+/// Workspace annotation with the hash of the desired metadata and spec.
 pub const ANNOTATION_DESIRED_HASH: &str = "pulumi.com/desired-hash";
 
 /// Returns the owner references for a Stack's objects. Returns `None` if the Stack is being deleted. In a foreground
 /// deletion, the garbage collector would immediately delete the owned objects, which the destroy still requires. The
-/// controller itself deletes the objects before it removes the finalizer of the Stack.
+/// controller itself deletes the objects before it removes the Stack's finalizer.
 pub fn references(stack: &Stack) -> Option<Vec<OwnerReference>> {
     let reference = OwnerReference {
         api_version: Stack::api_version(&()).into_owned(),

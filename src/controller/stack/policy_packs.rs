@@ -142,7 +142,7 @@ pub fn in_spec(cluster: &[ClusterPack]) -> impl Iterator<Item = PolicyPack> {
     })
 }
 
-/// Adds the name of a policy pack to the reason why its artifact is not available.
+/// Adds the policy pack's name to the reason why its artifact is not available.
 pub fn named(name: &str, why: Unavailable) -> Unavailable {
     let with = |message: String| format!("policy pack {name}: {message}");
     match why {

@@ -58,8 +58,8 @@ pub enum DependencyState {
     Invalid(String),
 }
 
-/// Dependency that must run again because its last run is too old. The value of the request contains the name of the
-/// last run, so a repeated request has no effect.
+/// Dependency that must run again because its last run is too old. The request value contains the name of the last run,
+/// so a repeated request has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,

@@ -126,8 +126,8 @@ pub async fn controller(
     start.run(record, seen, triggers, reconcile, context).await;
 }
 
-/// Returns the fields of an Update that affect the status of its Stack. For an open Update, these fields are the start
-/// times of the run and of a cancellation, the resource counts and, while the run waits, the reason and message of
+/// Returns the fields of an Update that affect the Stack's status. For an open Update, these fields are the start times
+/// of the run and of a cancellation, the resource counts and, while the run waits, the reason and message of
 /// `Progressing`. For a completed or deleted Update, the only field is the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {

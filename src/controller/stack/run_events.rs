@@ -160,8 +160,8 @@ fn outcome(
 ) -> Vec<Event> {
     let before = stack.status.as_ref();
     let current = before.and_then(|status| status.current_update.as_ref());
-    // The revision in `last` can have the format of the Pulumi Kubernetes Operator, but events require the revision of
-    // `status.currentUpdate`.
+    // The revision in `last` can have the format of the Pulumi Kubernetes Operator. Events therefore use the revision
+    // in `status.currentUpdate`.
     let revision = current.and_then(|current| current.commit.as_deref());
     let origin = current.and_then(|current| current.origin_revision.as_deref());
     let event = |kind, reason: &str, message: String| {
@@ -190,7 +190,7 @@ fn outcome(
         return vec![event(kind, reason, format!("{what}: {cause}"))];
     }
     let (key, value) = COMMIT_STATUS;
-    // A saved plan sets no commit status, because the run that executes the plan sets it.
+    // A preview that saves a plan sets no commit status, because the run that executes the plan sets the commit status.
     let is_plan = current.is_some_and(|current| current.save_plan == Some(true));
     let done = (!is_plan).then(|| event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value));
     let failed_before = before

@@ -13,7 +13,7 @@ pub fn digest(stack: &Stack) -> Digest {
     recorded.unwrap_or_else(|| of_generation(stack, stack.metadata.generation.unwrap_or_default()))
 }
 
-/// Returns the digest of the fields that affect a run, and of the generation. After a downgrade, an earlier controller
+/// Returns the digest of the generation and the fields that affect a run. After a downgrade, an earlier controller
 /// version records a run's generation but keeps the digest of an earlier run. Such a digest does not match the recorded
 /// generation.
 fn of_generation(stack: &Stack, generation: i64) -> Digest {

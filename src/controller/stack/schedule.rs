@@ -196,8 +196,9 @@ pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> boo
 }
 
 /// Returns whether a run is a background run. A background run has no new inputs: it is a drift check, or it repeats a
-/// successful run, for example at the interval. No user waits for a background run, so it starts after the other queued
-/// runs of its namespace. A run that corrects drift, and a run with a requested refresh, are not background runs.
+/// successful run, for example at the interval. No user waits for a background run, so the run starts after the other
+/// queued runs in its namespace. A run that corrects drift, and a run with a requested refresh, are not background
+/// runs.
 pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCandidate) -> bool {
     let has_succeeded = last.is_some_and(|last| last.state.as_deref() == Some("succeeded"));
     let is_plain = run.operation != UpdateKind::Destroy && run.plan == PlanUse::None && !run.refresh;

@@ -1,4 +1,4 @@
-//! Watches the source kinds to which Stacks refer. The watch of a kind starts when a Stack uses a source of this kind.
+//! Watches the source kinds to which Stacks refer. The watch for a kind starts when a Stack uses a source of this kind.
 //! The watch stops when no Stack refers to the kind, or when the API server no longer serves the kind.
 
 use std::collections::HashMap;

@@ -50,7 +50,7 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
     }
 }
 
-/// Returns whether the pod of a Workspace needs the bytes of this artifact. A new pod contains no artifact, even if a
+/// Returns whether the Workspace's pod needs the bytes of this artifact. A new pod contains no artifact, even if a
 /// sleeping Workspace has just woken up. A running pod keeps only one directory of an archive. If the spec selects
 /// another directory, the pod therefore needs the archive again.
 pub fn needs_bytes(workspace: &Workspace, artifact: &ArtifactReference) -> bool {
@@ -116,7 +116,7 @@ impl MutatedWorkspaces {
     }
 }
 
-/// Returns whether the existing spec lacks a field of the desired spec, or contains another value of such a field.
+/// Returns whether the existing spec lacks a field of the desired spec or has a different value for the field.
 pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
     !is_part_of(&json!(desired.spec), &json!(live.spec))
 }

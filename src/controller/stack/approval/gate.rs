@@ -17,7 +17,7 @@ use crate::controller::stack::schedule::{self, Due};
 
 /// Cause of a run that executes a plan without changes.
 const WITHOUT_CHANGES: &str = "Plan without changes";
-/// Cause of a run that executes a plan without approval, because no rule of `spec.approval` requires one.
+/// Cause of a run that executes a plan without approval, because no rule in `spec.approval` requires an approval.
 const WITHIN_LIMITS: &str = "Plan within the limits of spec.approval";
 
 /// Decision about a run of a Stack.
@@ -57,8 +57,8 @@ pub fn is_automatic(cause: &str) -> bool {
     [WITHOUT_CHANGES, WITHIN_LIMITS].contains(&cause)
 }
 
-/// Returns the reason why a recorded run must no longer execute its plan, such as a withdrawn approval or a rejection.
-/// Returns `None` if the run may execute its plan, or if the run has no plan.
+/// Returns the reason why a recorded run must no longer execute its plan, for example because a user rejected the plan
+/// or withdrew an approval. Returns `None` if the run may execute its plan, or if the run has no plan.
 pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'static str> {
     let approved = current.plan.as_ref()?;
     let kind = if current.kind == UpdateKind::Destroy { UpdateKind::Destroy } else { UpdateKind::Up };

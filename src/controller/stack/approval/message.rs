@@ -60,7 +60,8 @@ pub fn approval_required(stack: &Stack, plan: &StackPlan) -> String {
     )
 }
 
-/// Returns the operation, the revision, the number of changes, and the deleted and replaced resources of a plan.
+/// Returns a summary of a plan: the operation, the revision, the number of changes, and the deleted and replaced
+/// resources.
 fn summary(plan: &StackPlan) -> String {
     let operation = plan.operation.as_str();
     let revision = plan.revision.as_ref().filter(|revision| !revision.is_empty());

@@ -1,4 +1,4 @@
-//! Reads the plan of a Stack and its Approvals.
+//! Reads the plan of a Stack and the Approvals for the plan.
 
 use std::sync::Arc;
 

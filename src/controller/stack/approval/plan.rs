@@ -10,7 +10,7 @@ use crate::api::conditions::update_reason;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackPlan};
 use crate::artifact::Digest;
 
-/// Maximum number of changed resources in the status of a Stack. The status of the Update can contain more resources.
+/// Maximum number of changed resources in a Stack's status. The status of the Update can contain more resources.
 const MAX_RESOURCES: usize = 50;
 
 /// Returns whether the recorded run is a destroy or a preview of a destroy.

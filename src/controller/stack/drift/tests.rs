@@ -78,7 +78,7 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
         // The minimum time between a run and a check is one minute.
         (daily(), "2026-11-26T02:29:50Z", "2026-11-26T02:30:00Z", Err(50)),
         (berlin(), "2026-11-26T00:00:00Z", "2026-11-26T01:29:00Z", Err(60)),
-        // The start of daylight saving time skips 02:30 on 2026-03-29, and its end repeats 02:30 on 2026-10-25.
+        // Because of daylight saving time, 02:30 does not exist on 2026-03-29 and occurs twice on 2026-10-25.
         (berlin(), "2026-03-29T00:30:00Z", "2026-03-29T01:29:00Z", Err(60)),
         (berlin(), "2026-10-25T00:00:00Z", "2026-10-25T00:29:00Z", Err(60)),
         (berlin(), "2026-10-25T00:31:00Z", "2026-10-25T01:29:00Z", Err(86460)),

@@ -22,8 +22,8 @@ use crate::subprocess::{Failure, Limits, Subprocess};
 
 /// Subcommand of the child process.
 pub const ROLE: &str = "evaluate";
-/// Resource limits of an evaluation for a namespace without a recent expensive evaluation. Two Stacks of the maximum
-/// size in etcd require about half of the memory limit.
+/// Resource limits of an evaluation for a namespace without a recent expensive evaluation. Two Stacks with the maximum
+/// size that etcd allows require about half of the memory limit.
 const LIMITS: Limits = Limits {
     memory: 96 << 20,
     address_space: 512 << 20,
@@ -59,7 +59,7 @@ const NAMESPACE_BACKOFF: Duration = Duration::from_secs(10);
 /// Timeout of a reconciliation that waits for an evaluation result. The reconciliation then ends, so that it does not
 /// delay other Stacks. Most evaluations take a few milliseconds.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum size of a request in bytes: two objects of the maximum size in the API server, and an expression.
+/// Maximum size of a request in bytes: two objects with the maximum size that the API server allows, and an expression.
 const MAX_REQUEST: usize = 4 << 20;
 /// Maximum number of results in each of the two cache generations.
 const MAX_CACHED: usize = 4096;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::api::auto::UpdateKind;
 use crate::api::pulumi::{Stack, StackStatus};
 
-/// Latency of the first run of an artifact.
+/// Latency of an artifact's first run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// Pulumi command of the run.

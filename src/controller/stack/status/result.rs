@@ -35,8 +35,8 @@ const MAX_OUTPUTS: usize = bounds::ENTRIES as usize;
 /// Maximum number of snapshots in the history.
 const MAX_SNAPSHOTS: usize = 5;
 
-/// Returns the status with the result of the run. If the spec has changed during the run, the conditions stay the same
-/// until the next step sets them.
+/// Returns the status with the run's result. If the spec has changed during the run, the conditions stay the same until
+/// the next step sets them.
 pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let Some(current) = pko_migration::take_run(&mut status, update.spec.kind) else { return status };
@@ -119,7 +119,7 @@ fn policy_violations(
     }
 }
 
-/// Returns the status after a drift check. A drift check does not change the record of the last run.
+/// Returns the status after a drift check. The record of the last run stays the same.
 fn with_drift_check(
     stack: &Stack,
     mut status: StackStatus,

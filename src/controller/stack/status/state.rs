@@ -1,4 +1,4 @@
-//! States of a Stack, and the conditions of each state.
+//! States of a Stack, and the conditions for each state.
 
 use std::collections::BTreeMap;
 

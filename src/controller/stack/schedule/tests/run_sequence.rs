@@ -29,7 +29,7 @@ impl RunSequence {
         due(self.last.as_ref(), None, &self.candidate, self.kind, &self.backoff, now)
     }
 
-    /// Simulates a run with a duration of zero.
+    /// Simulates a run that takes no time.
     fn run(&mut self, succeeds: bool) {
         let failed = update_reason::UPDATE_FAILED;
         let failures = match succeeds {
