@@ -419,7 +419,7 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
             other => other?,
         }
     }
-    // The Update controller deletes an Update with `ttlAfterCompleted` after this time.
+    // If an Update sets `ttlAfterCompleted`, the Update controller deletes it after this time.
     let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
     let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
     let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());

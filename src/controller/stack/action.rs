@@ -34,7 +34,7 @@ pub enum Action {
     /// Removes the recorded run from the status, because a user has created the run's Update in advance or has changed
     /// the Update's spec. Contains a message.
     DiscardUpdate(String),
-    /// Deletes an Update whose run has not started, because the inputs of the run have changed or the run can no longer
+    /// Deletes an Update whose run has not started, because the run's inputs have changed or the run can no longer
     /// start. Contains the reason.
     RevokeUpdate(String),
     AwaitUpdate(String),

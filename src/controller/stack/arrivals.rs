@@ -133,8 +133,8 @@ fn continues_push(stack: &Stack, current: &CurrentUpdate) -> bool {
     !is_applied && (has_failed || has_plan) && !drift::is_check(current) && !is_of_destroy(current)
 }
 
-/// Returns the time at which the Workspace became ready with its artifact. Returns `None` if the run followed
-/// immediately. A run can wait before it starts, for example until a schedule window opens.
+/// Returns the time at which the Workspace became ready with its artifact. Returns `None` if the run started
+/// immediately afterwards. A run can wait before it starts, for example until a schedule window opens.
 fn placed(workspace: &Workspace, times: &PhaseTimes, now: Timestamp) -> Option<i64> {
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice())?;
     let ready = conditions::find(conditions, READY).filter(|ready| ready.status == "True")?;

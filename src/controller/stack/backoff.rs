@@ -17,8 +17,8 @@ const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(24);
 const FIRST_CONFLICT_RETRY: SignedDuration = SignedDuration::from_secs(30);
 /// Maximum delay after a run that finds another update's lock.
 const MAX_CONFLICT_RETRY: SignedDuration = SignedDuration::from_mins(5);
-/// Delays after consecutive interruptions: the first delay follows the first interruption. The last delay also follows
-/// all further interruptions.
+/// Delays after consecutive interruptions, starting with the first interruption. The last delay also applies after all
+/// further interruptions.
 const INTERRUPTION_DELAYS: [SignedDuration; 5] = [
     SignedDuration::ZERO,
     SignedDuration::from_secs(10),

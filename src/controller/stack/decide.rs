@@ -251,8 +251,8 @@ fn has_newer_source(observed: &Observed, resolved: &Resolved, current: &CurrentU
     !(is_of_run(resolved) || (is_same_selection || is_repacked) && is_placed)
 }
 
-/// Returns the action that fetches the artifact of the run or a policy pack. Returns `None` unless a pod needs the
-/// bytes and the store no longer contains them.
+/// Returns the action that fetches the run's artifact or a policy pack. Returns `None` unless a pod needs the bytes and
+/// the store no longer contains them.
 fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<Action> {
     let placed = observed.workspace.as_ref().and_then(in_place).is_some();
     let is_desired = |resolved: &&Resolved| Some(&resolved.digest) == current.inputs.digest.as_ref();

@@ -94,7 +94,7 @@ pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
 ///
 /// # Errors
 ///
-/// Returns the reason if no artifact is available.
+/// Returns the reason as an error if no artifact is available.
 pub fn source(observed: &Observed) -> Result<(Resolved, bool), String> {
     if let Some(placed) = observed.workspace.as_ref().and_then(last_in_place) {
         return Ok((placed, true));

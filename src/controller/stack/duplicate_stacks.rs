@@ -160,7 +160,7 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index. The index sends the Stacks that the controller must requeue to `requeue`.
+    /// Creates an empty index. The index sends each Stack that the controller must requeue to the channel `requeue`.
     pub fn new(requeue: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), requeue }
     }

@@ -75,8 +75,8 @@ pub fn announced(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
     with_condition(stack, expiry_reason::EXPIRES_SOON, message, now)
 }
 
-/// Returns the status of an expired Stack. The controller writes this status before it deletes the Stack, because the
-/// controller destroys the resources when an expired Stack is deleted.
+/// Returns the status that records the expiry. The controller writes this status before it deletes the Stack, because
+/// the controller destroys the resources when an expired Stack is deleted.
 pub fn expired(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
     with_condition(stack, expiry_reason::EXPIRED, message, now)
 }

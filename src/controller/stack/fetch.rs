@@ -1,4 +1,4 @@
-//! Fetches the artifact of a Stack into the store.
+//! Fetches a Stack's artifact into the store.
 
 use std::time::Duration;
 

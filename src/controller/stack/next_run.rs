@@ -196,7 +196,7 @@ fn permitted_run(observed: &Observed, resolved: &Resolved, in_store: bool, due_r
     }
 }
 
-/// Returns the value of `status.currentUpdate` for a due run.
+/// Returns the `status.currentUpdate` value for a due run.
 fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> CurrentUpdate {
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let candidate = RunCandidate::new(observed, resolved);

@@ -229,7 +229,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Returns the first time at or after `at` within this window.
+    /// Returns the earliest time, not before `at`, at which this window is open.
     fn opens(&self, at: Timestamp) -> Option<Timestamp> {
         // A window that opened yesterday can still be open.
         let yesterday = self.zone.to_datetime(at).date().yesterday().ok()?;

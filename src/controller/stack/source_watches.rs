@@ -173,7 +173,7 @@ impl Shared {
                     self.first_sources.remove(kind, &key(&source));
                     self.requeue(&StackGroup::Source(kind.clone(), key(&source))).await;
                 }
-                // Clients can have created or deleted sources while the watch was interrupted.
+                // While the watch was interrupted, clients may have created or deleted sources.
                 Some(Ok(Event::InitDone)) => {
                     self.first_sources.clear();
                     self.set_refused(kind, None);

@@ -354,8 +354,8 @@ struct CachedResult {
     expires_at: Option<Instant>,
 }
 
-/// Cache of results in two generations. Each use of a result moves the result to the recent generation. The cache
-/// evicts the older generation as a whole.
+/// Result cache with two generations. Each use of a result moves the result to the recent generation. The cache evicts
+/// the older generation as a whole.
 #[derive(Default)]
 struct ResultCache {
     recent: HashMap<Hash, CachedResult>,

@@ -228,7 +228,7 @@ freezes:
     assert_eq!(parse("windows: []"), Ok(RunSchedule::default()));
 
     let long = format!("freezes: [] # {}", "x".repeat(MAX_ANNOTATION));
-    // Columns: the annotation, and a part of the error.
+    // Columns: the annotation, and part of the error message.
     let rows = [
         ("freeze: []", "unknown field `freeze`"),
         ("windows: [{start: '08:00', end: '17:00', timezone: UTC}]", "unknown field `timezone`"),

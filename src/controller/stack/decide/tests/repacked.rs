@@ -39,7 +39,7 @@ fn a_repacked_archive_is_delivered_and_recorded_without_a_run() {
         panic!("expected a Workspace with the artifact")
     };
     assert_eq!(expected.spec.artifact, Some(reference(&source)));
-    // Even after a crash at this point, the next reconciliation records the archive.
+    // If the controller crashes at this point, the next reconciliation still records the archive.
     observed.workspace = Some(*expected);
     let Action::AdoptBaseline(status) = decide(&observed, now()) else { panic!("expected a new baseline") };
     let last = status.last_update.as_ref().expect("last update is kept");
