@@ -275,8 +275,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         let next = next_step(stack, &status, context).await?;
-        // The event follows the write. Emits the event only after the write, because the controller retries a failed
-        // write and would otherwise emit the event twice.
+        // The controller retries a failed write. If it emitted the event before the write, it would emit the event
+        // again at each retry.
         if recorded.is_some_and(drift::is_check) {
             run_events::checked(stack, &status).into_iter().for_each(|event| context.events.publish(event));
         }

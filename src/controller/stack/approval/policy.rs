@@ -17,8 +17,8 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
 }
 
 /// Returns the reason why the Stack's approval settings do not permit an `up` or a destroy in its Workspace. The
-/// settings permit only the recorded run, and only with the spec that the controller has created. Otherwise, any user
-/// who can edit Updates could change resources without an approval.
+/// settings permit only the recorded run, and only with the spec that the controller has created. Without this
+/// restriction, any user who can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let kind = update.spec.kind;
     let requires_approvals = stack.spec.approval.as_ref().is_some_and(|policy| policy.mode != ApprovalMode::Never);
