@@ -32,7 +32,7 @@ pub enum Action {
     /// Update.
     ForgetUpdate,
     /// Removes the recorded run from the status, because a user has created the run's Update in advance or has changed
-    /// the Update's spec. Contains a message.
+    /// the Update's spec. Contains the message.
     DiscardUpdate(String),
     /// Deletes an Update whose run has not started, because the run's inputs have changed or the run can no longer
     /// start. Contains the reason.
@@ -64,29 +64,29 @@ pub enum Action {
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Waits for dependencies. Contains a message and the stale dependencies: the dependencies whose last run is too
+    /// Waits for dependencies. Contains the message and the stale dependencies: the dependencies whose last run is too
     /// old.
     WaitForDependencies(String, Vec<Stale>),
     /// Waits for the evaluation of a dependency expression. The evaluator requeues the Stack when the result is
     /// available.
     AwaitExpression,
-    /// Waits until users approve the plan. Contains a message.
+    /// Waits until users approve the plan. Contains the message.
     AwaitApproval(String),
-    /// Reports that a user rejected the plan. Contains a message.
+    /// Reports that a user rejected the plan. Contains the message.
     ReportRejection(String),
     /// Waits until a pause or a schedule permits the run.
     AwaitPermission(Held),
-    /// Waits until a user confirms the destroy, because users have deleted too many Stacks. Contains a message.
+    /// Waits until a user confirms the destroy, because users have deleted too many Stacks. Contains the message.
     AwaitConfirmation(String),
-    /// Announces the expiry of the Stack. Contains a message.
+    /// Announces the expiry of the Stack. Contains the message.
     AnnounceExpiry(String),
-    /// Deletes the expired Stack. Contains a message.
+    /// Deletes the expired Stack. Contains the message.
     Expire(String),
     Fetch(Resolved),
     FetchPolicyPack(Box<ResolvedPack>),
     ApplyWorkspace(Box<Workspace>, String),
     WaitForWorkspace(String),
-    /// Requests the pod of a sleeping Workspace. Contains a message.
+    /// Requests the pod of a sleeping Workspace. Contains the message.
     WakeWorkspace(String),
     /// Reports that the pod cannot start.
     WorkspaceFailed(String),

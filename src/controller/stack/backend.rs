@@ -21,7 +21,7 @@ const LABELS_OF_ABSOLUTE_NAME: usize = 3;
 /// Backend, organization and name of a Pulumi stack, as comparable strings. Callers compare the project separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// Address within a namespace. Within a namespace, Stacks with the same settings have the same address.
+    /// Address within a namespace. Two Stacks in a namespace have the same address if they have the same settings.
     pub(super) in_namespace: String,
     /// Address within the cluster. Stacks that manage the same Pulumi stack have the same address in all namespaces.
     /// `None` if the location is unknown: the Stack does not contain the backend URL, or the location depends on the

@@ -284,7 +284,7 @@ fn is_current(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> b
 }
 
 /// Returns the action that takes over the Workspace during an open run of the Pulumi Kubernetes Operator. The takeover
-/// replaces the pod. The run has ended when the previous pod no longer exists.
+/// replaces the pod. When the previous pod no longer exists, the run has ended.
 fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Action> {
     if !update.is_started_by_operator() {
         return None;

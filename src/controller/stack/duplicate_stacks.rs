@@ -28,7 +28,7 @@ use crate::runtime::reads::{ReadError, Reader};
 struct Claim {
     /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address from `status.appliedStack`. Address that is comparable only within a namespace, but is available even if
+    /// Address from `status.appliedStack`. This address is comparable only within a namespace, but is available even if
     /// the backend URL is in a Secret.
     applied_address: Option<String>,
     project: Option<String>,

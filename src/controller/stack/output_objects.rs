@@ -1,4 +1,4 @@
-//! Content of the Secrets and ConfigMaps to which the controller writes a Stack's outputs (`spec.writeOutputsTo`).
+//! Content of the Secrets and ConfigMaps that contain a Stack's outputs (`spec.writeOutputsTo`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,8 +16,8 @@ const PKO_MAX_FAILURES: i64 = 3;
 /// Minimum length of a commit hash or an archive hash.
 const MIN_HASH: usize = 40;
 
-/// Returns whether the last run used this artifact, or another archive with the same content. The operator records no
-/// digest. In a status from the Pulumi Kubernetes Operator, `lastAttemptedCommit` is a Flux revision, a commit hash, a
+/// Returns whether the last run used this artifact, or another archive with the same content. The Pulumi Kubernetes
+/// Operator records no digest. In the operator's status, `lastAttemptedCommit` is a Flux revision, a commit hash, a
 /// digest or the generation of a Program.
 pub fn is_same_artifact(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let RunCandidate { revision, inputs: RunInputs { digest, content_id, .. } } = candidate;

@@ -26,7 +26,7 @@ const SEPARATORS: [char; 2] = [',', '"'];
 /// Policy pack that the controller adds to all Stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPack {
-    /// Name of the policy pack. A policy pack in the spec of a Stack cannot have this name.
+    /// Name of the policy pack. A policy pack in a Stack's spec cannot have the same name.
     pub name: String,
     /// Namespace of the source.
     pub namespace: String,

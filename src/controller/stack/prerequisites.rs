@@ -46,7 +46,7 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DependencyState {
     Satisfied,
-    /// A dependency is unmet. Contains a message and the stale dependencies: the dependencies whose last run is too
+    /// A dependency is unmet. Contains the message and the stale dependencies: the dependencies whose last run is too
     /// old.
     Unmet {
         message: String,

@@ -240,7 +240,7 @@ pub fn changed_objects<'a>(stack: &Stack, workspace: Option<&'a Workspace>) -> V
 }
 
 /// Returns the message for the Update if a Secret, a ConfigMap or a policy pack has changed since the last run. Ignores
-/// Secrets and ConfigMaps for which no hash is recorded.
+/// Secrets and ConfigMaps that have no recorded hash.
 pub fn changed_input(last: &LastUpdate, inputs: &RunInputs) -> Option<String> {
     let has_read = |now: &String| last.run_config_inputs.as_ref() == Some(now);
     if matches!((&last.inputs.config_inputs, &inputs.config_inputs), (Some(before), Some(now)) if before != now && !has_read(now))

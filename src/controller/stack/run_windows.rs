@@ -68,7 +68,7 @@ impl NextOpening {
     }
 }
 
-/// Checks a schedule. The error message contains the path of the field.
+/// Checks a schedule. The error message contains the field path.
 pub fn check(origin: &str, schedule: &RunSchedule) -> Result<(), String> {
     Rules::of(origin, schedule).map(drop)
 }

@@ -30,7 +30,7 @@ pub enum Next {
     Rest(Option<Duration>),
 }
 
-/// Writes the status. If the write changes the Stack, returns the Stack in the response of the API server.
+/// Writes the status. If the write changes the Stack, returns the Stack from the API server's response.
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
     let namespace = stack.namespace().unwrap_or_default();
@@ -38,7 +38,7 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
     Ok(written)
 }
 
-/// Writes the status. The next step uses the Stack in the response of the API server.
+/// Writes the status. The next step uses the Stack from the API server's response.
 pub async fn next_step(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))

@@ -22,7 +22,7 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Parses a schedule. The error message contains the path of the field.
+    /// Parses a schedule. The error message contains the field path.
     pub fn parse(schedule: &DriftSchedule) -> Result<Cron, String> {
         let error = |what: &str| format!("invalid spec.drift.schedule.cron: {:?}: {what}", schedule.cron);
         let fields: Vec<&str> = schedule.cron.split_ascii_whitespace().collect();
@@ -57,7 +57,7 @@ impl Cron {
     }
 }
 
-/// Checks a schedule. The error message contains the path of the field.
+/// Checks a schedule. The error message contains the field path.
 pub fn check(schedule: &DriftSchedule) -> Result<(), String> {
     match Cron::parse(schedule)?.next(Timestamp::UNIX_EPOCH) {
         Some(_) => Ok(()),
