@@ -1,4 +1,5 @@
-//! Backoff of failing objects. The delay of an object doubles with each failure, and a success resets the delay.
+//! Backoff of failing objects. Backoff of failed objects: each failure doubles an object's retry delay, and a success
+//! resets the delay.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Default value of the flag `--min-retry-delay` in Flux.
+/// Default of the Flux flag `--min-retry-delay`.
 pub const DEFAULT_MIN_RETRY_DELAY: Duration = Duration::from_millis(750);
-/// Default value of the flag `--max-retry-delay` in Flux.
+/// Default of the Flux flag `--max-retry-delay`.
 pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of recorded objects. If more objects fail, the backoff evicts the object whose last failure is the
-/// oldest.
+/// Maximum number of recorded objects. When the limit is exceeded, the backoff evicts the object with the oldest last
+/// failure.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.
@@ -23,7 +24,7 @@ pub struct Backoff {
     min_delay: Duration,
     max_delay: Duration,
     capacity: usize,
-    /// Failures of each object. Tasks hold the lock only for short critical sections, and never across an `.await`.
+    /// Failures of each object. Hold the lock only for short critical sections, and never across an `.await`.
     failures: Mutex<HashMap<ObjectKey, Failures>>,
 }
 
@@ -63,7 +64,7 @@ impl Backoff {
         delay
     }
 
-    /// Resets the delay of an object after a successful reconciliation or after the deletion of the object.
+    /// Resets an object's delay after a successful reconciliation or after the object has been deleted.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }

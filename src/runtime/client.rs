@@ -1,4 +1,4 @@
-//! Client for the API server, with a metric for its requests.
+//! Kubernetes client that counts its requests to the API server in a metric.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tower::layer::layer_fn;
 
 use crate::telemetry::metrics::Metrics;
 
-/// Creates a client with the configuration in the kubeconfig or with the ServiceAccount of the pod.
+/// Creates a client from the kubeconfig, or else from the pod's ServiceAccount.
 pub async fn connect(metrics: Metrics) -> Result<Client, ClientError> {
     build(Config::infer().await?, metrics)
 }
@@ -25,15 +25,15 @@ fn build(config: Config, metrics: Metrics) -> Result<Client, ClientError> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&counted).build())
 }
 
-/// Creates a client without credentials, for requests with the credentials of a user. The client uses neither the token
-/// of the ServiceAccount of the controller nor a client certificate.
+/// Creates a client without credentials, for requests that carry a user's credentials. The client uses neither the
+/// controller's ServiceAccount token nor a client certificate.
 pub async fn connect_without_credentials(metrics: Metrics) -> Result<Client, ClientError> {
     let mut config = Config::infer().await?;
     config.auth_info = AuthInfo::default();
     build(config, metrics)
 }
 
-/// Error during the creation of a client.
+/// Reason why a client could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("failed to find the API server: no valid ServiceAccount is mounted, and no valid kubeconfig exists")]

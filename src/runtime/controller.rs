@@ -26,11 +26,11 @@ pub struct Start<S> {
     pub writer: Writer,
     pub events: Events,
     pub scope: Scope,
-    /// Store that receives all objects in `scope`.
+    /// Store that contains all objects in `scope`.
     pub store: S,
     pub runner: Arc<ReconcileRunner>,
-    /// Token that stops the controller. After the cancellation, no further reconciliation starts, and the controller
-    /// waits for the reconciliations in progress.
+    /// Token that stops the controller. When this token is canceled, the controller starts no further reconciliations
+    /// and waits for the reconciliations in progress.
     pub end: CancellationToken,
 }
 
@@ -43,7 +43,7 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds further streams that trigger
+    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds streams that trigger further
     /// reconciliations.
     pub async fn run<K, C, R>(
         self,
@@ -87,7 +87,7 @@ impl<S> Start<S> {
                     tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
                 }
             });
-        // The task of the reports ends after the controller, because the controller drops the sender of the queue.
+        // The reporting task ends when the controller drops the sender of the queue.
         tokio::join!(controller, reports);
     }
 }

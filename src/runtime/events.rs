@@ -31,14 +31,14 @@ pub struct EventTask {
 }
 
 impl Events {
-    /// Creates the queue of events for the Kubernetes API, and the task that delivers these events. The caller must run
-    /// the task. `component` is the name of the controller, and `instance` is the name of its pod.
+    /// Creates the event queue for the Kubernetes API, and the task that delivers the queued events. The caller must
+    /// run the task. `component` is the name of the controller, and `instance` is the name of its pod.
     pub fn new(writer: Writer, component: &str, instance: &str, metrics: Metrics) -> (Events, EventTask) {
         Self::with_notifications(writer, None, component, instance, metrics)
     }
 
-    /// Creates the same queue and task as [`Events::new`]. If `controller` is set, this function also creates a second
-    /// queue, and the task posts the events of that queue to notification-controller.
+    /// Creates the event queue and its task, like [`Events::new`]. If `controller` is set, this function also creates a
+    /// second queue, whose events the task posts to notification-controller.
     pub fn with_notifications(
         writer: Writer,
         controller: Option<NotificationController>,
@@ -53,7 +53,7 @@ impl Events {
         (Events { kubernetes, notifications }, EventTask { kubernetes: writes, notifications: posts })
     }
 
-    /// Queues an event for each destination. A full queue drops the event, and a metric counts the dropped event.
+    /// Queues an event for each destination. If a queue is full, it drops the event and increases a metric.
     pub fn publish(&self, event: Event) {
         if let Some(notifications) = self.notifications.as_ref().filter(|_| notifications::is_posted(&event)) {
             notifications.add(event.clone());

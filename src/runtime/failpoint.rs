@@ -1,6 +1,6 @@
-//! Failpoints for tests. A failpoint aborts the process at a point in the code, or makes the process report another
-//! version, as after an upgrade. Failpoints exist only in builds with debug assertions: in tests and in the test image,
-//! but not in a release.
+//! Failpoints for tests. Failpoints, which abort the process at a certain point in the code, or make it report another
+//! version to simulate an upgrade. Failpoints exist only in builds with debug assertions, such as tests and the test
+//! image, but not in releases.
 
 /// Aborts the process if the comma-separated list in the environment variable `FAILPOINTS` contains `name`. The file
 /// `/tmp/failpoint-<name>` prevents a second abort.
@@ -11,7 +11,7 @@ pub fn hit(name: &str) {
         return;
     }
     let marker = std::path::Path::new("/tmp").join(format!("failpoint-{name}"));
-    // A process aborts only if it creates the marker file, so the restarted process does not abort at the same
+    // Only the process that creates the marker file aborts, so a restarted process does not abort at the same
     // failpoint.
     if std::fs::OpenOptions::new().write(true).create_new(true).open(&marker).is_ok() {
         tracing::error!(name, "aborting at failpoint");

@@ -1,21 +1,22 @@
-//! Queue of runs, which selects the run that starts next. The functions use no clock and no lock. The caller requeues
-//! the Updates whose runs may start.
+//! Queue of runs, which selects the run that starts next. The queue uses no clock and no lock: the caller passes the
+//! current time to the functions. The caller requeues the Updates whose runs may start.
 //!
-//! The queue assigns a free slot to the namespace with the fewest open runs in relation to its weight. Among several
-//! such namespaces, the queue prefers the namespace whose last slot assignment is the oldest.
+//! The queue assigns a free slot to the namespace with the lowest ratio of open runs to its weight. If several
+//! namespaces have the same ratio, the queue selects the namespace that has waited longest since its last slot
+//! assignment.
 //!
-//! The queue reserves slots for other namespaces. A namespace with the weight 1 can start another run only if the
-//! number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore uses at
-//! most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. A namespace
-//! with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the flags allow one
-//! namespace to use all slots.
+//! The queue prevents one namespace from occupying all slots. A namespace with the weight 1 can start another run only
+//! if the number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore
+//! uses at most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. A
+//! namespace with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the flags allow
+//! one namespace to use all slots.
 //!
-//! Within a namespace, the run with the highest rank starts first. The rank of a run increases with its priority and
-//! with its waiting time. A background run, such as a drift check, has a lower rank. The ranks and the number of the
-//! queued runs of a namespace do not delay the runs of other namespaces.
+//! Within a namespace, the run with the highest rank starts first. A higher priority and a longer waiting time increase
+//! the rank. A background run, such as a drift check, has a lower rank. Neither the ranks nor the number of a
+//! namespace's queued runs delay the runs of other namespaces.
 //!
-//! A run acquires all required slots at the same time: in total, of its namespace, of its node and of its concurrency
-//! group. A queued run therefore holds no slot that another run waits for, so there are no deadlocks.
+//! A run acquires its slot only when the total limit and the limits of its namespace, its node and its concurrency
+//! group all permit the run. A queued run therefore holds no slot, and deadlocks are impossible.
 
 pub mod estimate;
 pub mod forecast;
@@ -36,8 +37,8 @@ use taken::Taken;
 pub use full::Full;
 pub use run::{Group, GroupKey, Limits, Run, Share};
 
-/// Timeout of the reservation of a slot for a run that may start. A reservation must expire, because the run may no
-/// longer exist.
+/// Time for which a slot remains reserved for a run that may start. A reservation must expire, because the run may have
+/// been deleted.
 const RESERVATION: Duration = Duration::from_secs(30);
 
 /// Open run.
@@ -49,9 +50,9 @@ struct Open {
 /// Slot that is reserved for a run that may start.
 struct Reserved<W> {
     run: Run,
-    /// Sequence number. The caller requeues the runs in the order of these numbers.
+    /// Sequence number. The caller requeues the runs in ascending order of these numbers.
     number: u64,
-    /// Value that identifies the run to requeue, or `None` after [`FairQueue::next_requeue`] has returned the value.
+    /// Key of the run to requeue, or `None` after [`FairQueue::next_requeue`] has returned the key.
     key: Option<W>,
     until: Instant,
 }
@@ -96,13 +97,13 @@ impl<W> FairQueue<W> {
         self.forget(&run.uid);
         let open = self.open.entry(run.uid.clone()).or_insert_with(|| Open { run: run.clone(), permits: 0 });
         open.permits += 1;
-        // The caller does not yet know the start time when the run gets a slot.
+        // When the run acquires its slot, the caller does not know the start time yet.
         open.run.started = open.run.started.or(run.started);
         // If the run had a reserved slot on another node, that slot is now free for a queued run.
         self.reserve(now);
     }
 
-    /// Releases one permit of an open run. The release of the last permit frees the slot of the run.
+    /// Releases one permit of an open run. When the last permit is released, the run's slot becomes free.
     pub fn close(&mut self, uid: &str, now: Instant) {
         if let Some(open) = self.open.get_mut(uid) {
             open.permits = open.permits.saturating_sub(1);
@@ -113,7 +114,7 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Returns whether a run is open on another node or in another group.
+    /// Returns whether the run is open on another node or in another group than `run`.
     pub fn has_moved(&self, run: &Run) -> bool {
         self.open.get(&run.uid).is_some_and(|open| !open.run.has_same_place(run))
     }
@@ -144,8 +145,8 @@ impl<W> FairQueue<W> {
         self.queue.len()
     }
 
-    /// Returns the numbers of open and queued runs by namespace and by concurrency group, and the oldest wait for a
-    /// slot.
+    /// Returns the number of open and queued runs of each namespace and concurrency group, and the start of the longest
+    /// wait for a slot.
     pub fn uses(&self) -> SlotReport {
         let mut uses = SlotReport { oldest: self.queue.oldest(&self.taken_slots()), ..SlotReport::default() };
         for open in self.open.values() {
@@ -168,7 +169,7 @@ impl<W> FairQueue<W> {
         self.queue.remove(uid);
     }
 
-    /// Removes expired reservations, and reserves the free slots for the queued runs that start next.
+    /// Removes expired reservations, and reserves each free slot for the next queued run.
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
         while self.taken() < self.limits.all {
@@ -188,7 +189,7 @@ impl<W> FairQueue<W> {
         Taken::of(self.open_runs())
     }
 
-    /// Returns the runs that are open or have a reserved slot.
+    /// Returns the open runs and the runs with a reserved slot.
     fn open_runs(&self) -> impl Iterator<Item = &Run> {
         self.open.values().map(|open| &open.run).chain(self.reserved.values().map(|reserved| &reserved.run))
     }
@@ -226,14 +227,14 @@ impl<W> FairQueue<W> {
                 Full::ReservedOnNode { name: node.clone() }
             }
             None if taken.is_reserved(namespace, share, &self.limits) => Full::Reserved,
-            // The run waits because another run of its group gets the next slot.
+            // The run waits because the next slot goes to another run of its group.
             None => Full::All { limit: all },
         }
     }
 }
 
-/// Returns the label of a group in the metrics. All groups of single namespaces have the same label, because tenants
-/// choose the names of these groups.
+/// Returns the metric label for a group. Groups that belong to a single namespace share one label. Tenants choose the
+/// names of these groups, so separate labels would make the cardinality of the metrics unbounded.
 fn label(group: &GroupKey) -> &str {
     if group.namespace.is_none() { &group.name } else { LOCAL_GROUPS }
 }

@@ -3,19 +3,19 @@
 //!
 //! All keys together use at most `total` slots at the same time, and one key uses at most `per_key` slots. A caller
 //! first waits for a slot of its key, and then for one of the `total` common slots. The waiting key with the fewest
-//! slots gets the next free common slot. Among several such keys, the key whose last grant is the oldest gets the slot.
-//! A key that rarely needs a slot therefore waits only for the next free slot, even if other keys have many or slow
-//! callers.
+//! slots gets the next free common slot. If several keys have equally few slots, the key with the oldest last grant
+//! gets the slot. A key that rarely needs a slot therefore waits only for the next free slot, even if other keys have
+//! many or slow callers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Minimum number of grants in the record of the latest grants. The record contains at most twice as many keys.
+/// Minimum number of grants that the record of the latest grants keeps. The record contains at most twice as many keys.
 const MIN_RECORDED: usize = 1024;
 
-/// Limits of the slots and of the waiting callers.
+/// Limits for the slots and for the waiting callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of slots in use at the same time.
@@ -26,7 +26,7 @@ pub struct Limits {
     pub waiting_per_key: usize,
 }
 
-/// Error for a caller of a key with the maximum number of waiting callers.
+/// Error for a caller whose key already has the maximum number of waiting callers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{waiting} callers are already waiting for a slot")]
 pub struct Busy {
@@ -40,7 +40,7 @@ pub struct FairSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
-    /// Tasks hold the lock only for short critical sections, and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     queue: Mutex<Queue>,
 }
 
@@ -49,16 +49,16 @@ struct Shared {
 struct Queue {
     /// Keys with callers that hold a slot or wait for a slot.
     keys: HashMap<String, Key>,
-    /// Callers that hold a slot of their key and wait for a common slot, in the order of arrival.
+    /// Callers that hold their key's slot and wait for a common slot, in order of arrival.
     waiting: BTreeMap<u64, Waiting>,
     /// Number of common slots in use.
     in_use: usize,
-    /// Number of callers that have waited for a common slot.
+    /// Number of callers that have started to wait for a common slot so far.
     arrivals: u64,
     /// Number of common slots granted so far.
     grants: u64,
-    /// Value of `grants` at the last grant to each key. The map also contains keys without callers. Otherwise, a key
-    /// that leaves and returns would have an advantage over a key that waits.
+    /// Value of `grants` when each key last received a slot. The map also contains keys without callers. Otherwise, a
+    /// key that leaves and returns would have an advantage over a key that waits.
     last_grants: HashMap<String, u64>,
 }
 
@@ -82,14 +82,14 @@ struct Waiting {
 #[derive(Debug)]
 #[must_use = "the slot is free again when this is dropped"]
 pub struct Slot {
-    // Rust drops the fields in this order, so the common slot is free before the slot of the key.
+    // Rust drops the fields in this order, and therefore frees the common slot before the key's slot.
     common: Option<CommonSlot>,
     _own: OwnedSemaphorePermit,
     _caller: Caller,
 }
 
 impl Slot {
-    /// Releases the common slot and keeps the slot of the key. While this caller pauses, callers of other keys can use
+    /// Releases the common slot and keeps the key's slot. While this caller pauses, callers of other keys can use
     /// the common slot.
     pub fn release_common(&mut self) {
         self.common = None;
@@ -167,8 +167,7 @@ impl Queue {
         }
     }
 
-    /// Records a grant to a key. From time to time, the function deletes all records except the records of the latest
-    /// [`MIN_RECORDED`] grants.
+    /// Records a grant to a key. Occasionally deletes all records except those for the latest [`MIN_RECORDED`] grants.
     fn record_grant(&mut self, key: String) {
         self.grants += 1;
         self.last_grants.insert(key, self.grants);
@@ -178,7 +177,7 @@ impl Queue {
         }
     }
 
-    /// Releases the common slot of a caller, or removes a caller without a slot from the queue.
+    /// Releases a caller's common slot, or removes a caller without a slot from the queue.
     fn release(&mut self, id: u64, key: &str) {
         if self.waiting.remove(&id).is_some() {
             return;

@@ -1,4 +1,5 @@
-//! Fake API server for tests of failures. The server records each request, and the test specifies the responses.
+//! Fake API server for tests that simulate failures. The fake server records each request and responds as the test
+//! specifies.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +27,7 @@ pub(crate) struct RecordedRequest {
 #[derive(Clone, Debug)]
 pub(crate) enum FakeResponse {
     Json(u16, Value),
-    /// Raw text, such as the lines of a watch response.
+    /// Raw response text, such as the lines of a watch response.
     Text(String),
     /// No response.
     Silence,
@@ -35,7 +36,7 @@ pub(crate) enum FakeResponse {
 }
 
 impl FakeResponse {
-    /// Returns the lines of a watch response. As in the real API server, the event type precedes the object on each
+    /// Returns the lines of a watch response. As in a real watch response, the event type precedes the object on each
     /// line.
     pub(crate) fn events<'e>(events: impl IntoIterator<Item = (&'e str, Value)>) -> Self {
         let line = |(kind, object): (&str, Value)| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
@@ -71,7 +72,7 @@ impl FakeResponse {
     }
 }
 
-/// Log of the requests that the server has received.
+/// Log of the requests that the fake server has received.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<RecordedRequest>>>);
 
@@ -85,7 +86,8 @@ impl Log {
     }
 }
 
-/// Returns a client of a fake server, and the log of its requests. `respond` returns the response to each request.
+/// Returns a client for a fake server, and the log of the server's requests. `respond` returns the response to each
+/// request.
 pub(crate) fn client(respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static) -> (Client, Log) {
     let log = Log::default();
     let (respond, recorded) = (Arc::new(respond), log.clone());

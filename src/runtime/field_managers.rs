@@ -1,8 +1,8 @@
-//! Functions that rename the field managers of an object to transfer the ownership of fields from the Pulumi Kubernetes
-//! Operator to this controller. The functions make no requests to the API server.
+//! Functions that rename an object's field managers, so that fields of the Pulumi Kubernetes Operator belong to this
+//! controller. The functions send no requests to the API server.
 //!
-//! After the transfer, the next server-side apply removes the fields that only the operator owned, unless the apply
-//! contains these fields.
+//! After the transfer, the next server-side apply removes each field that only the operator owned and that the apply
+//! does not contain.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::Resource;
@@ -13,19 +13,19 @@ use crate::api::names::{FIELD_MANAGER, OPERATOR_FIELD_MANAGER};
 const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
 
-/// Returns whether the operator still manages fields of an object.
+/// Returns whether the Pulumi Kubernetes Operator still manages fields of an object.
 pub fn is_managed_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(is_operators)
 }
 
-/// Returns whether the operator has applied fields outside the status of an object. The operator has then created the
-/// object and maintains the object.
+/// Returns whether the Pulumi Kubernetes Operator has applied fields outside the status of an object. In this case, the
+/// operator created the object and keeps it up to date.
 pub fn is_applied_by_operator<K: Resource>(object: &K) -> bool {
     entries(object).iter().any(|entry| is_operators(entry) && is_apply(entry) && !is_of_subresource(entry))
 }
 
-/// Returns the managed fields with this controller instead of the operator as field manager, or `None` if the operator
-/// manages no field.
+/// Returns the managed fields with this controller as field manager instead of the Pulumi Kubernetes Operator. Returns
+/// `None` if the operator manages no field.
 pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     if !is_managed_by_operator(object) {
         return None;
@@ -34,8 +34,9 @@ pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>
     Some(merged(entries.map(|entry| if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() })))
 }
 
-/// Returns the managed fields as if this controller had applied the fields that it created. The next server-side apply
-/// then removes these fields, unless the apply contains the fields. Returns `None` if the controller created no fields.
+/// Returns the managed fields as if this controller had applied the fields instead of creating them. The next
+/// server-side apply then removes each of these fields that it does not contain. Returns `None` if the controller
+/// created no fields.
 pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     let is_created = |entry: &ManagedFieldsEntry| {
         entry.manager.as_deref() == Some(FIELD_MANAGER) && !is_apply(entry) && !is_of_subresource(entry)
@@ -49,7 +50,7 @@ pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     Some(merged(entries.map(|entry| if is_created(entry) { applied(entry) } else { entry.clone() })))
 }
 
-/// Merges the entries of the same manager.
+/// Merges entries that belong to the same manager.
 fn merged(entries: impl Iterator<Item = ManagedFieldsEntry>) -> Vec<ManagedFieldsEntry> {
     let mut kept: Vec<ManagedFieldsEntry> = Vec::new();
     for entry in entries {
@@ -78,8 +79,8 @@ fn is_of_subresource(entry: &ManagedFieldsEntry) -> bool {
     entry.subresource.as_deref().is_some_and(|subresource| !subresource.is_empty())
 }
 
-/// Returns the entry as if this controller had written the fields. The controller writes an object with server-side
-/// apply, and a status with patches.
+/// Returns the entry as if this controller had written the fields. The controller writes objects with server-side
+/// apply, and statuses with patches.
 fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry.manager = Some(FIELD_MANAGER.to_owned());
     if is_of_subresource(&entry) {
@@ -93,9 +94,9 @@ fn renamed(mut entry: ManagedFieldsEntry) -> ManagedFieldsEntry {
     entry
 }
 
-/// Adds the defaults of the update strategy of a StatefulSet to the managed fields. The operator applies an empty
-/// strategy, and the API server adds defaults without an owner. A later apply with another strategy removes these
-/// defaults only if this controller owns the defaults.
+/// Adds the default update strategy of a StatefulSet to the managed fields. The Pulumi Kubernetes Operator applies an
+/// empty strategy, and the API server adds defaults that have no owner. A later apply with another strategy removes
+/// these defaults only if this controller owns the defaults.
 fn own_defaults_of_strategy(fields: &mut Value) {
     let strategy = fields.get_mut("f:spec").and_then(|spec| spec.get_mut("f:updateStrategy"));
     if let Some(strategy) = strategy.and_then(Value::as_object_mut) {
@@ -103,7 +104,7 @@ fn own_defaults_of_strategy(fields: &mut Value) {
     }
 }
 
-/// Returns whether the API server treats two entries as entries of the same manager. Such entries must be merged,
+/// Returns whether the API server assigns two entries to the same manager. Such entries must be merged,
 /// because the API server would drop one of them.
 fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
     let version = |entry: &ManagedFieldsEntry| if is_apply(entry) { None } else { entry.api_version.clone() };
@@ -143,7 +144,7 @@ mod tests {
     use crate::api::auto::{Update, Workspace};
     use crate::api::pulumi::{Program, Stack};
 
-    /// Parses a list of objects that the operator, version 2.9, created in a cluster.
+    /// Parses a list of objects that version 2.9 of the Pulumi Kubernetes Operator created in a cluster.
     fn left<K: DeserializeOwned>(list: &str) -> Vec<K> {
         let list: Value = serde_saphyr::from_str(list).expect("valid YAML");
         let items = list["items"].as_array().expect("is a list").clone();

@@ -1,8 +1,8 @@
-//! Delay of the first reconciliation of a controller until its watches have received their first lists.
+//! Delays a controller's first reconciliation until its watches have received their initial lists.
 //!
-//! Each listed object requests a reconciliation: for example, a Stack, its Workspace and its Updates request a
-//! reconciliation of the Stack. kube-rs deduplicates the requests for an object only until the reconciliation begins.
-//! Without the delay, the controller would repeat the reconciliations after each list.
+//! Each listed object requests a reconciliation. For example, a Stack, its Workspace and its Updates all request a
+//! reconciliation of the Stack. kube-rs deduplicates the requests for an object only until the reconciliation starts.
+//! Without the delay, the controller would therefore repeat the reconciliations after each list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use futures::{Stream, TryStreamExt};
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 
-/// Maximum delay. After this time, reconciliations begin even if a list is not complete, for example because the
+/// Maximum delay. After this time, reconciliations start even if a list is incomplete, for example because the
 /// controller lacks a permission.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// The first lists of the watches of one controller. Cheap to clone.
+/// Initial lists that the watches of one controller receive. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct FirstLists {
     /// Number of incomplete lists.
@@ -23,7 +23,7 @@ pub struct FirstLists {
 }
 
 impl FirstLists {
-    /// Adds a watch, and returns a stream with the same events.
+    /// Registers a watch, and returns a stream with the same events.
     pub fn track<K, S>(
         &self,
         events: S,
@@ -40,8 +40,8 @@ impl FirstLists {
         })
     }
 
-    /// Waits until all first lists are complete, or until [`MAX_DELAY`] has passed. After the delay, later calls do not
-    /// wait, so a watch that never receives a list delays the controller only once.
+    /// Waits until all initial lists are complete, or until [`MAX_DELAY`] has passed. After the delay, later calls do
+    /// not wait, so a watch that never receives a list delays the controller only once.
     pub async fn complete(&self) {
         let mut missing = self.missing.subscribe();
         let is_late = tokio::time::timeout(MAX_DELAY, missing.wait_for(|missing| *missing == 0)).await.is_err();

@@ -1,9 +1,10 @@
-//! Store of the objects in the first list of a watch, for the first reconciliations after the start of a controller.
+//! Store of the objects in a watch's initial list, for the first reconciliations after a controller has started.
 //!
-//! A reconciliation reads its objects from the API server, because the caches contain only some fields. After the
-//! start, a controller reconciles all objects, and without this store, the controller would read each object that the
-//! watch has just listed. [`FirstObjects`] keeps these objects in compressed form until each reader has received them.
-//! A watch event about an object removes the object, so a reader never receives an outdated version.
+//! A reconciliation reads its objects from the API server, because the caches contain only some fields. After its
+//! start, a controller reconciles all objects. Without this store, the controller would read each object again,
+//! although the watch has just listed it. [`FirstObjects`] keeps these objects in compressed form until each reader has
+//! received them. A watch event about an object removes the object from the store, so a reader never receives an
+//! outdated version.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -22,20 +23,20 @@ use tokio::time::Instant;
 
 use crate::runtime::backoff::ObjectKey;
 
-/// Maximum total size of the compressed objects, in bytes. The controllers read all further objects of the list from
-/// the API server.
+/// Maximum total size of the compressed objects, in bytes. The controllers read all further listed objects from the API
+/// server.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
-/// Retention period of the objects after the end of the list. The period limits the memory for objects that no reader
-/// requests.
+/// Retention period of the objects after the list is complete. The retention period limits the memory for objects that
+/// no reader requests.
 const RETENTION: Duration = Duration::from_secs(15 * 60);
 
-/// Store of the objects in the first list of one watch. Cheap to clone. All clones share the objects.
+/// Store of the objects in one watch's initial list. Cheap to clone. All clones share the objects.
 pub struct FirstObjects<K> {
     state: Arc<Mutex<State>>,
     kind: PhantomData<fn() -> K>,
 }
 
-/// Component that receives each object of the first list at most once.
+/// Component that receives each object of the initial list at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FirstReader {
@@ -46,7 +47,7 @@ pub enum FirstReader {
 /// Bit set of all readers.
 const ALL_READERS: u8 = FirstReader::StackController as u8 | FirstReader::WorkspaceController as u8;
 
-/// State of the store. Tasks hold the lock of the state only for short critical sections, and never across an `.await`.
+/// State of the store. Hold the lock only for short critical sections, and never across an `.await`.
 #[derive(Default)]
 struct State {
     phase: Phase,
@@ -60,7 +61,7 @@ enum Phase {
     #[default]
     Unlisted,
     Listing,
-    /// The first list has been complete since this time.
+    /// Time at which the initial list became complete.
     Listed(Instant),
     /// The watch was interrupted or has listed its objects again.
     Ended,
@@ -85,8 +86,8 @@ impl<K> Default for FirstObjects<K> {
 }
 
 impl<K: Resource + Serialize + DeserializeOwned> FirstObjects<K> {
-    /// Handles an event of the watch. The function stores the objects of the first list, and removes an object that
-    /// changes.
+    /// Handles an event of the watch. Stores the objects of the initial list, and removes each object that has changed
+    /// since.
     pub fn handle(&self, event: &Event<K>) {
         let mut state = self.lock();
         match (event, state.phase) {
@@ -104,8 +105,7 @@ impl<K: Resource + Serialize + DeserializeOwned> FirstObjects<K> {
         self.lock().end();
     }
 
-    /// Returns an object if `reader` has not received the object yet and the object has not changed since the first
-    /// list.
+    /// Returns an object if `reader` has not received it yet and the object has not changed since the initial list.
     pub fn take(&self, reader: FirstReader, namespace: &str, name: &str) -> Option<K> {
         let key = (namespace.to_owned(), name.to_owned());
         let mut state = self.lock();

@@ -15,14 +15,14 @@ use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition}
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of recent events in memory. The task needs recent events to count repetitions.
+/// Maximum number of recent events in memory. The task compares new events with these events to count repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period in which a repetition increases the count of the existing event instead of creating another event.
+/// Period during which a repetition increases the count of the existing event instead of creating another event.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// Maximum length of a message that the API accepts, in bytes.
+/// Maximum message length that the API accepts, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// The Kubernetes API as a destination of events.
+/// Destination that writes events to the Kubernetes API.
 pub(super) struct Kubernetes {
     writer: Writer,
     reporter: Reporter,
@@ -91,7 +91,7 @@ impl Kubernetes {
     }
 }
 
-/// Recent events, which the task needs to count repetitions.
+/// Recent events, with which the task compares new events to count repetitions.
 #[derive(Default)]
 struct RecentEvents {
     /// Events, oldest first.

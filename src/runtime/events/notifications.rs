@@ -16,17 +16,19 @@ use url::Url;
 use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
 use crate::telemetry::metrics::Metrics;
 
-/// Maximum number of recently posted events in memory. The task needs these events to suppress repetitions.
+/// Maximum number of recently posted events in memory. The task compares new events with these events to suppress
+/// repetitions.
 const MAX_RECENT: usize = 1024;
-/// Minimum interval between two posts of equal events. By default, notification-controller also drops repetitions
-/// within this interval.
+/// Minimum interval between two posts of equal events. Within the same interval, notification-controller drops
+/// repetitions by default.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// API group of the objects that an Alert can reference. Subdomains of this group are also permitted.
+/// API group of the objects that an Alert can reference. An Alert can also reference objects from subdomains of this
+/// group.
 const OWN_GROUP: &str = "pulumi.com";
 
-/// Address of notification-controller, and the client and the retry policy for its requests.
+/// Address of notification-controller, and the HTTP client and retry policy for requests to this address.
 #[derive(Clone, Debug)]
 pub struct NotificationController {
     pub address: Url,
@@ -34,14 +36,14 @@ pub struct NotificationController {
     pub retry_policy: RetryPolicy,
 }
 
-/// Retry policy for posts. The default is the retry policy of the event recorder of Flux.
+/// Retry policy for posts. The default is the retry policy of the Flux event recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Timeout of one attempt.
     pub timeout: Duration,
     /// Maximum number of retries.
     pub retries: u32,
-    /// Backoff before the first retry. The backoff doubles with each further retry.
+    /// Backoff before the first retry. Each further retry doubles the backoff.
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
 }
@@ -57,7 +59,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Error that prevents the post of an event.
+/// Reason why the task could not post an event.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     #[error("failed to reach {address}")]
@@ -79,19 +81,19 @@ impl PostError {
     }
 }
 
-/// Returns whether the task posts an event. The task posts neither events of the kind `Trace` nor events about objects
-/// that no Alert can reference.
+/// Returns whether the task posts an event. The task skips trace events, and events about objects that no Alert can
+/// reference.
 pub(super) fn is_posted(event: &Event) -> bool {
     event.kind != EventKind::Trace && is_own(&event.object)
 }
 
-/// Returns whether the API group of the object is a group of this controller.
+/// Returns whether the object belongs to an API group of this controller.
 fn is_own(object: &ObjectReference) -> bool {
     let group = object.api_version.as_deref().and_then(|version| version.split_once('/')).map(|(group, _)| group);
     group.is_some_and(|group| group == OWN_GROUP || group.ends_with(&format!(".{OWN_GROUP}")))
 }
 
-/// notification-controller as a destination of events, and the recently posted events.
+/// Destination that posts events to notification-controller, with the recently posted events.
 pub(super) struct Notifications {
     controller: NotificationController,
     reporter: Reporter,
@@ -160,7 +162,7 @@ impl Notifications {
         Body {
             involved_object: &event.object,
             severity: if event.kind == EventKind::Warning { "error" } else { "info" },
-            // Timestamps of the Kubernetes API have a resolution of one second.
+            // Kubernetes API timestamps have a resolution of one second.
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
             message: bounded(&event.message, MAX_MESSAGE),
             reason: &event.reason,

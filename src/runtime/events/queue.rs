@@ -1,4 +1,4 @@
-//! Events about objects, the bounded queue of a destination, and the delivery of queued events.
+//! Events about objects, a bounded queue for each destination, and the delivery of queued events.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
 
-/// Maximum number of queued events. A full queue drops further events, and a metric counts the dropped events.
+/// Maximum number of queued events. A full queue drops further events and counts them in a metric.
 const CAPACITY: usize = 1024;
-/// Prefix of the annotations that the controller copies from an object to the metadata of its events, as Flux does.
+/// Prefix of the annotations that the controller, like Flux, copies from an object to its event metadata.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
 
 /// Component that reports the events.
@@ -52,7 +52,8 @@ pub struct Event {
     pub kind: EventKind,
     pub reason: String,
     pub message: String,
-    /// Metadata of the event, such as `pulumi.com/revision`. The metadata becomes annotations of the Kubernetes event.
+    /// Metadata of the event, such as `pulumi.com/revision`. The controller writes the metadata to the annotations of
+    /// the Kubernetes event.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -68,7 +69,7 @@ impl Event {
         Event { object, kind, reason: reason.into(), message: message.into(), metadata }
     }
 
-    /// Adds an entry to the metadata.
+    /// Adds an entry to the event metadata.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
@@ -101,18 +102,18 @@ pub(super) fn bounded(message: &str, max_length: usize) -> String {
 pub(super) trait Destination: Send {
     /// Name of the destination, for logs.
     const NAME: &'static str;
-    /// Timeout of the delivery of queued events after the start of the shutdown.
+    /// Maximum time for the delivery of queued events during the shutdown.
     const SHUTDOWN_TIMEOUT: Duration;
     type Error: Error + Send + 'static;
 
-    /// Delivers an event. After the cancellation of `end`, the destination makes at most one further attempt.
+    /// Delivers an event. After `end` is canceled, the destination makes at most one further attempt.
     fn deliver(
         &mut self,
         queued: Queued,
         end: &CancellationToken,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Increases the metric of events that were not delivered.
+    /// Increases the metric that counts undelivered events.
     fn count_dropped(metrics: &Metrics);
 }
 
@@ -138,7 +139,7 @@ pub(super) struct Delivery<D> {
     metrics: Metrics,
 }
 
-/// Creates both sides of a queue. The caller must run the read side.
+/// Creates both sides of a queue. The caller must run the returned read side.
 pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue, Delivery<D>) {
     let (sender, events) = mpsc::channel(CAPACITY);
     let queue = Queue { sender, count_dropped: D::count_dropped, metrics: metrics.clone() };
@@ -146,7 +147,7 @@ pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue,
 }
 
 impl Queue {
-    /// Queues an event. A full queue drops the event, and a metric counts the dropped event.
+    /// Queues an event. A full queue drops the event and increases a metric.
     pub(super) fn add(&self, event: Event) {
         if let Err(error) = self.sender.try_send(Queued { event, at: Timestamp::now() }) {
             (self.count_dropped)(&self.metrics);
@@ -156,8 +157,8 @@ impl Queue {
 }
 
 impl<D: Destination> Delivery<D> {
-    /// Delivers events until `end` is canceled. After the cancellation, the task delivers the queued events until the
-    /// shutdown timeout.
+    /// Delivers events until `end` is canceled. After the cancellation, the function delivers the queued events until
+    /// the shutdown timeout expires.
     pub(super) async fn run(mut self, end: &CancellationToken) {
         let overdue = async {
             end.cancelled().await;

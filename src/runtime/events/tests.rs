@@ -1,4 +1,4 @@
-//! Tests of the events that reach the API and notification-controller.
+//! Tests for the events that reach the API and notification-controller.
 
 mod kubernetes;
 mod notifications;

@@ -1,33 +1,33 @@
-//! Estimates of the start of queued runs, which the statuses of the runs display.
+//! Estimated start times of queued runs, which the controller writes to the run statuses.
 //!
-//! Each change of a displayed estimate costs two API writes: one for the Update and one for its Stack. The controller
-//! therefore computes an estimate at most every few minutes. A new estimate replaces the displayed estimate only if the
-//! difference is large, and only a few times for each run.
+//! Each change to a displayed estimate requires two API writes: one for the Update and one for its Stack. The
+//! controller therefore computes the estimate for a run at most once every few minutes. A new estimate replaces the
+//! displayed estimate only if they differ considerably, and only a few times per run.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Threshold of the time until the start. Beyond the threshold, the message includes the date.
+/// Threshold for the time until the start. Beyond the threshold, the message includes the date.
 const WITH_DATE: SignedDuration = SignedDuration::from_hours(12);
 
 /// Minimum interval between two computations of an estimate. The interval is shorter than the requeue interval of a
 /// queued run.
 const MIN_AGE: SignedDuration = SignedDuration::from_mins(4);
-/// Tolerance for start times. A new estimate with a smaller difference never replaces the displayed estimate.
+/// Tolerance for start times. If a new estimate differs by less, it never replaces the displayed estimate.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
-/// Maximum number of displayed estimates of a run. The removal of a past start time does not increase the number.
+/// Maximum number of displayed estimates per run. Removing a start time that has passed does not increase the number.
 const MAX_DISPLAYED: u32 = 6;
 /// Maximum number of runs with recorded estimates. The messages of further runs contain no estimate.
 const MAX_RECORDED: usize = 8192;
-/// Maximum age of the last computation for a queued run. A run with an older computation is no longer queued.
+/// Maximum age of a queued run's last computation. A run with an older computation is no longer queued.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
-/// Estimate of the start of a queued run.
+/// Estimated start of a queued run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// Number of queued runs of the namespace that start before this run.
+    /// Number of the namespace's queued runs that start before this run.
     pub ahead: usize,
     /// Estimated start time, rounded up to a minute. `None` if the start time is unknown.
     pub start: Option<Timestamp>,
@@ -43,7 +43,8 @@ impl fmt::Display for Estimate {
             ahead => write!(formatter, "; {ahead} runs of this namespace are ahead")?,
         }
         let Some(start) = self.start else { return Ok(()) };
-        // The message contains a time instead of the remaining duration, because the message stays in the status.
+        // The message contains the start time instead of the remaining duration, because a remaining duration in the
+        // status would soon be wrong.
         let format = if start.duration_since(self.made) < WITH_DATE { "%H:%M UTC" } else { "%Y-%m-%d %H:%M UTC" };
         write!(formatter, "; estimated start at {}", start.strftime(format))
     }
@@ -55,7 +56,7 @@ struct Displayed {
     estimate: Estimate,
     /// Time of the last computation, even if the computed estimate is not displayed.
     computed: Timestamp,
-    /// Number of displayed estimates of the run.
+    /// Number of estimates that the status of the run has displayed.
     count: u32,
 }
 
@@ -64,7 +65,7 @@ impl Displayed {
         Displayed { estimate, computed: estimate.made, count: 1 }
     }
 
-    /// Returns whether a new estimate must be computed.
+    /// Returns whether the caller must compute a new estimate.
     fn is_outdated(&self, now: Timestamp) -> bool {
         now.duration_since(self.computed) >= MIN_AGE || self.is_past(now)
     }
@@ -73,11 +74,11 @@ impl Displayed {
         self.estimate.start.is_some_and(|start| start <= now)
     }
 
-    /// Replaces the displayed estimate if the difference from the new estimate is large.
+    /// Replaces the displayed estimate if it differs considerably from the new estimate.
     fn update(self, new: Estimate) -> Self {
         let kept = Displayed { computed: new.made, ..self };
         if self.count >= MAX_DISPLAYED {
-            // The status displays no further estimates, but a start time in the past would be misleading.
+            // The run has reached the maximum number of estimates, but a start time in the past would be misleading.
             let without = Estimate { start: None, ..new };
             return if self.is_past(new.made) { Displayed { estimate: without, ..kept } } else { kept };
         }
@@ -88,7 +89,7 @@ impl Displayed {
     }
 }
 
-/// Returns whether the difference between the displayed estimate and a new estimate is large. The minimum difference
+/// Returns whether the displayed estimate differs considerably from a new estimate. The minimum difference
 /// increases with the remaining time.
 fn differs(old: &Estimate, new: &Estimate) -> bool {
     match (old.start, new.start) {
@@ -101,12 +102,12 @@ fn differs(old: &Estimate, new: &Estimate) -> bool {
     }
 }
 
-/// Displayed estimates of all queued runs, by UID.
+/// Displayed estimates of all queued runs, by Update UID.
 #[derive(Debug, Default)]
 pub struct Estimates(HashMap<String, Displayed>);
 
 impl Estimates {
-    /// Returns whether the estimate of a queued run must be computed.
+    /// Returns whether the caller must compute a new estimate for a queued run.
     pub fn is_outdated(&self, uid: &str, now: Timestamp) -> bool {
         self.0.get(uid).is_none_or(|displayed| displayed.is_outdated(now))
     }

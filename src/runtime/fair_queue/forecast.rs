@@ -1,5 +1,5 @@
-//! Forecast of the start of a queued run. A forecast simulates the queue with the expected durations of the runs,
-//! without the runs that become due later.
+//! Forecast of a queued run's start. A forecast simulates the queue with the expected run durations, and ignores runs
+//! that become due later.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,10 +11,10 @@ use crate::runtime::fair_queue::FairQueue;
 use crate::runtime::fair_queue::estimate::Estimate;
 use crate::runtime::fair_queue::run::Run;
 
-/// Maximum number of queued runs in a simulation. The simulation of a longer queue would require too much CPU time, and
-/// the result would be inaccurate.
+/// Maximum number of queued runs in a simulation. Simulating a longer queue would require too much CPU time and produce
+/// inaccurate results.
 const MAX_QUEUED: usize = 256;
-/// Expected remaining duration of an open run that takes longer than expected.
+/// Expected remaining duration of an open run that has exceeded its expected duration.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Copy of the queue that simulates the start of one queued run.
@@ -23,9 +23,10 @@ pub struct Forecast {
     queue: Option<FairQueue<Run>>,
     /// UID of the queued run.
     target: String,
-    /// Number of queued runs of the same namespace with a higher rank.
+    /// Number of higher-ranked queued runs in the same namespace.
     ahead: usize,
-    /// Expected ends of the open runs. A run with an unknown duration has no entry and never ends in the simulation.
+    /// Expected end times of the open runs. A run with an unknown duration has no entry and never ends in the
+    /// simulation.
     ends: BTreeSet<(Timestamp, String)>,
     now: Timestamp,
 }
@@ -38,7 +39,7 @@ impl Forecast {
         Forecast { queue: copy, target: target.to_owned(), ahead: queue.ahead_of(target), ends, now }
     }
 
-    /// Returns the estimate. The number of open and queued runs limits the number of steps of the simulation.
+    /// Returns the estimate. The number of open and queued runs limits the number of simulation steps.
     pub fn estimate(mut self) -> Estimate {
         let start = self.simulate().and_then(whole_minute);
         Estimate { ahead: self.ahead, start, made: self.now }
@@ -46,7 +47,7 @@ impl Forecast {
 
     fn simulate(&mut self) -> Option<Timestamp> {
         let queue = self.queue.as_mut()?;
-        // The reservations in the simulation never expire, because the instant never changes.
+        // The simulated reservations never expire, because the simulation always passes the same instant to the queue.
         let instant = Instant::now();
         let mut time = self.now;
         loop {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::api::conditions::{WAITING_FOR_GROUP, WAITING_FOR_SLOT};
 use crate::api::names::ANNOTATION_MAX_CONCURRENT_RUNS;
 
-/// Reason why a run must wait for a slot. The text becomes part of a status, so the text contains no numbers that
+/// Reason why a run must wait for a slot. The reason becomes part of a status message, so it contains no numbers that
 /// change often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {

@@ -7,15 +7,15 @@ use jiff::Timestamp;
 use crate::runtime::fair_queue::run::{GroupKey, Limits, Position, Run, Share};
 use crate::runtime::fair_queue::taken::{Taken, WeightedUse};
 
-/// Minimum number of namespaces without queued runs in the record of the last slots. The record contains at most three
-/// times as many namespaces.
+/// Minimum number of namespaces without queued runs that the queue keeps in its record of slot assignments. The record
+/// contains at most three times as many namespaces.
 const MIN_RECORDED: usize = 1024;
 
-/// Key of the queued runs with the same namespace and concurrency group. If the first run of a lane on a node cannot
-/// start, no other run of the lane on the node can start.
+/// Lane: the key that queued runs with the same namespace and concurrency group share. If the lane's first run on a
+/// node cannot start, none of its other runs on this node can start.
 type Lane = (String, Option<GroupKey>);
 
-/// Queued runs of a lane on one node.
+/// Queued runs of one lane on one node.
 type Runs<W> = BTreeMap<Position, (Run, W)>;
 
 /// Namespace with queued runs.
@@ -24,8 +24,8 @@ struct Namespace {
     share: Share,
     /// Logical time at which the first queued run of the namespace joined the queue.
     joined: u64,
-    /// Logical time at which the namespace last received a slot of each shared group. The map contains only groups that
-    /// several namespaces share.
+    /// Logical time at which the namespace last received a slot, for each shared group. The map contains only groups
+    /// that several namespaces share.
     groups: HashMap<GroupKey, u64>,
 }
 
@@ -34,11 +34,11 @@ struct Found {
     node: String,
     lane: Lane,
     position: Position,
-    /// Limit of the group of the run.
+    /// Limit of the run's concurrency group.
     limit: Option<usize>,
 }
 
-/// First run of a namespace that may start.
+/// First run of the namespace that may start.
 struct Candidate<'q> {
     namespace: &'q str,
     /// Group that several namespaces share.
@@ -46,17 +46,17 @@ struct Candidate<'q> {
     position: &'q Position,
 }
 
-/// All queued runs, by node. The function `next` can therefore skip the runs of a node without a free slot.
+/// All queued runs, by node. `next` can therefore skip all runs of a node without a free slot.
 pub(super) struct Queue<W> {
     runs: BTreeMap<String, BTreeMap<Lane, Runs<W>>>,
-    /// Place of each run, by UID.
+    /// Place of each queued run, by Update UID.
     found: HashMap<String, Found>,
     namespaces: HashMap<String, Namespace>,
     /// Logical time at which each namespace last received a slot, or joined the queue if the namespace has received no
-    /// slot yet. The map keeps namespaces without queued runs. Otherwise, a namespace would lose its turn when the run
-    /// of a newer revision replaces its only run.
+    /// slot yet. The map keeps namespaces without queued runs. Otherwise, a namespace would lose its turn when a run
+    /// for a newer revision replaces the namespace's only run.
     served: HashMap<String, u64>,
-    /// Limits of the queued runs of each group, and the number of runs with each limit.
+    /// Limits that the queued runs of each group specify, and the number of runs with each limit.
     group_limits: HashMap<GroupKey, BTreeMap<usize, usize>>,
     clock: u64,
 }
@@ -91,12 +91,12 @@ impl<W> Queue<W> {
         runs.filter(|run| !run.is_background).map(Run::waits_since).min()
     }
 
-    /// Returns the number of queued runs of each namespace with queued runs.
+    /// Returns the number of queued runs for each namespace that has queued runs.
     pub(super) fn by_namespace(&self) -> impl Iterator<Item = (&str, usize)> {
         self.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.runs))
     }
 
-    /// Returns the number of queued runs of each group with queued runs.
+    /// Returns the number of queued runs for each group that has queued runs.
     pub(super) fn by_group(&self) -> impl Iterator<Item = (&GroupKey, usize)> {
         self.group_limits.iter().map(|(group, limits)| (group, limits.values().sum()))
     }
@@ -106,7 +106,7 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
-    /// Returns the number of queued runs of the same namespace with a higher rank than a queued run.
+    /// Returns the number of queued runs in the same namespace that rank higher than the given run.
     pub(super) fn ahead_of(&self, uid: &str) -> usize {
         let Some(own) = self.found.get(uid) else { return 0 };
         let others = self.found.values().filter(|other| other.lane.0 == own.lane.0);
@@ -118,13 +118,13 @@ impl<W> Queue<W> {
         self.namespaces.get(namespace).map(|namespace| namespace.share).unwrap_or_default()
     }
 
-    /// Returns the lowest limit of the queued runs of a group.
+    /// Returns the lowest limit that a group's queued runs specify.
     pub(super) fn group_limit(&self, group: &GroupKey) -> Option<usize> {
         self.group_limits.get(group)?.first_key_value().map(|(limit, _)| *limit)
     }
 
-    /// Adds a run, or replaces the entry of a run that is already queued. The share of the run replaces the share of
-    /// its namespace.
+    /// Adds a run, or replaces the entry of a run that is already queued. The namespace's share becomes the share of
+    /// this run.
     pub(super) fn insert(&mut self, run: Run, key: W) {
         let clock = self.tick();
         let new = || Namespace { runs: 0, share: run.share, joined: clock, groups: HashMap::new() };
@@ -184,7 +184,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Limits the number of namespaces without queued runs in the record.
+    /// Removes the oldest records of namespaces without queued runs if there are too many.
     fn forget_idle_namespaces(&mut self) {
         if self.served.len() <= self.namespaces.len() + 2 * MIN_RECORDED {
             return;
@@ -214,7 +214,7 @@ impl<W> Queue<W> {
         Some(turn.unwrap_or(first).position.uid())
     }
 
-    /// Returns for each namespace the first run that may start.
+    /// Returns, for each namespace, the first run that may start.
     fn candidates(&self, taken: &Taken<'_>, limits: &Limits) -> BTreeMap<&str, Candidate<'_>> {
         let nodes = self.runs.iter().filter(|(node, _)| taken.on_node(node) < limits.each_node);
         let lanes = nodes.flat_map(|(node, lanes)| lanes.iter().map(move |(lane, runs)| (node, lane, runs)));
@@ -235,7 +235,7 @@ impl<W> Queue<W> {
         candidates
     }
 
-    /// Returns for each shared group the namespace whose run receives the next slot of the group. Without turns, a
+    /// Returns, for each shared group, the namespace whose run receives the group's next slot. Without turns, a
     /// namespace with many open runs outside the group would never get a slot of the group. Only a namespace whose
     /// first run belongs to the group takes a turn, so its other runs do not delay the group.
     fn turns<'q>(
@@ -273,7 +273,7 @@ impl<W> Queue<W> {
         Some((run, key))
     }
 
-    /// Returns a copy of the queue in which each run is its own key.
+    /// Returns a copy of the queue in which each run is its own requeue key.
     pub(super) fn simulated(&self) -> Queue<Run> {
         let mut copy = Queue::default();
         for run in self.runs() {
@@ -304,7 +304,7 @@ impl<W> Queue<W> {
         self.served.len()
     }
 
-    /// Returns whether all indexes of the queued runs are consistent.
+    /// Returns whether all indexes agree about the queued runs.
     pub(super) fn is_consistent(&self) -> bool {
         let counted: usize = self.namespaces.values().map(|namespace| namespace.runs).sum();
         let in_groups: usize = self.by_group().map(|(_, runs)| runs).sum();

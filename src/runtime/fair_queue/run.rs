@@ -1,12 +1,12 @@
-//! Runs that need a slot, the limits of the slots, and the order of the runs of a namespace.
+//! Runs that need a slot, the slot limits, and the order of runs within a namespace.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Waiting time that is equivalent to one level of priority. A higher priority therefore delays a waiting run only for
-/// a limited time, and no run waits forever.
+/// Waiting time that is equivalent to one level of priority. A run with a higher priority therefore delays other runs
+/// only for a limited time, and no run waits forever.
 const PRIORITY_LEVEL: SignedDuration = SignedDuration::from_mins(10);
-/// Delay that the rank of a background run includes. The delay is limited, so that drift checks also start in a
-/// namespace whose queue is never empty.
+/// Delay that the queue adds to the due time of a background run. The delay is limited, so that drift checks start even
+/// in a namespace whose queue is never empty.
 const BACKGROUND_DELAY: SignedDuration = SignedDuration::from_hours(24);
 
 /// Run that needs a slot.
@@ -14,11 +14,11 @@ const BACKGROUND_DELAY: SignedDuration = SignedDuration::from_hours(24);
 pub struct Run {
     pub uid: String,
     pub namespace: String,
-    /// Name of the Workspace of the run.
+    /// Name of the Workspace that executes the run.
     pub workspace: String,
     /// Node of the workspace pod.
     pub node: String,
-    /// Priority of the run in its namespace.
+    /// Priority of the run within its namespace.
     pub priority: i32,
     /// Whether the run has no new inputs, such as a drift check. Such a run has a lower rank than the other runs of its
     /// namespace.
@@ -29,7 +29,7 @@ pub struct Run {
     pub created: Timestamp,
     /// Concurrency group of the run.
     pub group: Option<Group>,
-    /// Share of the slots for the namespace. The share in an open run has no effect.
+    /// Slot share of the namespace. For an open run, the share has no effect.
     pub share: Share,
     /// Expected duration. `None` if unknown.
     pub expected: Option<SignedDuration>,
@@ -38,19 +38,19 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the start of the wait for a slot. Users can set `pending_since` to any time, so the wait starts at the
-    /// creation of the Update at the earliest.
+    /// Returns the time at which the run started to wait for a slot. Users can set `pending_since` to any time, so the
+    /// wait starts at the creation of the Update at the earliest.
     pub(super) fn waits_since(&self) -> Timestamp {
         self.pending_since.max(self.created)
     }
 
-    /// Returns whether both runs have the same node and the same group.
+    /// Returns whether both runs belong to the same node and the same group.
     pub(super) fn has_same_place(&self, other: &Run) -> bool {
         self.node == other.node && self.group == other.group
     }
 }
 
-/// Share of the slots for a namespace. An administrator sets the share.
+/// Slot share of a namespace. An administrator sets the share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Maximum number of open runs of the namespace. Default: [`Limits::each_namespace`].
@@ -79,7 +79,7 @@ pub struct GroupKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub key: GroupKey,
-    /// Maximum number of open runs of the group. If the runs of a group have different limits, the lowest limit of the
+    /// Maximum number of open runs of the group. If runs of the group specify different limits, the lowest limit of the
     /// open and queued runs applies.
     pub limit: usize,
 }
@@ -103,9 +103,8 @@ impl Limits {
 /// a restart of the controller does not change the order of runs with the same rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
-    /// Time at which the run became due, minus the lead from its priority and plus the delay of a background run, in
-    /// milliseconds since the Unix epoch. This value does not depend on the current time, so the order of the runs
-    /// never changes.
+    /// Due time of the run, minus the lead from its priority, plus the delay of a background run. In milliseconds since
+    /// the Unix epoch. This value does not depend on the current time, so the order of the runs never changes.
     rank: i64,
     pending_since: Timestamp,
     workspace: String,
@@ -128,7 +127,7 @@ impl Position {
 }
 
 fn rank(run: &Run) -> i64 {
-    // A high priority of a Stack must not move background runs ahead of the other runs of the namespace.
+    // A Stack's high priority must not move its background runs ahead of the namespace's other runs.
     let priority = if run.is_background { run.priority.min(0) } else { run.priority };
     let delay = if run.is_background { milliseconds(BACKGROUND_DELAY) } else { 0 };
     let lead = milliseconds(PRIORITY_LEVEL).saturating_mul(i64::from(priority));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::runtime::fair_queue::run::{GroupKey, Limits, Run, Share};
 
-/// Numbers of slots that are in use or reserved: in total, by namespace, by node and by concurrency group.
+/// Number of slots in use or reserved: in total, by namespace, by node and by concurrency group.
 #[derive(Default)]
 pub(super) struct Taken<'t> {
     pub(super) all: usize,
@@ -24,7 +24,7 @@ struct GroupUse {
     limit: usize,
 }
 
-/// Number of slots of a namespace in relation to its weight. The namespace with the smallest value gets the next slot.
+/// Ratio of a namespace's slots to its weight. The namespace with the lowest ratio gets the next slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WeightedUse {
     pub(super) open: usize,
@@ -33,7 +33,7 @@ pub(super) struct WeightedUse {
 
 impl Ord for WeightedUse {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The comparison of the products is exact, unlike a comparison of quotients.
+        // Unlike quotients, the products can be compared exactly.
         let (own, its) = (self.open.saturating_mul(other.weight), other.open.saturating_mul(self.weight));
         own.cmp(&its)
     }
@@ -54,7 +54,7 @@ impl PartialEq for WeightedUse {
 impl Eq for WeightedUse {}
 
 impl<'t> Taken<'t> {
-    /// Counts the slots that `runs` occupy.
+    /// Counts the slots that the given runs occupy.
     pub(super) fn of(runs: impl Iterator<Item = &'t Run>) -> Self {
         let mut taken = Taken::default();
         for run in runs {
@@ -85,21 +85,21 @@ impl<'t> Taken<'t> {
         self.by_both.get(&(namespace, node)).copied().unwrap_or_default()
     }
 
-    /// Returns the number of slots of a group that a namespace uses.
+    /// Returns the number of a group's slots that a namespace uses.
     pub(super) fn of_group_in(&self, group: &GroupKey, namespace: &str) -> usize {
         self.by_group_and_namespace.get(&(group, namespace)).copied().unwrap_or_default()
     }
 
-    /// Returns the limit of a group if the group has no free slot. `queued` is the lowest limit of the queued runs of
-    /// the group.
+    /// Returns the group's limit if the group has no free slot. `queued` is the lowest limit that the group's queued
+    /// runs specify.
     pub(super) fn full_group(&self, group: &GroupKey, queued: Option<usize>) -> Option<usize> {
         let uses = self.by_group.get(group)?;
         let limit = queued.map_or(uses.limit, |queued| queued.min(uses.limit));
         (uses.open >= limit).then_some(limit)
     }
 
-    /// Returns whether the limits of the namespace and the node permit another run. The caller checks the total limit
-    /// and the limit of the group.
+    /// Returns whether the namespace limit and the node limit permit another run. The caller must check the total limit
+    /// and the group limit.
     pub(super) fn has_free_slot(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
         self.on_node(node) < limits.each_node
             && self.in_namespace(namespace) < limits.of_namespace(share)
@@ -107,22 +107,21 @@ impl<'t> Taken<'t> {
             && !self.is_reserved_on_node(namespace, node, share, limits)
     }
 
-    /// Returns whether the namespace must leave the free slots to namespaces with fewer open runs in relation to their
-    /// weight.
+    /// Returns whether the namespace must leave the free slots to namespaces with a lower ratio of open runs to weight.
     pub(super) fn is_reserved(&self, namespace: &str, share: Share, limits: &Limits) -> bool {
         is_reserved(limits.all, self.all, self.in_namespace(namespace), share, limits)
     }
 
-    /// Returns whether the namespace must leave the free slots of the node to namespaces with fewer open runs on the
-    /// node in relation to their weight.
+    /// Returns whether the namespace must leave the node's free slots to namespaces with a lower ratio of open runs on
+    /// the node to weight.
     pub(super) fn is_reserved_on_node(&self, namespace: &str, node: &str, share: Share, limits: &Limits) -> bool {
         is_reserved(limits.each_node, self.on_node(node), self.of_both(namespace, node), share, limits)
     }
 }
 
 /// Returns whether a namespace that uses `own` slots must leave the free slots to other namespaces. The function
-/// returns `false` if the flags allow one namespace to use all slots. The limit in the annotation of one namespace does
-/// not disable the reservation, so that other namespaces do not lose their slots.
+/// returns `false` if the flags allow one namespace to use all slots. A limit in a namespace annotation does not
+/// disable the reservation, so that other namespaces do not lose their slots.
 fn is_reserved(all: usize, taken: usize, own: usize, share: Share, limits: &Limits) -> bool {
     let free = all.saturating_sub(taken);
     limits.each_namespace < limits.all && own > 0 && free.saturating_mul(share.weight) <= own

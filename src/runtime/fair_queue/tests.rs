@@ -1,4 +1,4 @@
-//! Tests of the order of runs: table tests, and property tests with arbitrary sequences of events.
+//! Tests for the order of runs: table tests, and property tests with arbitrary event sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ fn queue(all: usize, each_namespace: usize, each_node: usize) -> FairQueue<Strin
     FairQueue::new(Limits { all, each_namespace, each_node })
 }
 
-/// Repeatedly ends a run and starts the next run. Returns the started runs in order.
+/// Repeatedly completes a run and starts the next run. Returns the runs in the order in which they started.
 fn started_in_turn(
     queue: &mut FairQueue<String>,
     runs: &BTreeMap<String, Run>,
@@ -82,7 +82,7 @@ fn runs_are_ordered_by_priority_and_then_by_pending_time() {
         queued("urgent", "a", 5, 20),
     ];
     assert_eq!(order(&requests), ["urgent", "urgent-late", "early", "late", "low"]);
-    // Priority and pending time do not affect the order between namespaces.
+    // The priority and the pending time do not affect the order in which different namespaces get slots.
     let requests = [queued("other", "b", 0, 50), requests[3].clone(), requests[4].clone(), requests[1].clone()];
     assert_eq!(order(&requests), ["other", "urgent", "urgent-late", "early"]);
 }
@@ -159,7 +159,8 @@ fn a_run_that_several_limits_delay_reports_the_limit_with_the_smallest_scope() {
     assert_eq!(queue.request(&run("c2", "c", "m"), String::new(), now), Err(Full::All { limit: 2 }));
 }
 
-/// Starts runs of `namespace` on a node until a run must wait. Returns the number of started runs and the reason.
+/// Starts runs of `namespace` on a node until a run must wait. Returns the number of started runs and the reason for
+/// the wait.
 fn fill(queue: &mut FairQueue<String>, namespace: &str, node: &str) -> (usize, Full) {
     let mut started = 0;
     loop {
@@ -322,7 +323,7 @@ fn is_group_full(queue: &FairQueue<String>, run: &Run) -> bool {
     key.is_some_and(|key| taken.full_group(key, queue.queue.group_limit(key)).is_some())
 }
 
-/// Returns the groups in which the number of open runs exceeds the limit of one of the open runs.
+/// Returns the groups that have more open runs than the limit of one of these runs permits.
 fn exceeded_groups(queue: &FairQueue<String>) -> Vec<&GroupKey> {
     let groups: Vec<&Group> = queue.open_runs().filter_map(|run| run.group.as_ref()).collect();
     let open = |key: &GroupKey| groups.iter().filter(|group| group.key == *key).count();
@@ -391,7 +392,7 @@ proptest! {
             queue.reserve(now);
             check(&queue)?;
         }
-        // When the open runs have ended and the unused reservations have expired, each queued run starts.
+        // When all open runs have completed and the unused reservations have expired, each queued run starts.
         let mut queued: BTreeSet<String> = queue.queue.runs().map(|run| run.uid.clone()).collect();
         while queue.queued() > 0 || queue.taken() > 0 {
             for (uid, count) in std::mem::take(&mut permits) {
@@ -409,7 +410,7 @@ proptest! {
         prop_assert!(queue.open.is_empty() && queue.reserved.is_empty() && queue.queue.is_consistent());
     }
 
-    /// For any runs and priorities, a namespace with the fewest slots gets the next slot.
+    /// Regardless of the runs and their priorities, a namespace with the fewest slots gets the next slot.
     #[test]
     fn a_free_slot_is_given_to_a_namespace_with_the_fewest_slots(
         requests in proptest::collection::vec(any::<u8>(), 1..60), ends in proptest::collection::vec(any::<u8>(), 1..60),
@@ -428,7 +429,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // This copy has the state of the queue within `close`: the slot is free and not reserved yet.
+            // This copy reproduces the state within `close`, where the slot is free but not reserved yet.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
@@ -444,7 +445,7 @@ proptest! {
         }
     }
 
-    /// With one slot, each other namespace gets the slot at most once while a namespace waits.
+    /// While a namespace waits for the only slot, each other namespace gets the slot at most once.
     #[test]
     fn a_queued_namespace_waits_at_most_once_for_each_other_namespace(
         order in proptest::collection::vec((0..4_u8, any::<bool>(), -2..3_i32), 1..80),
@@ -454,8 +455,8 @@ proptest! {
         queue.adopt(&run("open", "z", "n"), now);
         let mut open = "open".to_owned();
         let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-        // For each namespace with queued runs: the namespaces that received a slot since this namespace joined the
-        // queue or last received a slot.
+        // For each namespace with queued runs, the namespaces that have received a slot since the waiting namespace
+        // joined the queue or last received a slot.
         let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
             let (uid, namespace) = (format!("{number:03}"), namespace.to_string());

@@ -1,4 +1,4 @@
-//! Tests of slots under load, with simulated time.
+//! Tests for slots under load, with simulated time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl FairSlots {
     }
 }
 
-/// Returns a slot if one is free.
+/// Returns a slot if a slot is free.
 async fn try_acquire(slots: &FairSlots, key: &str) -> Option<Slot> {
     timeout(Duration::from_millis(1), slots.acquire(key)).await.ok().and_then(Result::ok)
 }
@@ -72,7 +72,7 @@ async fn a_key_waits_one_turn_regardless_of_the_queue_of_another_key() {
 async fn canceling_a_waiter_leaks_no_slot_or_key() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("free slot");
-    // One caller waits for a slot of the key, and one caller waits for the common slot.
+    // One caller waits for the key's slot, and another caller waits for the common slot.
     for key in ["a", "b"] {
         assert!(timeout(Duration::from_secs(1), slots.acquire(key)).await.is_err(), "{key} waits for a slot");
     }
@@ -116,7 +116,7 @@ async fn keys_that_are_queued_again_do_not_delay_a_key_that_stays_queued() {
     for key in ["returning-1", "returning-2"] {
         let slots = slots.clone();
         tokio::spawn(async move {
-            // The key has no caller between two calls.
+            // Between two calls, the key has no callers.
             loop {
                 drop((slots.acquire(key).await, sleep(Duration::from_secs(1)).await));
             }
@@ -143,8 +143,8 @@ async fn the_number_of_recorded_keys_is_bounded() {
 /// Call: key, start time, timeout of the wait, and working time. The times are in milliseconds.
 type Call = (usize, u64, u64, u64);
 
-/// Executes the calls. Returns the maximum number of slots in use in total, the maximum number of slots in use by one
-/// key, and the number of calls that got a slot.
+/// Executes the calls. Returns the peak of all slots in use, the peak of the slots that one key used, and the number of
+/// calls that got a slot.
 async fn run(slots: &FairSlots, calls: Vec<Call>) -> (usize, usize, usize) {
     let used = Arc::new(Mutex::new((HashMap::<usize, usize>::new(), 0_usize, 0_usize)));
     let mut tasks = JoinSet::new();
@@ -211,13 +211,13 @@ proptest! {
                     });
                 }
             }
-            // After this time, each of the other keys has received a slot.
+            // By this time, each of the other keys has received a slot.
             sleep(Duration::from_secs(u64::try_from(crowds).expect("in range")) + Duration::from_millis(500)).await;
             let began = Instant::now();
             let slot = slots.acquire("newcomer").await;
             prop_assert!(slot.is_ok());
             let waited = began.elapsed();
-            // The next free slot must be granted to the new key.
+            // The new key must get the next free slot.
             prop_assert!(waited <= Duration::from_secs(1), "{:?} behind {} crowds", waited, crowds);
             Ok(())
         })?;

@@ -1,4 +1,4 @@
-//! Tests of the events that reach the API.
+//! Tests for the events that reach the API.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ fn accept(request: &RecordedRequest) -> FakeResponse {
     FakeResponse::Json(200, object)
 }
 
-/// Publishes the events, waits until the task has written them, and returns the requests to the server.
+/// Publishes the events, waits until the task has written them, and returns the requests that the fake API server
+/// received.
 async fn written(respond: fn(&RecordedRequest) -> FakeResponse, events: Vec<Event>) -> (Vec<RecordedRequest>, Metrics) {
     let (client, log): (_, Log) = client(respond);
     let metrics = Metrics::default();

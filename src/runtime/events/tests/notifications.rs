@@ -1,4 +1,4 @@
-//! Tests of the events that reach notification-controller.
+//! Tests for the events that reach notification-controller.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,17 +18,17 @@ use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::writes::{Leadership, Writer};
 use crate::telemetry::metrics::Metrics;
 
-/// Timeout of each wait in these tests.
+/// Timeout for each wait in these tests.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Server on the loopback interface that records the bodies of requests. The server responds with the given status
+/// Server on the loopback interface that records request bodies. The server responds with the given status
 /// codes in order, and then repeats the last code.
 struct Server {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<Value>>>,
 }
 
-/// Pseudo status code: the server does not respond.
+/// Pseudo status code for a server that does not respond.
 const SILENCE: u16 = 0;
 
 impl Server {
@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// Returns an HTTP client with the settings of the client in the manager.
+/// Returns an HTTP client with the same settings as the manager's client.
 fn http_client() -> reqwest::Client {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), 16 * 1024 * 1024).unwrap();
@@ -99,14 +99,14 @@ fn event(message: &str) -> Event {
         .with("pulumi.com/commit_status", "update")
 }
 
-/// Returns the queues and their task. The fake API accepts all events.
+/// Returns the event queues and the task that delivers their events. The fake API accepts all events.
 fn publisher(controller: NotificationController, metrics: &Metrics) -> (Events, EventTask) {
     let (api, _) = client(|request| FakeResponse::Json(200, request.body.clone()));
     let writer = Writer::new(api, TIMEOUT, Leadership::sole(), metrics.clone());
     Events::with_notifications(writer, Some(controller), "pulumi-controller", "pod-1", metrics.clone())
 }
 
-/// Publishes the events, waits until the server has received this number of requests, and ends the task.
+/// Publishes the events, waits until the server has received the given number of requests, and stops the task.
 async fn publish_and_wait(server: &Server, policy: RetryPolicy, published: Vec<Event>, requests: usize) -> Metrics {
     let metrics = Metrics::default();
     let controller = server.controller(policy);
@@ -221,7 +221,7 @@ async fn a_request_to_a_hanging_server_times_out_without_blocking() {
 async fn a_hanging_server_does_not_block_shutdown() {
     let server = Server::responding_with(&[SILENCE]).await;
     let policy = RetryPolicy { timeout: TIMEOUT * 10, ..quick() };
-    // `publish_and_wait` fails if the task does not end before the timeout.
+    // `publish_and_wait` fails if the task does not stop before the timeout.
     publish_and_wait(&server, policy, vec![event("first"), event("second")], 1).await;
     assert_eq!(server.bodies().len(), 1);
 }

@@ -9,7 +9,7 @@ fn minute(minutes: i64) -> Timestamp {
     Timestamp::from_second(minutes * 60).unwrap()
 }
 
-/// Returns a run with an expected duration in minutes.
+/// Returns a run whose expected duration is given in minutes.
 fn run(uid: &str, namespace: &str, expected: Option<i64>) -> Run {
     Run {
         uid: uid.to_owned(),
@@ -25,7 +25,7 @@ fn open(uid: &str, namespace: &str, expected: Option<i64>, started: i64) -> Run 
     Run { started: Some(minute(started)), ..run(uid, namespace, expected) }
 }
 
-/// Returns the estimated position and start of a run at minute 10, with two slots.
+/// Returns the run's position and start, as estimated at minute 10 with two slots.
 fn estimate(open: &[Run], queued: &[Run], target: &str) -> (usize, Option<i64>) {
     let mut queue = FairQueue::new(Limits { all: 2, each_namespace: 2, each_node: 2 });
     let now = Instant::now();
@@ -88,8 +88,8 @@ fn a_long_queue_has_no_estimated_start() {
 }
 
 proptest! {
-    /// The estimates have the same order as the starts of the runs. If all runs have their expected duration, each
-    /// estimate is the start time of its run.
+    /// The order of the estimates equals the order in which the runs start. If each run takes exactly as long as
+    /// expected, each estimate equals the actual start time.
     #[test]
     fn the_runs_start_at_their_estimates(
         durations in proptest::collection::vec((0..3_u8, 1..60_i64), 3..30), all in 1..4_usize,

@@ -1,4 +1,4 @@
-//! Tests of the weights and limits of namespaces, and of the order in which namespaces get slots.
+//! Tests for namespace weights and limits, and for the order in which namespaces get slots.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn weighted(uid: &str, namespace: &str, weight: usize) -> Run {
 
 #[test]
 fn a_namespace_gets_slots_in_proportion_to_its_weight() {
-    // Columns: the number of slots, the weights of the namespaces, and the number of slots of each namespace while all
+    // Columns: the number of slots, the namespace weights, and the number of slots that each namespace uses while all
     // namespaces have queued runs.
     let rows = [
         (12, vec![1, 1, 1], vec![4, 4, 4]),
@@ -116,7 +116,7 @@ fn the_number_of_recorded_namespaces_is_bounded() {
 }
 
 proptest! {
-    /// No namespace with queued runs waits forever, for any weights.
+    /// Regardless of the weights, no namespace with queued runs waits forever.
     #[test]
     fn each_namespace_gets_slots(weights in proptest::collection::vec(1..5_usize, 2..5), all in 1..6_usize) {
         let now = Instant::now();
