@@ -61,7 +61,7 @@ enum Phase {
     #[default]
     Unlisted,
     Listing,
-    /// Time at which the initial list became complete.
+    /// The initial list became complete at this time.
     Listed(Instant),
     /// The watch was interrupted or has listed its objects again.
     Ended,
@@ -167,7 +167,8 @@ fn compress<K: Serialize>(object: &K) -> Option<Box<[u8]>> {
     Some(encoder.finish().ok()?.into_boxed_slice())
 }
 
-/// Decompresses an object. The binary already contains a parser of the type for text, but none for readers.
+/// Decompresses an object. The binary already contains a text parser for the type, but no parser that reads from a
+/// stream.
 fn decompress<K: DeserializeOwned>(compressed: &[u8]) -> Option<K> {
     let mut text = String::new();
     DeflateDecoder::new(compressed).read_to_string(&mut text).ok()?;

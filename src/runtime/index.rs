@@ -1,8 +1,8 @@
 //! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source.
 //! Without the index, each change would require a scan of all objects.
 //!
-//! [`CacheSync`] waits until the stores contain complete lists, because an object that is missing from an incomplete
-//! store can exist in the cluster.
+//! [`CacheSync`] waits until the stores contain complete lists, because the cluster can contain objects that an
+//! incomplete store lacks.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,13 +19,13 @@ use tokio::sync::watch;
 
 use crate::runtime::reconcile::ReconcileError;
 
-/// Timeout of a reconciliation that waits for the caches. After the timeout, the reconciliation ends and releases its
-/// slot.
+/// Maximum time for which a reconciliation waits for the caches. After this time, the reconciliation ends and releases
+/// its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requeue interval of an object after the wait for the caches has timed out.
+/// Delay before the controller requeues an object after the wait for the caches has timed out.
 const WAIT_REQUEUE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Function that returns the groups of an object. An object can be in any number of groups.
+/// Function that returns an object's groups. An object can be in any number of groups.
 type GroupsOf<K, G> = fn(&K) -> Vec<G>;
 
 /// Read side of an indexed store. Cheap to clone. All clones share the objects.
@@ -44,7 +44,7 @@ pub struct IndexWriter<K: Resource<DynamicType = ()> + Clone + 'static, G> {
     is_listed: watch::Sender<bool>,
 }
 
-/// Members of each group. Tasks hold the lock only for short critical sections, and never across an `.await`.
+/// Members of each group. Hold the lock only for short critical sections, and never across an `.await`.
 type Groups<K, G> = Arc<RwLock<HashMap<G, HashSet<Member<K>>>>>;
 
 /// Creates both sides of an empty store. `groups_of` returns the groups of an object.
@@ -60,7 +60,7 @@ where
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G> {
-    /// Returns the objects of a group in any order.
+    /// Returns the objects of a group in an unspecified order.
     pub fn in_group(&self, group: &G) -> Vec<Arc<K>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
@@ -71,7 +71,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
         self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)
     }
 
-    /// Returns the underlying store, which contains all objects by name.
+    /// Returns the underlying store, which maps names to objects.
     pub fn store(&self) -> &Store<K> {
         &self.store
     }
@@ -85,8 +85,8 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
 
 /// Write side of a store.
 pub trait StoreWriter<K: Resource<DynamicType = ()> + Clone + 'static>: Send + 'static {
-    /// Applies a watch event to the store. The caller applies an event before consumers receive it, so a consumer never
-    /// finds an older version of the object in the store.
+    /// Applies a watch event to the store. The caller must apply an event before consumers receive the event.
+    /// Otherwise, a consumer could read an older version of the object from the store.
     fn apply(&mut self, event: &Event<K>);
 
     fn reader(&self) -> Store<K>;
@@ -119,7 +119,7 @@ where
         self.writer.apply_watcher_event(event);
         match (reference, event) {
             (Some(reference), _) => self.replace(before, &reference),
-            // After a list, the listed objects replace all objects in the store.
+            // After each list, the listed objects replace all objects in the store.
             (None, Event::InitDone) => {
                 self.rebuild();
                 self.is_listed.send_replace(true);
@@ -183,7 +183,7 @@ impl<K: Resource<DynamicType = ()> + Clone, G> fmt::Debug for IndexWriter<K, G> 
     }
 }
 
-/// Member of a group: a pointer to an object in the store. All versions of an object are equal members.
+/// Member of a group: a pointer to an object in the store. All versions of an object are equal as members.
 struct Member<K>(Arc<K>);
 
 impl<K: Resource> Member<K> {
@@ -223,7 +223,7 @@ struct Cache {
 impl Cache {
     /// Waits until the cache contains the first complete list.
     async fn synced(&self) {
-        // A cache without a writer never becomes complete. A writer is dropped only when the controller ends.
+        // A cache without a writer never becomes complete. The controller drops its writers only when it shuts down.
         if self.is_listed.clone().wait_for(|is_listed| *is_listed).await.is_err() {
             std::future::pending().await
         }

@@ -1,5 +1,5 @@
-//! Reports about objects that cannot be parsed, as conditions and events of these objects. An invalid object triggers
-//! no reconciliation.
+//! Reports objects that the controller cannot parse, in the objects' conditions and in events. An invalid object does
+//! not trigger a reconciliation, so no reconciler can report the error.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::marker::PhantomData;
@@ -18,9 +18,9 @@ use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
 
-/// Maximum number of queued objects of a namespace. The controller reports further objects only in the log.
+/// Maximum number of queued objects per namespace. The controller reports further invalid objects only in the log.
 const CAPACITY: usize = 64;
-/// Maximum number of recorded reports. When the record is full, the controller clears the record and can repeat
+/// Maximum number of recorded reports. When the record is full, the controller clears the record and may repeat
 /// reports.
 const MAX_REPORTED: usize = 4096;
 /// Maximum number of attempts to write the status of an object.
@@ -37,22 +37,22 @@ struct InvalidObject {
     attempts: u32,
 }
 
-/// Write side of the queue of invalid objects. Never blocks.
+/// Write side of the invalid object queue. Never blocks.
 #[derive(Clone, Debug)]
 pub struct InvalidObjects {
     waiting: Arc<Mutex<Waiting>>,
     notify: mpsc::Sender<()>,
 }
 
-/// Read side of the queue of invalid objects, for [`report`].
+/// Read side of the invalid object queue, for [`report`].
 #[derive(Debug)]
 pub struct Queue {
     waiting: Arc<Mutex<Waiting>>,
     notified: mpsc::Receiver<()>,
 }
 
-/// Queued objects by namespace. The namespaces take turns, so continuous changes in one namespace do not delay the
-/// reports of other namespaces.
+/// Queued objects by namespace. The namespaces take turns, so that continuous changes in one namespace do not delay the
+/// reports for other namespaces.
 #[derive(Debug, Default)]
 struct Waiting {
     by_namespace: BTreeMap<String, VecDeque<InvalidObject>>,
@@ -147,8 +147,7 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
     }
 }
 
-/// Returns the status of an invalid object, or `None` for an Update, because the conditions of an Update record its
-/// run.
+/// Returns the status for an invalid object, or `None` for an Update, because an Update's conditions record its run.
 fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
     let not_ready = match kind {
         "Update" => return None,

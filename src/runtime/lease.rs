@@ -1,9 +1,9 @@
 //! Leader election with a Lease, as in client-go.
 //!
-//! The algorithm never compares the clocks of different machines. A candidate acquires the Lease of another holder only
-//! if the Lease has not changed for the lease duration, measured with the monotonic clock of the candidate. The holder
-//! stops writing earlier, because its deadline starts with its last successful renewal request, and a candidate can
-//! observe this renewal only later.
+//! The algorithm never compares clocks of different machines. A candidate acquires another holder's Lease only if the
+//! Lease has not changed for the lease duration, measured with the candidate's monotonic clock. The holder stops
+//! writing earlier than that. Its deadline starts when it sends the last successful renewal request, and candidates
+//! observe the renewal only later.
 //!
 //! Unlike in client-go, a candidate immediately acquires a Lease whose holder was an earlier process of the same
 //! container, because the kubelet restarts a container only after its process has exited.
@@ -32,12 +32,12 @@ use crate::telemetry::metrics::Metrics;
 pub use state::Identity;
 use state::{Observation, Step, decide, next_lease_spec};
 
-/// Timeout of the release of the Lease.
+/// Timeout for the release of the Lease.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// `leaseDurationSeconds` of a released Lease, as in client-go.
 const RELEASED_SECONDS: i32 = 1;
 
-/// Error of an attempt to acquire or renew the Lease.
+/// Error from an attempt to acquire or renew the Lease.
 #[derive(Debug, Error)]
 pub enum LeaseError {
     #[error(transparent)]
@@ -60,7 +60,7 @@ pub enum LeaseLost {
 /// Candidate for the Lease.
 pub struct Elector {
     reader: Reader,
-    /// Writer that does not require leadership, because only a write of the Lease makes a process the leader.
+    /// Writer that does not require leadership, because a process becomes the leader by writing the Lease.
     writer: Writer,
     namespace: String,
     name: String,
@@ -68,15 +68,15 @@ pub struct Elector {
     times: LeaderElection,
     until: watch::Sender<Option<Instant>>,
     seen: Option<Observation>,
-    /// Whether the candidate must read the Lease before the next write. The value is `false` only after a successful
-    /// write of this process.
+    /// Whether the candidate must read the Lease before the next write. The value is `false` only after this process
+    /// has successfully written the Lease.
     must_read: bool,
     metrics: Metrics,
 }
 
 impl Elector {
-    /// Creates a candidate for the Lease with this name. All writes except the writes of the Lease itself require the
-    /// returned [`Leadership`].
+    /// Creates a candidate for the Lease with this name. All writes require the returned [`Leadership`], except writes
+    /// of the Lease itself.
     pub fn new(
         client: Client,
         (namespace, name): (&str, &str),
@@ -84,8 +84,7 @@ impl Elector {
         times: LeaderElection,
         metrics: Metrics,
     ) -> (Self, Leadership) {
-        // The timeout of a request is half of the deadline, so that another request is possible after a request that
-        // hangs.
+        // The request timeout is half of the deadline, so that another attempt is possible after a request hangs.
         let limit = times.renew_deadline / 2;
         let (until, leadership) = Leadership::elected();
         metrics.leads(name, false);
@@ -195,7 +194,7 @@ impl Elector {
         }
         self.read().await?;
         match self.step().await {
-            // Another candidate has acquired the Lease. The next attempt reads the new holder.
+            // Another candidate has acquired the Lease. The next attempt reads the Lease of the new holder.
             Err(error) if error.is_conflict() && !self.is_ours() => Ok(None),
             other => Ok(other?),
         }
@@ -208,7 +207,7 @@ impl Elector {
             self.must_read = true;
             return Ok(None);
         }
-        // The caller can drop this future before the response arrives, so `must_read` is set before the request.
+        // Set `must_read` before the request, because the caller can drop this future before the response arrives.
         self.must_read = true;
         let before = self.seen.as_ref().map(Observation::spec).unwrap_or_default();
         let spec = next_lease_spec(step, &before, self.identity(), self.times.lease_duration, Timestamp::now());
@@ -227,7 +226,7 @@ impl Elector {
         Ok(Some(started))
     }
 
-    /// Writes the spec of the Lease. Returns a conflict if the Lease has changed since the last observation.
+    /// Writes the spec of the Lease. Returns a conflict if the Lease has changed since this process last observed it.
     async fn write(&self, seen: &Observation, spec: &impl serde::Serialize) -> Result<Lease, WriteError> {
         let patch = json!({ "metadata": { "resourceVersion": seen.lease.resource_version() }, "spec": spec });
         self.writer.merge(&self.namespace, &self.name, &patch).await
@@ -239,7 +238,7 @@ impl Elector {
         Ok(())
     }
 
-    /// Records the observed Lease. An unchanged spec keeps the time of its first observation.
+    /// Records the observed Lease. If the spec has not changed, the time of its first observation stays the same.
     fn observe(&mut self, lease: Option<Lease>) {
         let before = self.seen.take();
         self.seen = lease.map(|lease| {
@@ -302,13 +301,13 @@ impl Term {
         match (&mut self.renewing).await {
             Ok(Err(lost)) => lost,
             Err(error) => LeaseLost::Task(error),
-            // Only `end` cancels `stop`, and `end` consumes the term.
+            // Only the method `end` cancels `stop`, and `end` consumes the term.
             Ok(Ok(_)) => std::future::pending().await,
         }
     }
 
-    /// Ends the term. The caller must have completed all writes. If `release` is set, the term releases the Lease, so
-    /// that another candidate can acquire the Lease immediately.
+    /// Ends the term. The caller must have completed all writes. If `release` is set, this method releases the Lease,
+    /// so that another candidate can acquire it immediately.
     pub async fn end(self, release: bool) {
         self.stop.cancel();
         let elector = match self.renewing.await {

@@ -1,6 +1,5 @@
 //! Extensions of kube-rs: leader election, writes that require leadership, reads with timeouts, watches that skip
-//! invalid objects, the limiter of runs, fair slots, a runner for reconciliations, and events for the Kubernetes API
-//! and for Flux.
+//! invalid objects, the run limiter, fair slots, the reconcile runner, and events for the Kubernetes API and for Flux.
 //!
 //! The controllers depend on this module, but this module does not depend on the controllers. Only [`writes`] writes to
 //! the API.

@@ -1,4 +1,4 @@
-//! Reads from the API server, without the caches. Each request has a timeout, and each error message contains the
+//! Reads from the API server that bypass the caches. Each request has a timeout, and each error message identifies the
 //! object.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::api::names;
 use crate::runtime::tolerant_watcher::{ParseError, Tolerant};
 
-/// Maximum number of objects in one list response.
+/// Maximum number of objects in a list response.
 const MAX_LIST: u32 = 500;
 
 /// Error of a read. A missing object is not an error.
@@ -88,8 +88,8 @@ impl Reader {
         self.call(what, api.get_metadata_opt(name)).await
     }
 
-    /// Returns the row of an object in the `Table` representation of the API server, or `None` if the object does not
-    /// exist. The row contains only the metadata and the columns of the object.
+    /// Returns an object's row in the API server's `Table` representation, or `None` if the object does not exist. The
+    /// row contains only the metadata and the columns of the object.
     pub async fn get_row_opt<K>(&self, namespace: &str, name: &str) -> Result<Option<Row>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
@@ -131,7 +131,7 @@ impl Reader {
         page.items.iter().map(|object| parse(object, what)).collect()
     }
 
-    /// Returns the first object that satisfies `is_desired` in a namespace. The function reads the list in pages.
+    /// Returns the first object in a namespace that satisfies `is_desired`. The function reads the list in pages.
     pub async fn find<K>(&self, namespace: &str, is_desired: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -197,17 +197,17 @@ fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -
     object.parse().map_err(|source| ReadError::Parse { request: what(), source })
 }
 
-/// Returns whether the namespace and the name are valid. An invalid name could select another resource or add
-/// parameters to the request.
+/// Returns whether the namespace and the name are valid. An invalid name could make the request URL refer to another
+/// resource or add query parameters.
 fn may_exist(namespace: &str, name: &str) -> bool {
     names::is_object_name(namespace) && names::is_object_name(name)
 }
 
-/// Header `Accept` of a request for a table. The header contains no other media type, so that the API server never
+/// `Accept` header for requests that expect a table. The header lists no other media type, so that the API server never
 /// responds with the object itself.
 const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
 
-/// Row of an object in the `Table` representation.
+/// Row for an object in the `Table` representation.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub metadata: ObjectMeta,
@@ -249,7 +249,7 @@ impl Table {
     }
 }
 
-/// Returns the row of an object, or `None` if the object does not exist.
+/// Returns the row for an object, or `None` if the object does not exist.
 async fn get_row_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,

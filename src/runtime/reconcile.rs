@@ -1,5 +1,5 @@
-//! Runner for reconciliations, with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. The
-//! runner converts the result of each reconciliation to a requeue.
+//! Reconcile runner, with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. The runner
+//! converts each reconciliation result to a requeue.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reconciles::ReconcileResult;
 
-/// Number of waiting callers that no key reaches in practice.
+/// Maximum number of waiting callers, which no key reaches in practice.
 const UNLIMITED: usize = 1 << 20;
 /// Requeue interval of an object if too many reconciliations of its namespace wait for a slot.
 const BUSY_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub enum ReconcileError {
     /// No progress is possible until the object changes, so the runner does not requeue the object.
     #[error("stalled: {reason}")]
     Stalled { reason: String },
-    /// A requirement is not met yet, which is not a failure. The runner requeues the object after the time `after`.
+    /// A requirement is not met yet. This is not a failure. The runner requeues the object after the time `after`.
     #[error("waiting for {on}")]
     Waiting { on: String, after: Duration },
     /// The error is temporary, so the runner requeues the object with backoff.
@@ -97,12 +97,12 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
-    /// Token that stops the runner. After the cancellation, reconciliations that wait for a slot do not start.
+    /// Token that stops the runner. When this token is canceled, reconciliations that wait for a slot do not start.
     end: CancellationToken,
     backoff: Backoff,
     first_lists: FirstLists,
-    /// Objects that exist and have been reconciled. Tasks hold the lock only for short critical sections, and never
-    /// across an `.await`.
+    /// Objects that exist and have been reconciled. Hold the lock only for short critical sections, and never across an
+    /// `.await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
@@ -135,14 +135,14 @@ impl ReconcileRunner {
         }
     }
 
-    /// Sets a callback for deleted objects. The runner holds no lock during a call, and can call the callback several
-    /// times for the same object.
+    /// Sets a callback for deleted objects. The runner holds no lock while it calls the callback, and can call it
+    /// several times for the same object.
     #[must_use]
     pub fn on_deleted(self, callback: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         ReconcileRunner { on_deleted: Box::new(callback), ..self }
     }
 
-    /// Limits the number of concurrent reconciliations in total and per namespace, so that slow reconciliations of one
+    /// Limits the number of concurrent reconciliations in total and per namespace, so that slow reconciliations in one
     /// namespace do not delay other namespaces. After the cancellation of `end`, no reconciliation starts.
     #[must_use]
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
@@ -157,17 +157,17 @@ impl ReconcileRunner {
         ReconcileRunner { backoff, ..self }
     }
 
-    /// Returns the first lists of the watches. The first reconciliation waits for these lists.
+    /// Returns the initial lists of the controller's watches. The first reconciliation waits for these lists.
     pub fn first_lists(&self) -> &FirstLists {
         &self.first_lists
     }
 
-    /// Returns whether a reconciliation of the object has begun since the start of the process.
+    /// Returns whether a reconciliation of the object has started since the process started.
     pub fn has_begun<K: Resource>(&self, object: &K) -> bool {
         self.has_begun_key(&key(object))
     }
 
-    /// Returns whether a reconciliation of the object with this key has begun since the start of the process.
+    /// Returns whether a reconciliation of the object with this key has started since the process started.
     pub fn has_begun_key(&self, key: &ObjectKey) -> bool {
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
@@ -199,7 +199,7 @@ impl ReconcileRunner {
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         self.metrics.reconciles().started(self.controller, &key);
         let started = Instant::now();
-        // The future is boxed, because reconciliations are large and one task holds the futures of all reconciliations.
+        // The future is boxed, because reconciliation futures are large and one task holds all of them.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(Ok(outcome))) => End::Outcome(outcome),
@@ -209,7 +209,7 @@ impl ReconcileRunner {
         };
         let (action, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        // The object no longer exists: another client or the reconciliation itself deleted the object during the
+        // The object no longer exists. The reconciliation itself or another client has deleted it during the
         // reconciliation.
         if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
             self.forget_key(&key);
@@ -217,15 +217,15 @@ impl ReconcileRunner {
         Ok(action)
     }
 
-    /// Removes the state of a deleted object.
+    /// Removes the runner's state for a deleted object.
     pub fn forget<K: Resource>(&self, object: &K) {
         let key = key(object);
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         self.forget_key(&key);
     }
 
-    /// Removes the state of all objects for which `exists` returns `false`, because the watch can miss the deletion of
-    /// an object.
+    /// Removes the runner's state for objects that do not exist according to `exists`, because the watch can miss
+    /// deletions.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
         let mut reconciled = self.reconciled.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ObjectKey> = reconciled.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
@@ -280,8 +280,8 @@ impl ReconcileRunner {
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
-                // Conflicts and losses of leadership are expected. The runner retries the reconciliation with backoff,
-                // and does not report a failure.
+                // Conflicts and the loss of leadership are expected. The runner retries the reconciliation with
+                // backoff, and does not report a failure.
                 if is_expected(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconciliation");
                     return (Action::requeue(delay), ReconcileResult::RequeueAfter);
@@ -309,8 +309,8 @@ fn is_expected(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
     write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
-/// Leaks the name of a kind. The leak is harmless, because there are few kinds, and the process uses the names until it
-/// exits.
+/// Leaks the name of a kind. The leak is harmless, because there are few kinds and the process uses their names until
+/// it exits.
 fn leak(name: std::borrow::Cow<'static, str>) -> &'static str {
     match name {
         std::borrow::Cow::Borrowed(name) => name,

@@ -1,5 +1,5 @@
-//! Limiter of the number of open runs in total, in each namespace, on each node and in each concurrency group.
-//! [`FairQueue`] selects the queued run that starts next.
+//! Limits the number of open runs in total, in each namespace, on each node and in each concurrency group.
+//! [`FairQueue`] selects the next queued run.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,15 +29,15 @@ impl<W> Clone for RunLimiter<W> {
 
 struct Shared<W> {
     metrics: Metrics,
-    /// Signal that a queued run may be able to start.
+    /// Signals that a queued run may be able to start.
     changed: Notify,
-    /// Open and queued runs. Tasks hold the lock only for short critical sections, and never across an `.await`.
+    /// Open and queued runs. Hold the lock only for short critical sections, and never across an `.await`.
     queue: Mutex<FairQueue<W>>,
-    /// Estimates in the statuses of the queued runs. Never locked together with `queue`.
+    /// Estimates that the statuses of the queued runs display. Never locked together with `queue`.
     estimates: Mutex<Estimates>,
 }
 
-/// Reason why a run waits, and the estimate of its start.
+/// Reason why a run waits, and the run's estimated start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
     pub reason: Full,
@@ -52,7 +52,7 @@ impl fmt::Display for Queued {
     }
 }
 
-/// Permit for an open run. Dropping the last permit of a run frees the slot of the run.
+/// Permit for an open run. Dropping a run's last permit frees the run's slot.
 #[must_use = "the slot becomes free when the permit is dropped"]
 pub struct Permit<W> {
     uid: String,
@@ -91,7 +91,7 @@ impl<W> RunLimiter<W> {
     /// [`RunLimiter::requeues`] returns `key`.
     ///
     /// # Errors
-    /// Returns the reason why the run waits, and the estimate of its start.
+    /// Returns the reason why the run waits, and the run's estimated start.
     pub fn acquire(&self, run: &Run, key: W) -> Result<Permit<W>, Queued> {
         let now = Timestamp::now();
         let is_outdated = self.shared.estimates().is_outdated(&run.uid, now);
@@ -105,21 +105,22 @@ impl<W> RunLimiter<W> {
                 Ok(self.permit(run))
             }
             Err(reason) => {
-                // The simulation takes milliseconds, so it runs without a lock.
+                // The simulation takes milliseconds, so run it without holding a lock.
                 let new = forecast.map(Forecast::estimate);
                 Err(Queued { reason, estimate: self.shared.estimates().display(&run.uid, new) })
             }
         }
     }
 
-    /// Returns whether a run has a slot on another node or in another group. After a failed attempt to bind the run,
-    /// the caller must drop the permit, so that the run acquires a slot on its new node and in its new group.
+    /// Returns whether a run holds a slot on a node or in a group to which it no longer belongs. After a failed attempt
+    /// to bind the run, the caller must drop the permit, so that the run acquires a slot on its new node and in its new
+    /// group.
     pub fn has_moved(&self, run: &Run) -> bool {
         self.shared.lock().has_moved(run)
     }
 
-    /// Acquires a slot for a run that started before this process. The limits include the run, but the limiter never
-    /// rejects the run.
+    /// Acquires a slot for a run that started before this process. The run counts towards the limits, but the limiter
+    /// never rejects it.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());

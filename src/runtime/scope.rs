@@ -1,4 +1,4 @@
-//! Scope of the watches: one namespace or all namespaces, and the shard of this controller.
+//! Watch scope: one namespace or all namespaces, and the shard of this controller.
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ApiResource;
@@ -27,12 +27,12 @@ impl Scope {
         self.namespace.as_deref()
     }
 
-    /// Returns whether the watch of a kind of this controller contains all objects of the kind in a namespace.
+    /// Returns whether the watch for a kind of this controller contains all of the kind's objects in a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
     }
 
-    /// Returns the API for a watch of a kind.
+    /// Returns the API client for watching a kind.
     pub fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -43,7 +43,7 @@ impl Scope {
         }
     }
 
-    /// Returns the API for a watch of the metadata of a kind that the controller determines at run time.
+    /// Returns the API client for watching the object metadata of a kind that the controller determines at run time.
     pub fn metadata_api(&self, client: Client, kind: &ApiResource) -> Api<Tolerant<PartialObjectMeta>> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, kind),

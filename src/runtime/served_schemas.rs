@@ -1,6 +1,6 @@
-//! Comparison of the CustomResourceDefinitions that the API server serves with the definitions of this version. The API
-//! server silently drops fields that an older definition does not contain, so the controller would lose the record of
-//! the runs that it has started.
+//! Compares the CustomResourceDefinitions that the API server serves with the definitions of this controller version.
+//! The API server silently drops fields that an older definition lacks, so the controller would lose its record of
+//! started runs.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(3);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of missing fields that the message about a CustomResourceDefinition lists.
 const MAX_LISTED_FIELDS: usize = 5;
-/// Schema keyword that makes the API server keep fields that are not in the schema.
+/// Schema keyword with which the API server keeps fields that are not in the schema.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 /// Command-line argument that selects the role of the child process.
 const ROLE: &str = "compare-schemas";
@@ -39,7 +39,7 @@ const LIMITS: Limits = Limits {
     response: 64 << 10,
 };
 
-/// Served schemas of one version of an API group.
+/// Served schemas for one version of an API group.
 #[derive(Debug, Serialize, Deserialize)]
 struct Served {
     group: String,
@@ -48,12 +48,12 @@ struct Served {
     document: Option<String>,
 }
 
-/// Waits until the API server serves all fields of the definitions of this version, and logs missing fields. The reads
-/// require only the permissions of `system:discovery`, which all ServiceAccounts have by default. Without these
-/// permissions, the controller skips the comparison.
+/// Waits until the API server serves all fields that this version defines, and logs missing fields. The reads require
+/// only the `system:discovery` permissions, which all ServiceAccounts have by default. Without these permissions, the
+/// controller skips the comparison.
 ///
-/// A child process compares the definitions, because the definitions and the documents require megabytes of memory that
-/// the allocator would not return to the operating system.
+/// A child process compares the definitions, because they require megabytes of memory that the allocator would not
+/// return to the operating system.
 pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Subprocess) {
     let compare = async |served: &[Served]| {
         let request = serde_json::to_vec(served).map_err(|error| error.to_string())?;
@@ -63,8 +63,8 @@ pub async fn until_complete(client: &Client, timeout: Duration, subprocess: &Sub
     until_complete_by(client, timeout, compare).await;
 }
 
-/// Compares the served documents on stdin with the definitions of this version, and writes the problems to stdout. This
-/// function runs in the child process.
+/// Compares the served documents from stdin with the definitions of this version, and writes the problems to stdout.
+/// This function runs in the child process.
 ///
 /// # Errors
 /// Returns an error if the limits cannot be applied or the documents cannot be read.
@@ -113,7 +113,7 @@ async fn until_complete_by(
     }
 }
 
-/// Returns a message for each definition that is not served or lacks fields.
+/// Returns a message for each definition that the API server does not serve completely.
 fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     let mut documents = Vec::new();
     for Served { group, version, document } in served {
@@ -145,7 +145,7 @@ fn problems(served: &[Served]) -> io::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Returns the OpenAPI documents of the versions that this controller uses for storage.
+/// Returns the OpenAPI documents for the storage versions of this controller's kinds.
 async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadError> {
     let mut all = Vec::new();
     for (group, version) in api_versions() {
@@ -155,7 +155,7 @@ async fn served(client: &Client, timeout: Duration) -> Result<Vec<Served>, ReadE
     Ok(all)
 }
 
-/// Returns the OpenAPI document of a version, or `None` if the version is not served.
+/// Returns the OpenAPI document for a version, or `None` if the API server does not serve the version.
 async fn document(client: &Client, timeout: Duration, group: &str, version: &str) -> Result<Option<String>, ReadError> {
     let what = || format!("read the OpenAPI schemas of {group}/{version}");
     let request = async {
@@ -176,7 +176,7 @@ async fn document(client: &Client, timeout: Duration, group: &str, version: &str
     }
 }
 
-/// Returns the schema of a kind from the OpenAPI document of its version.
+/// Returns a kind's schema from the OpenAPI document for the kind's version.
 fn schema_of<'a>(document: &'a Value, kind: &str) -> Option<&'a Value> {
     let schemas = document.pointer("/components/schemas")?.as_object()?;
     schemas.values().find(|schema| {
@@ -191,7 +191,7 @@ fn list_fields(missing: &[String]) -> String {
     if more == 0 { listed } else { format!("{listed} and {more} more") }
 }
 
-/// Returns the paths of the fields in `spec` and `status` that the served schema does not contain.
+/// Returns the paths of the `spec` and `status` fields that the served schema lacks.
 fn missing_fields(ours: &Value, served: &Value) -> Vec<String> {
     let mut missing = Vec::new();
     for part in ["spec", "status"] {

@@ -1,8 +1,8 @@
-//! Watches that continue if one object cannot be parsed.
+//! Watches that continue when the controller cannot parse an object.
 //!
 //! kube-rs parses a page of objects as one document. A single object that serde rejects, such as an object with more
-//! than 128 levels of nesting, would prevent the controller from listing any objects of this kind. The watches in this
-//! module receive objects as text and parse each object separately. The watches skip and log an object that cannot be
+//! than 128 nesting levels, would prevent the controller from listing any objects of the kind. The watches in this
+//! module receive objects as text, and parse each object separately. The watches skip and log an object that cannot be
 //! parsed or has too many values.
 
 use std::borrow::Cow;
@@ -19,12 +19,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// Maximum number of JSON values in an object. A parsed object can require a hundred times the memory of its text, for
-/// example `[{"":0},{"":0}]`. The largest Program, with 5,000 resources and eight properties per resource, has about
-/// 60,000 values, and about 60,000 further values in its managed fields.
+/// Maximum number of JSON values in an object. A parsed object can require a hundred times as much memory as its text,
+/// for example `[{"":0},{"":0}]`. The largest Program, with 5,000 resources and eight properties per resource, has
+/// about 60,000 values, and about 60,000 further values in its managed fields.
 const MAX_VALUES: usize = 100_000;
 
-/// Object with a parsed identity and with the content as JSON text. [`Tolerant::parse`] parses the content.
+/// Object with a parsed identity and unparsed content as JSON text. [`Tolerant::parse`] parses the content.
 #[derive(Clone, Debug)]
 pub struct Tolerant<K> {
     metadata: ObjectMeta,
@@ -84,7 +84,7 @@ fn without_managed_fields(text: &str) -> serde_json::Result<String> {
     serde_json::to_string(&object)
 }
 
-/// Returns the number of values in JSON text without parsing the text. The function counts an empty object or list as
+/// Counts the values in JSON text without parsing the text. The function counts an empty object or list as
 /// two values.
 fn count_values(text: &str) -> usize {
     let (mut count, mut is_string, mut is_escaped) = (1, false, false);
@@ -102,8 +102,8 @@ fn count_values(text: &str) -> usize {
 
 impl<'de, K> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // serde has no nesting limit for raw text. In a watch event, serde can keep the object as raw text only if
-        // `type` precedes `object`, which is the order of the API server.
+        // serde applies no nesting limit to raw text. serde can keep the object in a watch event as raw text only if
+        // `type` precedes `object`. The API server uses this order.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
         let Identity { name, namespace, uid, resource_version, generation } = object.metadata;
@@ -152,8 +152,8 @@ where
     watcher_with(api, config, |_| None, |_, _| ())
 }
 
-/// Same as [`watcher()`], but passes each skipped object to `skipped`. If a deleted object cannot be parsed, the
-/// deletion event contains the last valid version of the object from `last`.
+/// Same as [`watcher()`], but passes each skipped object to `skipped`. If a deleted object cannot be parsed, its
+/// deletion event contains the last valid version, which `last` returns.
 pub fn watcher_with<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,

@@ -1,8 +1,8 @@
-//! Changes to watched objects that trigger a reconciliation.
+//! Selects the changes to watched objects that trigger a reconciliation.
 //!
 //! For the kinds of this controller, changes to the spec, the finalizers, the deletion timestamp and the request
-//! annotations trigger a reconciliation. Changes to the status trigger no reconciliation, because the controller writes
-//! the status itself. For other kinds, such as pods, a filter compares the relevant state of each object.
+//! annotations trigger a reconciliation. Status changes trigger no reconciliation, because the controller itself writes
+//! the status. For other kinds, such as pods, a filter compares the relevant state of each object.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::tolerant_watcher::{ParseError, Tolerant, watcher_with};
 
-/// Request annotations, whose changes trigger a reconciliation.
+/// Request annotations. A change to one of these annotations triggers a reconciliation.
 const REQUEST_ANNOTATIONS: [&str; 8] = [
     ANNOTATION_CANCEL,
     ANNOTATION_CONFIRM_DESTROY,
@@ -53,13 +53,13 @@ const CACHED_LABELS: [&str; 7] = [
 ];
 
 /// Returns a stream of the objects whose changes trigger a reconciliation, for `Controller::for_stream`. `store`
-/// receives all objects. `runner` removes the state of deleted objects.
+/// receives all objects. `runner` removes its state for deleted objects.
 ///
 /// A reconciliation reads its object from the API, so the store needs only the fields that lookups use. `strip` removes
-/// all other fields of the spec and the status, which would use most of the memory of a controller with thousands of
-/// objects. The stream delays the end of its first list until the first lists of the other watches of the controller
-/// are complete. `on_invalid` receives each object that cannot be parsed. `on_event` receives each event after the
-/// store has applied it.
+/// all other fields from the spec and the status. With thousands of objects, these fields would use most of the
+/// controller's memory. The stream delays the end of its initial list until the controller's other watches have
+/// received their initial lists. `on_invalid` receives each object that cannot be parsed. `on_event` receives each
+/// event after the event has been applied to the store.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -86,7 +86,7 @@ where
             strip(object);
         })
         .and_then(move |event| {
-            // kube-rs starts no reconciliation before the first list is in the store.
+            // kube-rs starts no reconciliation before the store contains the initial list.
             let first_lists = matches!(event, Event::InitDone).then(|| first_lists.clone());
             async move {
                 if let Some(first_lists) = first_lists {
@@ -98,8 +98,8 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => runner.forget(object),
-            // If an object was deleted while the watch was interrupted, no event reports the deletion, but the new list
-            // does not contain the object.
+            // No event reports the deletion of an object during an interruption of the watch, but the new list lacks
+            // the object.
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
@@ -111,7 +111,7 @@ where
 }
 
 /// Removes the managed fields, all annotations except `REQUEST_ANNOTATIONS`, and all labels except `CACHED_LABELS`. The
-/// annotation of `kubectl apply` contains the complete object, and the number of labels of an object is not limited.
+/// `kubectl apply` annotation contains the complete object, and an object can have any number of labels.
 pub fn strip_metadata<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
     object.labels_mut().retain(|name, _| CACHED_LABELS.contains(&name.as_str()));
@@ -124,12 +124,12 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes the fields from the status of an Update that contain no information about the state or the locks of its run.
+/// Removes the status fields of an Update that describe neither the state nor the locks of its run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without `status.run`, the condition `Progressing` shows that the operator started the run, or that the run
-        // waits for references. In the second case, the Workspace needs an agent that can check whether the references
-        // are mounted.
+        // Without `status.run`, the condition `Progressing` shows either that the Pulumi Kubernetes Operator started
+        // the run, or that the run waits for references. In the second case, the Workspace needs an agent that can
+        // check whether the references are mounted.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {
@@ -170,7 +170,7 @@ fn hash(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Drops the events of an object whose `state` has not changed since the last event. The filter never drops deletions.
+/// Drops events for objects whose `state` has not changed since the last event. The filter never drops deletions.
 pub fn only_changes<K, S>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     state: impl Fn(&K) -> S,
@@ -183,11 +183,12 @@ where
     events.try_filter_map(move |event| std::future::ready(Ok(states.filter_changed(event, &state))))
 }
 
-/// Hash of the last state of each object, by UID.
+/// Hash of each object's last state, by UID.
 #[derive(Default)]
 struct LastStates {
     states: HashMap<String, u64>,
-    /// States of the objects in the list of a restarted watch. An object that is not in the list no longer exists.
+    /// Hashes of the object states in the list that a restarted watch receives. An object that the list lacks no longer
+    /// exists.
     listed: HashMap<String, u64>,
 }
 

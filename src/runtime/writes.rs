@@ -1,5 +1,5 @@
-//! Writes of objects to the API server. No other module writes to the API server. Each request requires leadership and
-//! has a timeout, and each error message contains the object.
+//! Client that writes objects to the API server. No other module writes to the API server. Each request requires
+//! leadership and has a timeout. Each error message identifies the object.
 
 mod error;
 
@@ -41,7 +41,7 @@ impl<K> Object for K where
 {
 }
 
-/// Result of the creation of an object.
+/// Result of a create request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Created<K> {
     /// This write created the object.
@@ -61,8 +61,8 @@ impl<K> Created<K> {
 /// Leadership of this process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Channel with the deadline for writes. The value in the channel is `None` if the process must not write. The
-    /// field is `None` without leader election.
+    /// Channel that contains the deadline for writes. The channel contains `None` if the process must not write.
+    /// The field is `None` without leader election.
     until: Option<watch::Receiver<Option<Instant>>>,
 }
 
@@ -79,9 +79,9 @@ impl Leadership {
         (sender, Leadership { until: Some(until) })
     }
 
-    /// Returns whether this process is allowed to write. The function compares the clock with the deadline instead of
-    /// waiting for a signal from a task, because the first check after a suspension of the process must already return
-    /// `false`.
+    /// Returns whether this process is allowed to write. The function compares the clock with the deadline and does not
+    /// rely on a task that signals the end of leadership. The first check after a suspended process resumes must
+    /// already return `false`.
     pub fn is_held(&self) -> bool {
         match &self.until {
             None => true,
@@ -90,7 +90,7 @@ impl Leadership {
     }
 }
 
-/// Client for writes to the API. Cheap to clone.
+/// Client that writes to the API server. Cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -100,13 +100,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer. `timeout` applies to each request. All writes fail while this process does not hold the
-    /// leadership.
+    /// Creates a writer. `timeout` applies to each request. All writes fail while this process is not the leader.
     pub fn new(client: Client, timeout: Duration, leadership: Leadership, metrics: Metrics) -> Self {
         Writer { client, timeout, leadership, metrics }
     }
 
-    /// Sets the status of an object with a merge patch. If the object already has this status, the function makes no
+    /// Sets the status of an object with a merge patch. If the object already has this status, the function sends no
     /// request and returns `None`. Returns a conflict if the object has changed since the controller read it.
     pub async fn status<K: Object>(&self, object: &K, status: &impl Serialize) -> Result<Option<K>, WriteError> {
         let attempt = attempt("write the status of", object);
@@ -210,7 +209,7 @@ impl Writer {
         }
     }
 
-    /// Adds a finalizer, without a request if the object already has the finalizer.
+    /// Adds a finalizer, and sends no request if the object already has the finalizer.
     pub async fn add_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let present = object.finalizers();
         if present.iter().any(|name| name == finalizer) {
@@ -231,7 +230,7 @@ impl Writer {
         self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await
     }
 
-    /// Removes a finalizer, without a request if the object does not have the finalizer. A missing object is not an
+    /// Removes a finalizer, and sends no request if the object does not have the finalizer. A missing object is not an
     /// error.
     pub async fn remove_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
         let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
@@ -249,7 +248,7 @@ impl Writer {
         }
     }
 
-    /// Sets annotations, and removes the annotations without a value. The function makes no request if nothing changes.
+    /// Sets annotations, and removes the annotations without a value. The function sends no request if nothing changes.
     /// Returns a conflict if another object with the same name has replaced the object.
     pub async fn annotate<K: Object>(
         &self,
@@ -270,17 +269,17 @@ impl Writer {
         self.call(&attempt, request).await.map(|_| ())
     }
 
-    /// Replaces the Pulumi Kubernetes Operator with this controller as a field manager of an object. If the operator
-    /// manages no field, the function makes no request and returns `None`. Returns a conflict if the object has changed
+    /// Replaces the Pulumi Kubernetes Operator with this controller as the field manager of an object. If the operator
+    /// manages no field, the function sends no request and returns `None`. Returns a conflict if the object has changed
     /// since the controller read it.
     pub async fn take_over<K: Object>(&self, object: &K) -> Result<Option<K>, WriteError> {
         let Some(managed_fields) = field_managers::managed_fields(object) else { return Ok(None) };
         self.set_managed_fields(&attempt("take over", object), object, &managed_fields).await.map(Some)
     }
 
-    /// Converts the ownership of the fields that [`Writer::create`] created, as if this controller had applied the
-    /// fields. The next apply then removes each of these fields that it does not contain. The function makes no request
-    /// if there are no such fields. Returns a conflict if the object has changed since the controller read it.
+    /// Changes the owner of the fields that [`Writer::create`] created, as if this controller had applied the fields.
+    /// The next apply then removes each of these fields that it does not contain. The function sends no request if
+    /// there are no such fields. Returns a conflict if the object has changed since the controller read it.
     pub async fn own_created_fields<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let Some(managed_fields) = field_managers::as_applied(object) else { return Ok(()) };
         self.set_managed_fields(&attempt("own the fields of", object), object, &managed_fields).await.map(drop)
@@ -300,7 +299,7 @@ impl Writer {
         self.call(attempt, request).await
     }
 
-    /// Sends a JSON merge patch for the object with this name.
+    /// Applies a JSON merge patch to the object with this name.
     pub async fn merge<K: Object>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, WriteError> {
         let attempt = AttemptedWrite {
             verb: "patch",
@@ -383,7 +382,8 @@ fn deletion<K: Object>(namespace: &str, name: &str) -> AttemptedWrite {
     AttemptedWrite { verb: "delete", kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
-/// Adds a test of the UID to the patch, because the patch must not change a later object with the same name.
+/// Adds a `test` operation for the UID to the JSON patch, so that the patch cannot change a later object with the same
+/// name.
 fn with_uid_test<K: Object>(object: &K, operations: Value) -> Value {
     let test = object.uid().map(|uid| json!({ "op": "test", "path": "/metadata/uid", "value": uid }));
     let rest = match operations {

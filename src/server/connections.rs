@@ -1,6 +1,6 @@
-//! HTTP server with limits for the number and the duration of connections. The server accepts one request per
-//! connection. When all connections are in use, the server closes a connection that waits for its peer, so a peer
-//! cannot block other peers with open connections.
+//! HTTP server that limits the number and the duration of connections. The server accepts one request per
+//! connection. When all connections are in use, the server closes a connection that waits for its peer, so that no peer
+//! can block other peers by keeping connections open.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -21,14 +21,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// Limits of the connections of one listener.
+/// Connection limits for one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of concurrent connections.
     pub connections: usize,
     /// Maximum number of waiting connections per IP address. A connection waits for its peer while the peer has not
     /// sent the complete request or has not read the response. If a peer exceeds the maximum, the server closes the
-    /// oldest waiting connection of the peer.
+    /// peer's oldest waiting connection.
     pub waiting_per_peer: usize,
     /// Timeout for receiving the complete request header.
     pub header: Duration,
@@ -47,15 +47,15 @@ const MAX_HEADER: usize = 32 * 1024;
 /// Maximum number of header fields in a request.
 const MAX_HEADERS: usize = 100;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Grace period of waiting connections after the cancellation of the server. The period is shorter than the grace
-/// period of all tasks at shutdown.
+/// Grace period for waiting connections during the server's shutdown. The period is shorter than the grace period that
+/// all tasks have at shutdown.
 const END: Duration = Duration::from_secs(1);
 
-/// IP address of the peer of a connection, as an extension of the requests. Behind a proxy, the peer is the proxy.
+/// IP address of the peer, as a request extension. Behind a proxy, the peer is the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
-/// Serves requests until `end` is canceled, with one task in `tasks` for each connection.
+/// Serves requests until `end` is canceled. The server spawns one task for each connection in `tasks`.
 pub async fn serve(
     purpose: &'static str,
     listener: TcpListener,
@@ -102,7 +102,7 @@ pub async fn serve(
 }
 
 /// Returns the IP address of a peer. A listener on `[::]` reports an IPv4 address as an IPv6 address. This function
-/// restores the IPv4 address.
+/// converts it back to the IPv4 address.
 fn address(peer: SocketAddr) -> IpAddr {
     peer.ip().to_canonical()
 }
@@ -209,8 +209,8 @@ impl Waiting {
         Waiting(Arc::new(WaitingList { per_peer, entries: Mutex::default() }))
     }
 
-    /// Adds a connection. If the peer has too many waiting connections, the function closes the oldest waiting
-    /// connection of the peer.
+    /// Adds a connection. If the peer has too many waiting connections, the function closes the oldest of these
+    /// connections.
     fn join(&self, peer: IpAddr, close: &CancellationToken) -> Wait {
         let mut entries = lock(&self.0.entries);
         if entries.iter().filter(|entry| entry.peer == peer).count() >= self.0.per_peer {
@@ -236,8 +236,8 @@ impl Waiting {
     fn close_one(&self) {
         let mut entries = lock(&self.0.entries);
         let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();
-        // If several peers have the maximum number of connections, `max_by_key` returns the last of these peers. In the
-        // reversed order, the last peer is the peer with the oldest connection.
+        // If several peers have the maximum number of connections, `max_by_key` returns the last of these peers.
+        // Because the order is reversed, this is the peer with the oldest connection.
         let peer = entries.iter().rev().map(|entry| entry.peer).max_by_key(|peer| count(*peer));
         if let Some(peer) = peer {
             close_oldest(&mut entries, peer);
@@ -257,7 +257,7 @@ impl Drop for Wait {
     }
 }
 
-/// Locks a mutex. The caller holds the lock only for a short critical section, and never across an `.await`.
+/// Locks a mutex. Hold the lock only for short critical sections, and never across an `.await`.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

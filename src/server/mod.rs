@@ -19,7 +19,7 @@ use tokio::sync::watch;
 pub use crate::server::connections::{Limits, PeerAddress, serve};
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
-/// Error during the start of an endpoint.
+/// Reason why an endpoint could not start.
 #[derive(Debug, Error)]
 pub enum ServerError {
     #[error("failed to listen on {address} for {purpose}")]
@@ -48,7 +48,7 @@ pub fn metrics_router(metrics: Metrics, pprof: bool) -> Router {
     if pprof { router.merge(profile::router()) } else { router }
 }
 
-/// Returns the limits of the metrics and health endpoints, which have few clients.
+/// Returns the limits for the metrics and health endpoints, which have few clients.
 pub fn endpoint_limits(pprof: bool) -> Limits {
     let all = Limits::default().all + if pprof { profile::MAX_DURATION } else { Duration::ZERO };
     Limits { connections: 32, waiting_per_peer: 8, all, ..Limits::default() }
@@ -114,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn profiles_are_served_only_if_enabled() {
-        // Only a router with the path of the profile responds to the invalid number with a bad request.
+        // Only a router that serves the profile path responds to the invalid number with a bad request error.
         for (pprof, expected) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
             let router = metrics_router(Metrics::default(), pprof);
             assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, expected, "--enable-pprof={pprof}");

@@ -21,11 +21,11 @@ use url::form_urlencoded;
 
 /// Sampling frequency of a busy thread in Hz, as in Go.
 const FREQUENCY: i32 = 100;
-/// Default duration in seconds, as in Go.
+/// Default duration of a profile in seconds, as in Go.
 const DEFAULT_SECONDS: u64 = 30;
 /// Maximum duration in seconds. The duration is limited, because the memory for samples grows with the duration.
 const MAX_SECONDS: u64 = 120;
-/// Maximum duration of the sampling for a profile.
+/// Maximum sampling duration of a profile.
 pub(super) const MAX_DURATION: Duration = Duration::from_secs(MAX_SECONDS);
 
 /// Error of a request for a profile.
@@ -65,14 +65,14 @@ async fn show(State(turn): State<ProfileLock>, RawQuery(query): RawQuery) -> Res
     }
 }
 
-/// Takes a profile for the requested duration. Dropping the future, for example after a disconnect of the client, stops
-/// the profiler.
+/// Samples the process for the requested duration, and returns the profile. Dropping the future, for example when the
+/// client disconnects, stops the profiler.
 async fn profile(turn: &ProfileLock, query: &str) -> Result<Vec<u8>, ProfileError> {
     let duration = seconds(query)?;
     let _turn = turn.try_lock().map_err(|_| ProfileError::Busy)?;
     let guard = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
     tokio::time::sleep(duration).await;
-    // A blocking thread resolves the symbols, because the slow resolution would block the async runtime.
+    // A blocking thread resolves the symbols, because symbol resolution is slow and would block the async runtime.
     tokio::task::spawn_blocking(move || {
         let report = guard.report().build()?;
         drop(guard);

@@ -18,10 +18,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::telemetry::chain;
 use crate::telemetry::redact::{Redacting, url_credentials};
 
-/// Crates whose debug and info messages the log omits, because these messages are not about Stacks.
+/// Crates whose debug and info messages the log omits, because the messages do not concern Stacks.
 const QUIET: [&str; 5] = ["hyper", "hyper_util", "tonic", "tower", "reqwest"];
-/// Crates whose messages the log omits at all levels. A peer could flood the log, because each frame or record from the
-/// peer can cause a message.
+/// Crates whose messages the log omits at all levels. A peer could flood the log, because these crates can log a
+/// message for each frame or record from the peer.
 const SILENT: [&str; 2] = ["h2", "rustls"];
 
 /// Minimum level of logs.
@@ -58,7 +58,7 @@ pub enum LogEncoding {
     Console,
 }
 
-/// Error during the setup of logging.
+/// Reason why logging could not be initialized.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     #[error("failed to set up logging: {reason}")]
@@ -150,8 +150,8 @@ where
     }
 }
 
-/// Returns the name of a level in the log. Warnings have the level `info`, because the log format of Flux has no level
-/// for warnings.
+/// Returns the name of a level in the log. Warnings have the level `info`, because the Flux log format has no level for
+/// warnings.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::TRACE => "trace",
@@ -161,14 +161,14 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Returns the module that logged an event if the module belongs to another crate. Events of this crate contain the
+/// Returns the module that logged an event, unless the module belongs to this crate. Events of this crate contain the
 /// object instead of the module.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");
     (!ours).then_some(target)
 }
 
-/// Adds the object under its kind, as in Flux: `"Stack":{"name":…,"namespace":…}`.
+/// Adds the object under its kind, as Flux does: `"Stack":{"name":…,"namespace":…}`.
 fn add_object(line: &mut Map<String, Value>) {
     let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
     if let (Some(kind), Some(name), Some(namespace)) = (text("controllerKind"), text("name"), text("namespace")) {

@@ -25,7 +25,7 @@ pub enum FetchResult {
     Fetched,
     /// The store already contained the artifact.
     Cached,
-    /// The source did not return the artifact, or the controller rejected the artifact.
+    /// The source did not return the artifact, or the controller rejected it.
     Failed,
 }
 
@@ -43,7 +43,7 @@ impl EncodeLabelValue for FetchResult {
 /// Result of a webhook call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WebhookResult {
-    /// The controller has requested the runs of all Stacks that the receiver selects.
+    /// The controller has requested a run of each Stack that the StackReceiver selects.
     Accepted,
     /// The call is valid, but its event triggers no runs.
     Ignored,
@@ -65,7 +65,7 @@ impl EncodeLabelValue for WebhookResult {
     }
 }
 
-/// Result of a write of a run to the history.
+/// Result of writing a run to the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HistoryResult {
     /// The history contains all files of the run.
@@ -267,7 +267,7 @@ impl Metrics {
         &self.reconciles
     }
 
-    /// Removes the series of a deleted object.
+    /// Removes the time series of a deleted object.
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
         self.reconciles.forget(kind, namespace, name);
         if kind == "Stack" {
@@ -280,7 +280,7 @@ impl Metrics {
         self.artifact_fetches.get_or_create(&FetchLabels { result }).inc();
     }
 
-    /// Counts a write of a run to the history.
+    /// Counts an attempt to write a run to the history.
     pub fn history_run(&self, result: HistoryResult) {
         self.history_runs.get_or_create(&HistoryLabels { result }).inc();
     }
@@ -347,7 +347,7 @@ impl Metrics {
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// Records a check of the certificate authority. `expiry` is the expiry time of the certificate.
+    /// Records the result of a check of the certificate authority. `expiry` is the expiry time of the certificate.
     pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
         self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
         self.authority_well.set(i64::from(is_well));

@@ -1,4 +1,4 @@
-//! Metrics of reconciliations, with the names of Flux and controller-runtime.
+//! Reconciliation metrics with the same names as in Flux and controller-runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +16,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets_range
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Kinds without separate series for each object. A Stack has one Workspace and several Updates. In a cluster with
-/// thousands of Stacks, the series of these objects would use more memory than the caches.
+/// Kinds without a separate time series for each object. A Stack has one Workspace and several Updates. In a cluster
+/// with thousands of Stacks, separate series for these objects would use more memory than the caches.
 const WITHOUT_OBJECT_SERIES: [&str; 2] = ["Update", "Workspace"];
 
 /// Result of a reconciliation, as in controller-runtime.
@@ -60,7 +60,7 @@ struct ControllerLabels {
     controller: &'static str,
 }
 
-/// Labels of the work queue of a controller. The queue has the name of the controller.
+/// Labels for a controller's work queue. The queue has the same name as the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
     name: &'static str,
@@ -101,7 +101,7 @@ impl Default for Reconciles {
     }
 }
 
-/// Returns histograms with the buckets of Flux.
+/// Returns histograms with the same buckets as in Flux.
 fn histograms<L: Clone + std::hash::Hash + Eq>() -> Histograms<L> {
     Family::new_with_constructor((|| Histogram::new(exponential_buckets_range(0.01, 1800.0, 10))) as fn() -> Histogram)
 }
@@ -196,7 +196,7 @@ impl Reconciles {
         self.panics.get_or_create(&ControllerLabels { controller }).inc();
     }
 
-    /// Removes the series of a deleted object.
+    /// Removes the time series of a deleted object.
     pub fn forget(&self, kind: &'static str, namespace: &str, name: &str) {
         self.object_duration.remove(&ObjectLabels { kind, name: name.to_owned(), namespace: namespace.to_owned() });
     }
@@ -205,11 +205,11 @@ impl Reconciles {
 /// Namespace and name of an object.
 type ObjectKey = (String, String);
 
-/// Reconciliations in progress of all controllers, for the work queue metrics of controller-runtime. These metrics show
-/// a reconciliation that hangs. Cheap to clone.
+/// All controllers' reconciliations in progress, for the work queue metrics that controller-runtime defines. The
+/// metrics reveal a reconciliation that hangs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Activity {
-    /// Start times of the reconciliations. Tasks hold the lock only for short critical sections, and never across an
+    /// Start times of the reconciliations. Hold the lock only for short critical sections, and never across an
     /// `.await`. A controller without reconciliations in progress remains in the map, and its metrics are zero.
     started: Arc<Mutex<BTreeMap<&'static str, HashMap<ObjectKey, Instant>>>>,
 }
@@ -225,8 +225,8 @@ impl Activity {
         started.entry(controller).or_default().remove(object);
     }
 
-    /// Returns for each controller the duration of the longest reconciliation in progress, and the sum of the durations
-    /// of all reconciliations in progress.
+    /// Returns, for each controller, the duration of its longest reconciliation in progress, and the total duration of
+    /// its reconciliations in progress.
     fn durations(&self) -> Vec<(&'static str, Duration, Duration)> {
         let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let durations = started.iter().map(|(controller, objects)| {

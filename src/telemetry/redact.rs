@@ -6,7 +6,7 @@ use std::io;
 /// Replacement for a secret.
 pub const HIDDEN: &str = "***";
 
-/// Redacts the user name and the password in every URL of a text.
+/// Redacts the user name and the password in every URL that the text contains.
 pub fn url_credentials(text: &str) -> Cow<'_, str> {
     let mut hidden = String::new();
     let mut rest = text;

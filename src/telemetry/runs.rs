@@ -1,4 +1,4 @@
-//! Metrics of runs: numbers of open and queued runs, waiting times, durations and latencies.
+//! Run metrics: numbers of open and queued runs, waiting times, durations and latencies.
 
 use std::time::Duration;
 
@@ -91,12 +91,12 @@ impl Runs {
         self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
     }
 
-    /// Returns the metrics of run slots.
+    /// Returns the run slot metrics.
     pub fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// Records the result of the first run of an artifact.
+    /// Records the result of the first run with an artifact.
     pub fn recorded(&self, kind: &'static str, has_succeeded: bool, latency: Duration) {
         let result = if has_succeeded { "succeeded" } else { "failed" };
         self.latency.get_or_create(&LatencyLabels { r#type: kind, result }).observe(latency.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Metrics of run slots: the number of slots, and their use by namespaces and concurrency groups.
+//! Run slot metrics: the number of slots, and how many each namespace and each concurrency group uses.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::telemetry::stacks::age;
 
-/// Maximum number of namespaces with separate series. One series contains all further namespaces, because tenants can
+/// Maximum number of namespaces with separate time series. All further namespaces share one series, because tenants can
 /// create any number of namespaces.
 const MAX_NAMESPACES: usize = 64;
-/// Value of the label `namespace` for all further namespaces. The value is not a valid name of a namespace.
+/// Value of the label `namespace` for all further namespaces. The value is not a valid namespace name.
 const OTHER: &str = "Other";
 
 /// Numbers of open and queued runs of a namespace.
@@ -26,17 +26,17 @@ pub struct SlotUse {
     pub queued: usize,
 }
 
-/// Use of run slots by namespace, or by concurrency group.
+/// Used run slots by namespace, or by concurrency group.
 pub type SlotUses = BTreeMap<String, SlotUse>;
 
 /// Use of run slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotReport {
     pub namespaces: SlotUses,
-    /// Use by concurrency group. The number of entries is limited, because only groups in the flags of the controller
-    /// have separate entries.
+    /// Use by concurrency group. The number of entries is limited, because only groups that the controller's flags
+    /// define have separate entries.
     pub groups: SlotUses,
-    /// Start of the longest wait of a queued run for a slot.
+    /// Time since which the longest-waiting queued run has waited for a slot.
     pub oldest: Option<Timestamp>,
 }
 
@@ -46,12 +46,12 @@ impl SlotReport {
     }
 }
 
-/// Value of the label `group` for all groups whose names tenants choose. The value is not a valid name of a group.
+/// Value of the label `group` for all groups whose names tenants choose. The value is not a valid group name.
 pub const LOCAL_GROUPS: &str = "Local";
 
 type Source = Arc<dyn Fn() -> SlotReport + Send + Sync>;
 
-/// Metrics of the use of run slots. Each scrape counts the runs, so changes to the queue do not update the metrics.
+/// Metrics about the use of run slots. The runs are counted at each scrape instead of at each change to the queue.
 /// Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Slots(Arc<Mutex<Option<(usize, Source)>>>);
@@ -68,7 +68,7 @@ impl Slots {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((count, Arc::new(source)));
     }
 
-    /// Returns the number of slots, and the use of the slots. The function that counts the runs acquires a lock, so
+    /// Returns the number of slots, and how the slots are used. The function that counts the runs acquires a lock, so
     /// this function calls it without holding its own lock.
     fn read(&self) -> (usize, SlotReport) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();

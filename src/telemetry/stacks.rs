@@ -1,4 +1,4 @@
-//! Metrics of Stacks: the states of Stacks, and the reasons why Stacks wait.
+//! Stack metrics: the states of Stacks, and the reasons why Stacks wait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Maximum number of pairs of status and reason with separate series. One series contains all further pairs.
+/// Maximum number of status and reason pairs with separate time series. All further pairs share one series.
 const MAX_REASONS: usize = 64;
-/// Status and reason of the series for all further pairs.
+/// Status and reason of the shared series.
 const OTHER: &str = "Other";
 
-/// State of a Stack, as in the conditions of the Stack.
+/// State of a Stack, which the Stack's conditions report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackState {
     /// Status of the condition `Ready`.
@@ -43,11 +43,11 @@ pub struct Wait {
     /// Reason of the condition that shows the wait. The number of reasons is limited, because the controller defines
     /// all reasons.
     pub reason: &'static str,
-    /// Time at which the wait began.
+    /// Time at which the wait started.
     pub since: Timestamp,
 }
 
-/// Numbers of policy violations of the last run that evaluated policies.
+/// Numbers of policy violations that the last run with policies reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violations {
     pub mandatory: i64,
@@ -101,7 +101,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Encodes the series that exist only for some Stacks.
+    /// Encodes the time series that exist only for some Stacks.
     fn encode_details(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let drifted = ("stacks_drifted_resources", "Number of resources for which the last drift check found drift");
         self.encode_each(encoder, drifted, |state| state.drifted)?;
@@ -126,8 +126,8 @@ impl Stacks {
         Ok(())
     }
 
-    /// Encodes one series for each waiting Stack, and two series for each reason. The series of a Stack contains a time
-    /// instead of an age, because Prometheus stores an unchanged value in less space.
+    /// Encodes one time series for each waiting Stack, and two series for each reason. The series of a Stack contains a
+    /// time instead of an age, because Prometheus stores an unchanged value in less space.
     fn encode_waits(&self, encoder: &mut DescriptorEncoder<'_>, now: Timestamp) -> fmt::Result {
         let name = "stacks_waiting_since_timestamp_seconds";
         let help = "Time at which the wait of a Stack began, in seconds since the Unix epoch";
@@ -165,7 +165,7 @@ impl Stacks {
     }
 }
 
-/// Returns the age of `since` in seconds. The age is never negative, even after the clock was set back.
+/// Returns the age of `since` in seconds. The age is never negative, even if the clock has been set back.
 pub(super) fn age(since: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(since).as_secs_f64().max(0.0)
 }

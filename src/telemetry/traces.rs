@@ -1,10 +1,10 @@
-//! Traces: spans with explicit times and identifiers, and the export of spans to an OpenTelemetry collector over OTLP.
+//! Traces: spans with explicit times and identifiers, and their export to an OpenTelemetry collector over OTLP.
 //!
 //! A run extends over many reconciliations and possibly several processes of the controller. The controller therefore
-//! keeps no open spans. When a run has ended, the controller computes all spans of the run from recorded times
-//! (`controller/update/trace.rs`), with identifiers that depend only on the Update. If a restarted controller exports
-//! the spans again, the spans have the same identifiers. From the OpenTelemetry SDK, the controller therefore uses only
-//! the type of a completed span and the exporter for OTLP, but not the tracer.
+//! keeps no open spans. When a run has completed, the controller computes all of its spans from recorded times (see
+//! `controller/update/trace.rs`). The span identifiers depend only on the Update. If a restarted controller exports the
+//! spans again, they have the same identifiers. From the OpenTelemetry SDK, the controller therefore uses only the
+//! completed span type and the OTLP exporter, but not the tracer.
 
 mod export;
 mod queue;
@@ -20,7 +20,7 @@ use queue::SpanQueue;
 pub use export::{ExportTask, ExporterError, Settings};
 pub use span::{span, span_id, trace_id, traceparent};
 
-/// Queue of spans. Without a collector, there is no queue, and the functions have no effect. Cheap to clone. Never
+/// Queue of spans. Without a collector, there is no queue, and spans are discarded. Cheap to clone. Never
 /// blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
@@ -35,7 +35,7 @@ struct Queue {
 
 impl Traces {
     /// Creates the queue, and the task that exports the queued spans. The caller must run the task. `instance` is the
-    /// name of the pod of the controller, and `cluster` is the name of the cluster, which can be empty.
+    /// name of the controller's pod, and `cluster` is the name of the cluster, which can be empty.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl Traces {
         self.queue.is_some()
     }
 
-    /// Queues spans of a namespace. A full queue drops spans of the namespace with the most queued spans, and a metric
-    /// counts the dropped spans.
+    /// Queues spans of a namespace. A full queue drops spans that belong to the namespace with the most queued spans,
+    /// and counts the dropped spans in a metric.
     pub fn export(&self, namespace: &str, spans: Vec<SpanData>) {
         let Some(queue) = &self.queue else { return };
         queue.metrics.spans_dropped(queue.spans.push(namespace, spans));

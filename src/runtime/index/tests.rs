@@ -1,4 +1,5 @@
-//! Tests that the index equals a scan of the store after any watch events, and tests of the wait for complete caches.
+//! Tests that the index equals a scan of the store after arbitrary watch events, and tests for the wait for complete
+//! caches.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Returns an object with the given groups as the keys of its data.
+/// Returns an object whose data has the given groups as keys.
 fn object(name: &str, groups: &BTreeSet<u8>) -> ConfigMap {
     let data: serde_json::Map<_, _> = groups.iter().map(|group| (group.to_string(), json!(""))).collect();
     serde_json::from_value(json!({"metadata": {"namespace": "apps", "name": name}, "data": data})).unwrap()
@@ -104,7 +105,7 @@ where
     indexed(|_| vec![()])
 }
 
-/// Several controllers, each with several reconciliations, wait for the list of Updates.
+/// Several controllers, each with several reconciliations, wait for the Update list.
 #[tokio::test(start_paused = true)]
 async fn all_reconciliations_continue_when_the_initial_list_is_complete() {
     let (updates, mut writer) = cache::<ConfigMap>();

@@ -1,4 +1,4 @@
-//! State of the Lease that a candidate observes, and pure functions that select the next step of the candidate.
+//! Lease state that a candidate observes, and pure functions that select the candidate's next step.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
-/// Last observed state of the Lease.
+/// Last observed Lease state.
 #[derive(Clone, Debug)]
 pub(super) struct Observation {
     pub(super) lease: Lease,
@@ -27,7 +27,7 @@ impl Observation {
         holder.filter(|holder| !holder.is_empty())
     }
 
-    /// Returns the lease duration in the Lease, or `ours` if the Lease has no valid duration.
+    /// Returns the lease duration from the Lease, or `ours` if the Lease has no valid duration.
     pub(super) fn duration(&self, ours: Duration) -> Duration {
         let seconds = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let requested = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
@@ -40,7 +40,7 @@ impl Observation {
 pub(super) enum Step {
     /// The Lease does not exist.
     Create,
-    /// The Lease has no holder, or the Lease of the holder has expired.
+    /// The Lease has no holder, or the holder's Lease has expired.
     Take,
     /// This candidate holds the Lease.
     Renew,
@@ -53,13 +53,13 @@ pub(super) enum Step {
 pub struct Identity {
     /// Unique identity of this process. A restarted container has another identity.
     pub(super) process: String,
-    /// Common prefix of the identities of all processes in this container. `None` if the UID of the pod is unknown.
+    /// Common prefix of the identities of all processes in this container. `None` if the pod UID is unknown.
     pub(super) container: Option<String>,
 }
 
 impl Identity {
-    /// Returns the identity of this process in a pod. Without the UID of the pod, a candidate cannot recognize earlier
-    /// processes of its container, because the name of a pod is not unique.
+    /// Returns the identity of this process in a pod. Without the pod UID, a candidate cannot recognize earlier
+    /// processes of its container, because pod names are not unique over time.
     pub fn new(pod_name: &str, pod_uid: &str) -> Self {
         let process = uuid::Uuid::new_v4();
         if pod_uid.is_empty() {
@@ -90,8 +90,7 @@ pub(super) fn decide(seen: Option<&Observation>, identity: &Identity, ours: Dura
     }
 }
 
-/// Returns the spec of the Lease after a step. Only users need the timestamps: no candidate uses the timestamps for
-/// decisions.
+/// Returns the spec of the Lease after a step. The timestamps are only for users. Candidates ignore them.
 pub(super) fn next_lease_spec(
     step: Step,
     before: &LeaseSpec,

@@ -1,5 +1,5 @@
-//! Tests of leader election: a table test of the decision, and tests of candidates with a fake API server that stores
-//! one Lease and injects faults. The tests use the paused clock of tokio, which advances only while all tasks wait.
+//! Tests for leader election: a table test for the decision, and tests in which candidates use a fake API server that
+//! stores one Lease and injects faults. The tests use tokio's paused clock, which advances only while all tasks wait.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Server {
         self.0.lock().unwrap().lease.clone().map(|lease| lease["spec"].clone()).unwrap_or_default()
     }
 
-    /// Changes the Lease in the same way as another client.
+    /// Changes the Lease as another client would change it.
     fn touch(&self, change: impl FnOnce(&mut Value)) {
         let mut state = self.0.lock().unwrap();
         let mut lease = state.lease.clone().unwrap_or_else(|| json!({ "metadata": { "name": "lead" }, "spec": {} }));
@@ -243,7 +243,7 @@ async fn a_disconnected_leader_stops_writing_before_its_lease_expires() {
         let server = Server::default();
         let (mut term, leadership, log) = leading(&server, "a").await;
         tokio::time::sleep(RETRY * 4).await;
-        // Another candidate can observe the last renewal only after this point in time.
+        // Other candidates can observe the last renewal only after this point in time.
         let last_renewal = Instant::now();
         let requests = log.all().len();
         server.set_behavior(behavior);

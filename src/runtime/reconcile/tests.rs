@@ -1,4 +1,4 @@
-//! Tests of the requeue after each result of a reconciliation.
+//! Tests for the requeue after each reconciliation result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ fn workspace(name: &str) -> Workspace {
 
 fn runner() -> (ReconcileRunner, Metrics) {
     let metrics = Metrics::default();
-    // There are no metrics for individual Workspaces, so the tests use the kind Stack.
+    // The tests use the kind Stack, because individual Workspaces have no metrics.
     (ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(60), metrics.clone()), metrics)
 }
 

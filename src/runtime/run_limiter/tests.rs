@@ -1,4 +1,4 @@
-//! Tests of the limiter: which runs start, which runs wait, and which runs the limiter requeues.
+//! Tests for the runs that the limiter starts, queues and requeues.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of the comparison of schemas with a fake API server.
+//! Tests that compare the schemas of a fake API server.
 
 use std::sync::{Arc, Mutex};
 
@@ -55,8 +55,8 @@ fn no_field_is_missing_from_an_identical_schema() {
     }
 }
 
-/// Returns the served document of a version. If `is_older` is set, the status of a Workspace has the fields of an older
-/// version.
+/// Returns the OpenAPI document that the fake API server serves for a version. If `is_older` is set, the Workspace
+/// status has the fields of an older version.
 fn document(path: &str, is_older: bool) -> Option<Value> {
     let mut schemas = Map::new();
     for definition in custom_resource_definitions() {
@@ -76,7 +76,7 @@ fn document(path: &str, is_older: bool) -> Option<Value> {
     (!schemas.is_empty()).then(|| json!({"openapi": "3.0.0", "components": {"schemas": schemas}}))
 }
 
-/// Returns the problems of the served schemas.
+/// Returns the problems that the comparison finds in the served schemas.
 async fn found(client: &Client) -> Vec<String> {
     problems(&served(client, TIMEOUT).await.unwrap()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Tests of the changes to watched objects that trigger a reconciliation.
+//! Tests for the changes to watched objects that trigger a reconciliation.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
         }
     });
     let metrics = Metrics::default();
-    // There are no metrics for individual Workspaces, so the tests use the kind Stack.
+    // The tests use the kind Stack, because individual Workspaces have no metrics.
     let runner = Arc::new(ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(5), metrics.clone()));
     let (_store, writer) = reflector::store::<Workspace>();
     let mut stream = pin!(changes(
@@ -127,7 +127,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
     assert_eq!(known, [false, false, true, true], "{text}");
 }
 
-/// Returns an object whose nesting exceeds the limit of serde_json.
+/// Returns an object whose nesting exceeds the serde_json limit.
 fn deep(name: &str, version: u32) -> Value {
     let mut object = workspace(name, version, json!({}), "");
     object["spec"] = json!({ "podTemplate": (0..500).fold(json!({}), |inner, _| json!({ "a": inner })) });

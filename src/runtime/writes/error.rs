@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Reason of the rejection of new objects in a terminating namespace.
+/// Reason with which the API server rejects new objects in a terminating namespace.
 const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
-/// Description of a write, for error messages.
+/// Describes a write in error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptedWrite {
     pub verb: &'static str,
@@ -62,14 +62,14 @@ impl WriteError {
     }
 
     /// Returns whether the API server rejected the content as invalid. A server-side apply that contains unknown
-    /// fields, values of the wrong type or duplicate keys fails with status 500.
+    /// fields, values of the wrong type or duplicate keys fails with status code 500.
     pub fn is_invalid(&self) -> bool {
         let untyped = ["field not declared in schema", "failed to create typed patch object"];
         let is_untyped = |message: &str| untyped.iter().any(|words| message.contains(words));
         matches!(self.code(), Some(400 | 422)) || self.server_message().is_some_and(is_untyped)
     }
 
-    /// Returns whether an admission webhook or policy denied the write. A retry with the same object may succeed.
+    /// Returns whether an admission webhook or policy denied the write. A retry with the same object may succeed later.
     pub fn is_denied_by_admission(&self) -> bool {
         let denied = |message: &str| message.contains("denied the request") || message.contains("denied request");
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
@@ -83,7 +83,7 @@ impl WriteError {
     /// Returns whether the API server or its storage rejected the content. The API server would also reject a retry
     /// with the same content.
     pub fn is_content_rejected(&self) -> bool {
-        // If content is too large for etcd, the API server responds with code 500.
+        // If an object is too large for etcd, the API server responds with status code 500.
         let too_large = ["request is too large", "larger than max"];
         let is_size_error = |message: &str| too_large.iter().any(|words| message.contains(words));
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)

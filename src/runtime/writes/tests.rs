@@ -1,4 +1,4 @@
-//! Tests of writes to a fake API server, and of leadership.
+//! Tests for writes to a fake API server, and for leadership.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::runtime::writes::{Created, Leadership, WriteError, Writer, difference
 use crate::telemetry::metrics::Metrics;
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/web";
-/// Query of a write whose only parameter is the field manager.
+/// Query string of a write whose only parameter is the field manager.
 const OURS: &str = "&fieldManager=pulumi-controller";
 
 fn update(status: Value) -> Update {

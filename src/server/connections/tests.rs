@@ -7,10 +7,10 @@ use tokio_util::sync::DropGuard;
 
 use super::*;
 
-/// Timeout of every wait in these tests. The timeout is shorter than [`LONG`], so that a test fails instead of waiting
+/// Timeout for every wait in these tests. The timeout is shorter than [`LONG`], so that a test fails instead of waiting
 /// for [`LONG`].
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Timeout that no test must reach.
+/// Timeout that must not expire during a test.
 const LONG: Duration = Duration::from_secs(120);
 /// Incomplete requests.
 const UNFINISHED: [&str; 3] = ["", "GET /", "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nabc"];

@@ -139,8 +139,8 @@ fn the_series_of_a_deleted_object_are_removed() {
     assert!(!metrics.encode().unwrap().contains("web"));
 }
 
-/// A Stack without drift checks, written outputs, violations and waits has none of the optional series, which would
-/// require memory.
+/// A Stack has optional time series only for drift checks, written outputs, violations and waits, because each series
+/// requires memory.
 #[test]
 fn a_stack_has_only_the_series_of_the_features_that_it_uses() {
     let metrics = Metrics::default();

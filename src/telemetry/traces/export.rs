@@ -1,9 +1,9 @@
-//! Export of queued spans to a collector over OTLP/HTTP with Protocol Buffers.
+//! Exports queued spans to a collector over OTLP/HTTP with Protocol Buffers.
 //!
-//! `opentelemetry-otlp` encodes the spans and retries failed requests. This module does not use the batch processor of
-//! the OpenTelemetry SDK. The batch processor calls the exporter on a thread without a tokio runtime, but the HTTP
-//! client requires the runtime. The batch processor also does not report the number of dropped spans, and its variant
-//! for tokio is experimental.
+//! `opentelemetry-otlp` encodes the spans and retries failed requests. This module does not use the OpenTelemetry SDK's
+//! batch processor. The batch processor calls the exporter on a thread without a tokio runtime, which the HTTP client
+//! requires. Furthermore, the batch processor does not report the number of dropped spans, and its tokio variant is
+//! experimental.
 
 use std::time::Duration;
 
@@ -26,34 +26,34 @@ use crate::telemetry::traces::queue::SpanQueue;
 const MAX_BATCH: usize = 512;
 /// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of an export, including the retries of the request.
+/// Timeout of an export, including retries.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of retries of a request.
+/// Maximum number of retries per request.
 const RETRIES: usize = 5;
-/// Backoff before the first retry. The backoff doubles with each further retry.
+/// Backoff before the first retry. Each further retry doubles the backoff.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum backoff before a retry.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Timeout of the export of queued spans after the start of the shutdown.
+/// Maximum time for the export of queued spans during the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Collector that receives the spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// URL for traces without credentials, such as `http://collector:4318/v1/traces`.
+    /// URL that receives the traces, without credentials, such as `http://collector:4318/v1/traces`.
     pub endpoint: Url,
-    /// Headers of each request, for example with credentials. The values are marked as sensitive, so debug output does
-    /// not contain the values.
+    /// Headers that each request contains, for example credentials. The values are marked as sensitive, so that debug
+    /// output does not contain them.
     pub headers: HeaderMap,
 }
 
-/// Error about the settings of the exporter. The flags are already validated, but the exporter also reads environment
-/// variables.
+/// Reason why the settings of the exporter are invalid. The controller has validated the flags, but the exporter also
+/// reads environment variables.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to create the trace exporter; check the variables that start with OTEL_EXPORTER_OTLP_")]
 pub struct ExporterError(#[from] ExporterBuildError);
 
-/// HTTP client of the exporter: the client of the controller with the headers for the collector.
+/// HTTP client of the exporter: the controller's client with additional headers for the collector.
 #[derive(Debug)]
 struct CollectorClient {
     client: reqwest::Client,
@@ -65,7 +65,7 @@ impl HttpClient for CollectorClient {
     /// Sends one request, and discards the body of the response. The exporter needs only the status and the header
     /// `Retry-After`, and the size of the body is not limited.
     async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The exporter adds the headers from the environment, but the flag takes precedence over the environment.
+        // The exporter adds headers from environment variables, but the flag takes precedence over them.
         let content_type = request.headers_mut().remove(CONTENT_TYPE);
         *request.headers_mut() = self.headers.clone();
         if let Some(content_type) = content_type {
@@ -81,7 +81,7 @@ impl HttpClient for CollectorClient {
                 Ok(response)
             }
             Err(error) => {
-                // The error of the exporter does not contain the cause.
+                // The exporter's error does not contain the cause.
                 tracing::info!(error = &error as &dyn std::error::Error, "failed to reach the collector");
                 Err(error.into())
             }
@@ -127,7 +127,7 @@ impl ExportTask {
     }
 
     /// Exports spans until `end` is canceled. After the cancellation, the task exports the queued spans until the
-    /// shutdown timeout.
+    /// shutdown timeout expires.
     pub async fn run(self, end: CancellationToken) {
         let overdue = {
             let end = end.clone();
@@ -144,7 +144,7 @@ impl ExportTask {
 
     async fn export_all(&self, end: &CancellationToken) {
         loop {
-            // The task exports the queued spans even after the start of the shutdown.
+            // The task exports the queued spans even after the shutdown has started.
             let batch = tokio::select! {
                 biased;
                 batch = self.spans.next_batch(MAX_BATCH) => batch,

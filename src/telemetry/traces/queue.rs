@@ -16,7 +16,7 @@ pub(crate) struct SpanQueue(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Tasks hold the lock only for short critical sections, and never across an `.await`.
+    /// Hold the lock only for short critical sections, and never across an `.await`.
     spans: Mutex<Spans>,
     /// Signals that the queue contains spans.
     changed: Notify,
@@ -32,8 +32,8 @@ struct Spans {
 }
 
 impl SpanQueue {
-    /// Adds spans of a namespace, and returns the number of dropped spans. A full queue drops spans of the namespace
-    /// with the most queued spans.
+    /// Adds a namespace's spans, and returns the number of dropped spans. A full queue drops spans that belong to the
+    /// namespace with the most queued spans.
     pub(super) fn push(&self, namespace: &str, spans: Vec<SpanData>) -> usize {
         let mut queue = self.lock();
         let dropped = spans.into_iter().filter_map(|span| queue.push(namespace, span)).count();

@@ -11,17 +11,17 @@ use sha2::{Digest, Sha256};
 /// Value of the attribute `service.name`, and name of the instrumentation scope.
 pub(super) const SERVICE: &str = "pulumi-controller";
 
-/// Returns the trace ID that is derived from a list of texts.
+/// Derives a trace ID from a list of strings.
 pub fn trace_id(texts: &[&str]) -> TraceId {
     TraceId::from_bytes(derived("trace", texts))
 }
 
-/// Returns the span ID that is derived from a list of texts.
+/// Derives a span ID from a list of strings.
 pub fn span_id(texts: &[&str]) -> SpanId {
     SpanId::from_bytes(derived("span", texts))
 }
 
-/// Returns the first bytes of the hash of a list of texts.
+/// Hashes a list of strings, and returns the first bytes of the hash.
 fn derived<const LENGTH: usize>(purpose: &str, texts: &[&str]) -> [u8; LENGTH] {
     let mut hasher = Sha256::new();
     for text in std::iter::once(&purpose).chain(texts) {
@@ -34,13 +34,13 @@ fn derived<const LENGTH: usize>(purpose: &str, texts: &[&str]) -> [u8; LENGTH] {
     bytes
 }
 
-/// Returns the context of a span in the format of W3C Trace Context, with the flag `sampled`.
+/// Returns the span context in the W3C Trace Context format, with the flag `sampled`.
 pub fn traceparent(trace: TraceId, span: SpanId) -> String {
     format!("00-{trace}-{span}-01")
 }
 
-/// Returns a completed and successful span without attributes. The caller limits the length of all texts. The parent of
-/// a root span is [`SpanId::INVALID`].
+/// Returns a completed, successful span without attributes. The caller must limit the length of all strings. The parent
+/// of a root span is [`SpanId::INVALID`].
 pub fn span(
     trace: TraceId,
     (id, parent): (SpanId, SpanId),

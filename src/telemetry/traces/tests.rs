@@ -1,4 +1,4 @@
-//! Tests of the queue of spans, and of the export to a server.
+//! Tests for the span queue, and for the export to a server.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn http_client() -> reqwest::Client {
     reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().build().unwrap()
 }
 
-/// Exports spans until the queue is empty, and returns the text of the metrics.
+/// Exports spans until the queue is empty, and returns the metrics as text.
 async fn export(settings: Settings, spans: Vec<SpanData>) -> String {
     let (metrics, end) = (Metrics::default(), CancellationToken::new());
     let (traces, task) = Traces::new(&settings, http_client(), ("pod-1", "prod"), metrics.clone()).unwrap();
