@@ -1,5 +1,5 @@
-//! Settings of the memory allocator. glibc keeps freed memory in its arenas, so the memory usage of the controller
-//! would remain at the peak of the last load.
+//! Memory allocator settings. glibc keeps freed memory in its arenas, so the controller's memory usage would remain at
+//! the peak of the last load.
 //!
 //! Only this module may contain unsafe code, because glibc has no safe interface for its settings.
 #![allow(unsafe_code, reason = "calls two functions of glibc without pointers")]
@@ -10,21 +10,22 @@ use std::time::Duration;
 use procfs::process::Process;
 
 /// Maximum number of arenas. By default, glibc creates up to eight arenas per CPU, one for each new thread. A trim
-/// returns the free memory at the end of the first arena to the kernel, but not the free memory at the end of the other
-/// arenas.
+/// returns free memory at the end of the first arena to the kernel, but not at the end of the other arenas.
 const MAX_ARENAS: libc::c_int = 1;
 /// Minimum size of an allocation outside the arenas, in bytes. glibc returns such an allocation to the kernel when the
 /// program frees it. By default, glibc increases this size up to 32 MiB when the program frees large allocations.
 const MIN_SEPARATE: libc::c_int = 128 * 1024;
-/// Interval between two checks of the memory.
+/// Interval between two memory checks.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Minimum growth of the memory that causes a trim, in KiB. The growth starts at the lowest value since the last trim.
+/// Minimum memory growth that causes a trim, in KiB. The growth is relative to the lowest memory usage since the last
+/// trim.
 const MIN_GROWTH: u64 = 4 * 1024;
-/// Maximum change of the memory between two checks without load, in KiB.
+/// Maximum memory change between two checks without load, in KiB.
 const STEADY: u64 = 1024;
 
-/// Limits the memory that the allocator keeps. The caller must call this function before other threads start, because a
-/// thread keeps its arena. If glibc rejects a setting, the process uses more memory, but works correctly.
+/// Limits the amount of freed memory that the allocator keeps. The caller must call this function before other threads
+/// start, because a thread keeps its arena. If glibc rejects a setting, the process uses more memory, but works
+/// correctly.
 pub fn limit_arenas() {
     // SAFETY: `mallopt` takes no pointers, and glibc protects the settings with a lock.
     unsafe {
@@ -62,7 +63,7 @@ fn anonymous_memory() -> Option<u64> {
     Process::myself().ok()?.status().ok()?.rssanon
 }
 
-/// Growth of the memory, which determines when a trim is due. Values are in KiB.
+/// Memory growth, which determines when a trim is due. Values are in KiB.
 #[derive(Debug, Default)]
 struct Growth {
     /// Memory at the last check.
@@ -72,8 +73,9 @@ struct Growth {
 }
 
 impl Growth {
-    /// Returns whether a trim is due. A trim is due when the memory has grown and is now steady, because the load has
-    /// then probably ended. Under load, a trim would be useless, because the process would need the memory again.
+    /// Returns whether a trim is due. A trim is due when the memory usage has grown and is now steady, because the load
+    /// has probably ended by then. Under load, a trim would be useless, because the process would need the memory
+    /// again.
     fn is_trim_due(&mut self, now: u64) -> bool {
         self.lowest = self.lowest.min(now);
         let is_steady = now.abs_diff(self.last) <= STEADY;
@@ -121,8 +123,8 @@ mod tests {
     #[test]
     fn a_trim_returns_free_memory_between_used_memory() {
         let mut blocks: Vec<Vec<u8>> = (0..16_384).map(|_| vec![1; 4096]).collect();
-        // Every 64th block and the last block remain allocated, so glibc does not return the memory of the other blocks
-        // when the test frees these blocks.
+        // Every 64th block and the last block remain allocated, so that glibc keeps the memory of the other blocks
+        // after the test frees them.
         let mut number = 0;
         blocks.retain(|_| {
             number += 1;

@@ -32,28 +32,28 @@ pub use ui::{OidcConfig, UiConfig};
 pub use values::{ConfigError, address};
 use values::{artifact_host, duration, invalid, localhost, require_at_least, unset};
 
-/// Timeout of a request to the API server.
+/// Timeout for a request to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a reconciliation. A reconciliation never waits for a run.
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Interval at which the controller polls the status of an idle agent.
+/// Interval at which the controller polls an idle agent's status.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
-/// Interval at which the controller checks the referenced objects of a sleeping Workspace.
+/// Interval at which the controller checks the objects that a sleeping Workspace references.
 pub const SLEEP_CHECK_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Minimum delay before the controller removes the pod of an idle Workspace.
 pub const MIN_IDLE_AFTER: SignedDuration = SignedDuration::from_secs(60);
-/// Grace period of reconciliations after the start of the shutdown. The period is short, because a reconciliation never
-/// waits for a run, and the next leader repeats an aborted reconciliation.
+/// Grace period for reconciliations after the shutdown has started. The period is short, because a reconciliation never
+/// waits for a run and the next leader repeats an aborted reconciliation.
 pub const RECONCILES_END: Duration = Duration::from_secs(4);
-/// Grace period of background tasks after the end of the reconciliations. In this period, the controller writes events
-/// and completes requests.
+/// Grace period for background tasks after all reconciliations have ended. During this period, the controller writes
+/// the queued events and completes requests.
 pub const TASKS_END: Duration = Duration::from_secs(2);
-/// Maximum jitter of the retry period, as a fraction. The jitter prevents simultaneous requests of replicas that try to
-/// acquire the Lease.
+/// Maximum jitter of the retry period, as a fraction of the period. The jitter prevents replicas from trying to acquire
+/// the Lease at the same time.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;
-/// Name of the Lease if the controller has no label selector.
+/// Name of the Lease that a controller without a label selector uses.
 const DEFAULT_LEASE_NAME: &str = "pulumi-controller-leader-election";
-/// Maximum length of the name of the cluster in bytes: the limit of Pulumi Cloud for the value of a tag.
+/// Maximum length of the cluster name in bytes, which is the Pulumi Cloud limit for tag values.
 const MAX_CLUSTER_NAME: usize = 256;
 /// Minimum size of the artifact storage, in bytes.
 const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
@@ -61,11 +61,11 @@ const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
 /// Settings of the leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
-    /// Name of the Lease in the namespace of the controller. Each shard has a separate Lease.
+    /// Name of the Lease in the controller's namespace. Each shard has a separate Lease.
     pub lease_name: String,
-    /// Time that other replicas wait before they acquire the Lease, in whole seconds.
+    /// Time for which other replicas must observe no renewal before they acquire the Lease, in whole seconds.
     pub lease_duration: Duration,
-    /// Maximum time between the start of the last successful renewal and a write of the leader. The deadline is shorter
+    /// Maximum time for which the leader writes after the start of its last successful renewal. The deadline is shorter
     /// than `lease_duration`.
     pub renew_deadline: Duration,
     /// Interval between attempts to acquire or renew the Lease.
@@ -77,9 +77,9 @@ pub struct LeaderElection {
 /// Settings of the trace export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceExport {
-    /// Collector of the spans of the controller.
+    /// Collector that receives the controller's spans.
     pub collector: traces::Settings,
-    /// Endpoint that receives the spans of the Pulumi CLI, without credentials.
+    /// Endpoint that receives the Pulumi CLI's spans, without credentials.
     pub workspace_endpoint: Option<String>,
 }
 
@@ -109,16 +109,17 @@ pub struct ManagerConfig {
     /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. `None` means all
     /// objects.
     pub watch_label_selector: Option<String>,
-    /// Label selector of the Secrets and ConfigMaps whose changes start a run. `None` if such changes start no runs.
+    /// Label selector of the Secrets and ConfigMaps whose changes start a run. `None` if changes to Secrets and
+    /// ConfigMaps start no runs.
     pub watched_inputs: Option<Selector>,
     /// Settings of the leader election. `None` if leader election is disabled.
     pub leader_election: Option<LeaderElection>,
-    /// Whether the controller starts no runs.
+    /// Whether the controller is paused and starts no runs.
     pub is_paused: bool,
-    /// Maximum number of Stacks with resources to destroy that users can delete within a period without confirmations,
-    /// and the period. A maximum of zero disables the limit.
+    /// Maximum number of Stacks with resources that users can delete without confirmation within a period, and this
+    /// period. A maximum of zero disables the limit.
     pub max_destroys: (usize, SignedDuration),
-    /// Maximum random deviation from the interval of a Stack, in percent.
+    /// Maximum random deviation from a Stack's interval, in percent.
     pub interval_jitter: u8,
     /// Default ServiceAccount of workspace pods.
     pub default_service_account: Option<String>,
@@ -154,7 +155,7 @@ pub struct ManagerConfig {
     pub default_workspace_image: String,
     /// Delay before the controller removes the pod of an idle Workspace without `spec.idle.after`. `None` means never.
     pub default_workspace_idle_after: Option<SignedDuration>,
-    /// Settings of the data that an idle Workspace keeps.
+    /// Settings for the data that an idle Workspace keeps.
     pub storage: StorageConfig,
     /// Maximum number of idle pods in each pool. Zero disables pools.
     pub max_idle_pods: usize,
@@ -164,17 +165,19 @@ pub struct ManagerConfig {
     pub max_concurrent_runs_per_namespace: usize,
     /// Maximum number of concurrent runs per node.
     pub max_concurrent_runs_per_node: usize,
-    /// Limits of the concurrency groups that namespaces can share, by name.
+    /// Limits for the concurrency groups that namespaces can share, by group name.
     pub concurrency_groups: BTreeMap<String, u32>,
-    /// Default timeout of a run, in whole seconds. With zero, only the maximum timeout limits the run.
+    /// Default timeout of a run, in whole seconds. If the value is zero, only the maximum timeout limits the run.
     pub default_run_timeout: Duration,
     /// Maximum timeout of a run, in whole seconds. Zero disables the maximum.
     pub max_run_timeout: Duration,
-    /// Name of the cluster for the tags of Pulumi stacks. If the name is empty, the controller sets no tag.
+    /// Cluster name that the controller writes to the tags of Pulumi stacks. If the name is empty, the controller sets
+    /// no tag.
     pub cluster_name: String,
     /// Settings of the trace export. `None` if the controller exports no traces.
     pub traces: Option<TraceExport>,
-    /// Additional hosts of artifacts, in lower case. Services in the namespace of the controller are always allowed.
+    /// Additional hosts that can serve artifacts, in lower case. Services in the namespace of the controller are always
+    /// allowed.
     pub artifact_hosts: Vec<String>,
     /// Host that replaces the host in artifact URLs, except the URLs of source-watcher.
     pub source_controller_localhost: Option<String>,
@@ -244,7 +247,7 @@ impl ManagerConfig {
     }
 }
 
-/// Checks that the required flags, which have no default, are set.
+/// Checks that the required flags are set. These flags have no default.
 fn require_set_flags(flags: &ManagerFlags) -> Result<(), ConfigError> {
     if flags.runtime_namespace.is_empty() {
         return Err(unset("runtime-namespace", "RUNTIME_NAMESPACE", "namespace of the controller"));
@@ -255,7 +258,7 @@ fn require_set_flags(flags: &ManagerFlags) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Validates the maximum numbers of concurrent runs, and returns the maximum per namespace. By default, one namespace
+/// Validates the limits for concurrent runs, and returns the limit per namespace. By default, one namespace
 /// can occupy at most half of the run slots, rounded up.
 fn runs_per_namespace(flags: &ManagerFlags) -> Result<usize, ConfigError> {
     require_at_least("max-concurrent-runs", 1, flags.max_concurrent_runs as u64)?;
@@ -297,7 +300,7 @@ fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> 
     }
 }
 
-/// Validates the name of the cluster, which becomes the value of a tag in Pulumi Cloud.
+/// Validates the cluster name, which becomes a tag value in Pulumi Cloud.
 fn cluster_name(value: &str) -> Result<String, ConfigError> {
     let name = value.trim();
     if name.len() > MAX_CLUSTER_NAME || name.contains(char::is_control) {
@@ -307,7 +310,7 @@ fn cluster_name(value: &str) -> Result<String, ConfigError> {
     Ok(name.to_owned())
 }
 
-/// Returns the settings of the trace export, or `None` if the endpoint of the collector is empty. Error messages do not
+/// Returns the trace export settings, or `None` if the collector endpoint is empty. Error messages do not
 /// contain the values, because a value can be a URL with credentials.
 fn traces(flags: &ManagerFlags) -> Result<Option<TraceExport>, ConfigError> {
     let (endpoint, for_cli) = (flags.otlp_endpoint.trim(), flags.workspace_otlp_endpoint.trim());
@@ -341,7 +344,7 @@ fn cluster_policy_packs(values: &[String]) -> Result<Vec<ClusterPolicyPack>, Con
         .map_err(|(value, why)| ConfigError(format!("invalid policy pack {value:?} in --policy-packs: {why}")))
 }
 
-/// Validates the name of the Secret with the default access token. Returns `None` if the name is empty.
+/// Validates the name of the Secret that contains the default access token. Returns `None` if the name is empty.
 fn access_token_secret(name: String) -> Result<Option<String>, ConfigError> {
     if name.is_empty() || names::is_object_name(&name) {
         return Ok(Some(name).filter(|name| !name.is_empty()));
@@ -358,7 +361,8 @@ fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
     url.map(Some).ok_or_else(|| invalid("events-addr", value, format!("an http or https URL, such as {example}")))
 }
 
-/// Returns the label selector of the watched Secrets and ConfigMaps, or `None` if the feature gate disables the watch.
+/// Returns the label selector for the Secrets and ConfigMaps to watch, or `None` if the feature gate disables the
+/// watch.
 fn watched_inputs(flags: &ManagerFlags) -> Result<Option<Selector>, ConfigError> {
     let selector = selector::parse(&flags.watch_configs_label_selector).map_err(|part| {
         let valid = "must be a label requirement such as reconcile.fluxcd.io/watch=Enabled";
@@ -398,7 +402,7 @@ fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> 
     Ok(LeaderElection { lease_name, lease_duration, renew_deadline, retry_period, release })
 }
 
-/// Returns the name of the Lease. As in Flux, controllers of different shards have different Leases.
+/// Returns the name of the Lease. As in Flux, the controllers for different shards have different Leases.
 fn lease_name(selector: &str) -> String {
     if selector.is_empty() {
         return DEFAULT_LEASE_NAME.to_owned();
@@ -427,7 +431,7 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-/// Returns the maximum number of deletions of Stacks with resources to destroy, and the period of the limit.
+/// Returns the maximum number of Stacks with resources that users can delete within a period, and this period.
 fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigError> {
     let (flag, value) = ("max-destroys-interval", &flags.max_destroys_interval);
     let interval = duration(flag, value)?;
@@ -438,7 +442,7 @@ fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigE
     Ok((flags.max_destroys, interval))
 }
 
-/// Returns the settings of the history, or `None` if the history is disabled.
+/// Returns the run history settings, or `None` if the history is disabled.
 fn history(flags: &ManagerFlags) -> Result<Option<HistoryConfig>, ConfigError> {
     let address = address("history-addr", &flags.history_addr)?;
     let settings = history::of_flags(flags, history_max_age(flags)?, address);
@@ -449,7 +453,7 @@ fn artifact_hosts(hosts: &[String]) -> Result<Vec<String>, ConfigError> {
     hosts.iter().filter(|host| !host.trim().is_empty()).map(|host| artifact_host(host)).collect()
 }
 
-/// Returns the settings of the web UI, or `None` if the web UI is disabled.
+/// Returns the web UI settings, or `None` if the web UI is disabled.
 fn ui(flags: &ManagerFlags) -> Result<Option<UiConfig>, ConfigError> {
     let settings = ui::of_flags(flags, address("ui-addr", &flags.ui_addr)?);
     settings.map_err(|(flag, value, valid)| invalid(flag, value, valid))
@@ -470,8 +474,8 @@ fn run_timeouts(flags: &ManagerFlags) -> Result<(Duration, Duration), ConfigErro
     Ok((default, run_timeout("max-run-timeout", &flags.max_run_timeout)?))
 }
 
-/// Parses a run timeout and rounds the timeout up to whole seconds, because the protocol of the agent has a resolution
-/// of one second. Rounding down a short timeout to zero would disable the timeout.
+/// Parses a run timeout and rounds it up to whole seconds, because the agent protocol has a resolution of one second.
+/// If the function rounded a short timeout down to zero, the timeout would be disabled.
 fn run_timeout(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     if value == "0" {
         return Ok(Duration::ZERO);

@@ -16,7 +16,8 @@ use notify::event::{Event, EventKind};
 use notify::{Config, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::time::Instant;
 
-/// Maximum age of a cached value. The age is limited because network file systems do not report changes by other hosts.
+/// Maximum age of a cached value. The age is limited because network file systems do not report changes that other
+/// hosts make.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Watches directories of mounted files. Clones share the watches.
@@ -31,8 +32,8 @@ struct Shared {
     changes: Arc<AtomicU64>,
 }
 
-/// Version of the files in the watched directories. If two calls of [`FileWatch::version`] return equal versions, the
-/// watch has detected no change between these calls.
+/// Version of the files in the watched directories. If two calls to [`FileWatch::version`] return equal versions, the
+/// watch has detected no change between the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(u64);
 
@@ -59,7 +60,7 @@ impl FileWatch {
     pub fn version<'a>(&self, directories: impl IntoIterator<Item = &'a Path>) -> Option<Version> {
         let mut watcher = self.0.watcher.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         for directory in directories {
-            // Also calls `watch` for a directory that is already watched, because another directory may have replaced
+            // Call `watch` even for a directory that is already watched, because another directory may have replaced
             // it. A repeated call for the same directory is cheap.
             let added = watcher.watch(directory, RecursiveMode::NonRecursive);
             if let Err(error) = added {
@@ -77,8 +78,8 @@ impl Default for FileWatch {
     }
 }
 
-/// Returns whether a file may have changed. Read access is not a change. Returns `true` for an error, because the watch
-/// may have lost events.
+/// Returns whether the event indicates that a file may have changed. Read access is not a change. Returns `true` for an
+/// error, because the watch may have lost events.
 fn may_be_change(event: &notify::Result<Event>) -> bool {
     event.as_ref().map_or(true, |event| event.need_rescan() || !matches!(event.kind, EventKind::Access(_)))
 }

@@ -1,5 +1,5 @@
-//! kubectl plugin `kubectl pulumi`, which parses the command line, runs the command, and returns the exit code of the
-//! command.
+//! Entry point of the kubectl plugin `kubectl pulumi`, which parses the command line, runs the command, and returns its
+//! exit code.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Flux-native Kubernetes controller that runs Pulumi programs from Flux artifacts in workspace pods.
 //!
-//! The declarations of the modules are in the recommended reading order. `ARCHITECTURE.md` describes the allowed
+//! The module declarations are in the recommended reading order. `ARCHITECTURE.md` describes the allowed
 //! dependencies between the modules, and `tests/modules.rs` checks them.
 //!
 //! On macOS and Windows, the library contains only the modules of the kubectl plugin.

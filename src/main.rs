@@ -1,5 +1,5 @@
 //! Entry point of the controller, which parses the flags, initializes logging, runs the selected role, and returns the
-//! exit code of the role.
+//! role's exit code.
 
 #![deny(unsafe_code)]
 
@@ -79,13 +79,13 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Disables core dumps of this process and its children, and prevents other processes of the same user from reading the
-/// memory of this process. The memory of child processes is not protected, because the kernel resets the attribute when
-/// a child executes a program.
+/// Disables core dumps for this process and its children, and prevents the user's other processes from reading the
+/// memory of this process. The memory of child processes is not protected, because the kernel resets the dumpable
+/// attribute when a child executes a program.
 fn disable_core_dumps() -> std::io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // If the kernel passes core dumps to a program, the resource limit has no effect, but the attribute prevents core
-    // dumps.
+    // If the kernel passes core dumps to a program, the resource limit has no effect. The dumpable attribute prevents
+    // core dumps in this case.
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 

@@ -1,4 +1,4 @@
-//! Role `manager`, which builds the shared components, and runs the controllers while this process is the leader.
+//! The `manager` role builds the shared components, and runs the controllers while this process is the leader.
 
 mod controllers;
 
@@ -61,8 +61,8 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
     serve_ui(&config, (&client, &fetcher), history.as_ref(), &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
-    // The replica becomes ready only when the installed CustomResourceDefinitions match this version. Until the replica
-    // is ready, a rollout keeps the old replica, which matches the installed definitions.
+    // The replica becomes ready only when the installed CustomResourceDefinitions match this version. Until then, a
+    // rollout keeps the old replica, which matches the definitions that were installed before.
     tokio::select! {
         () = served_schemas::until_complete(&client, API_TIMEOUT, &subprocess) => {}
         () = end.cancelled() => return Ok(()),
@@ -102,7 +102,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     led
 }
 
-/// Returns the name of the pod of the controller.
+/// Returns the name of the controller's pod.
 fn instance() -> String {
     std::env::var("HOSTNAME").unwrap_or_default()
 }
@@ -221,7 +221,7 @@ fn scope(config: &ManagerConfig) -> Scope {
     Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone())
 }
 
-/// Opens the artifact store and creates the fetcher, which uses the store.
+/// Opens the artifact store and creates the fetcher that writes to the store.
 fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     git::prepare(&git_work(config))?;
@@ -244,8 +244,8 @@ fn open_history(config: &ManagerConfig, metrics: &Metrics) -> anyhow::Result<Opt
     Ok(Some(history::open(&history.url, history.retention, metrics.clone())?))
 }
 
-/// Starts the cleanup of the run history and, if enabled, the endpoint of the run history. A run history on a volume is
-/// available only in the leader.
+/// Starts the run history cleanup and, if enabled, the run history endpoint. Only the leader can access a run history
+/// on a volume.
 async fn serve_history(
     config: &ManagerConfig,
     client: &Client,
@@ -264,7 +264,7 @@ async fn serve_history(
     Ok(())
 }
 
-/// Returns the directory for fetched Git commits before the controller packs them.
+/// Returns the directory to which the controller fetches Git commits before it packs them.
 fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
 }
@@ -308,7 +308,7 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     })
 }
 
-/// Starts the export of traces if a collector is configured. The export ends when `end` is canceled, after the
+/// Starts the trace export if a collector is configured. The export ends when `end` is canceled, after the
 /// components have queued the last spans.
 fn start_traces(
     config: &ManagerConfig,

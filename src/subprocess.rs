@@ -1,4 +1,4 @@
-//! Processes untrusted input in a short-lived child process of this binary, with limits for memory, CPU time,
+//! Processes untrusted input in a short-lived child process that runs this binary, with limits for memory, CPU time,
 //! wall-clock time and files.
 //!
 //! The parent starts the child with a role as its argument, without environment variables, and with three pipes as the
@@ -25,9 +25,9 @@ const OWN_BINARY: &str = "/proc/self/exe";
 const MAX_ERROR_OUTPUT: usize = 4 * 1024;
 /// Maximum time that the parent waits for a killed child to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of the header with the limits, in bytes.
+/// Maximum size of the header that contains the limits, in bytes.
 const MAX_HEADER: u64 = 4 * 1024;
-/// OOM score adjustment of the child. With this value, the kernel kills the child before the parent.
+/// OOM score adjustment of the child. With this value, the kernel kills the child before it kills the parent.
 const OOM_SCORE_ADJUSTMENT: &str = "1000";
 
 /// Resource limits for a child process. The parent enforces `wall` and `response`. The kernel enforces all other

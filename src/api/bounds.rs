@@ -1,13 +1,13 @@
-//! Size limits of the custom resources. The schemas contain the limits, and the API server enforces them. The
+//! Size limits for the custom resources. The schemas contain the limits, and the API server enforces them. The
 //! controller also applies the limits to the objects that it writes.
 //!
-//! The limits allow all objects that the controller generates, and prevent a single object from exhausting the
-//! resources of the controller.
+//! The limits permit all objects that the controller generates, and prevent a single object from exhausting the
+//! controller's resources.
 
 /// Maximum number of references in one list, such as the references to Stacks, Secrets, ConfigMaps or ESC environments.
 pub const REFERENCES: u32 = 100;
 /// Maximum number of patterns in one list. The limit is low, because the controller matches each pattern against all
-/// changed resources of a run.
+/// resources that a run changes.
 pub const PATTERNS: u32 = 20;
 /// Maximum number of values in one map or list, such as configuration, environment variables or targets.
 pub const ENTRIES: u32 = 1000;
@@ -19,8 +19,8 @@ pub const WORKSPACE_ENV: u32 = 2 * ENTRIES + REFERENCES;
 /// Maximum number of `envFrom` entries of a Workspace: 2 × [`REFERENCES`] from its Stack, and the same number from
 /// `workspaceTemplate`.
 pub const WORKSPACE_ENV_FROM: u32 = 4 * REFERENCES;
-/// Maximum number of configuration values of a Pulumi stack in a Workspace: [`ENTRIES`] for each of the four maps of
-/// its Stack and for the list in `workspaceTemplate`.
+/// Maximum number of configuration values of a Pulumi stack in a Workspace: [`ENTRIES`] for each of the Stack's maps
+/// `config`, `configRef`, `secrets` and `secretsRef`, and for the list in `workspaceTemplate`.
 pub const WORKSPACE_CONFIG: u32 = 5 * ENTRIES;
 /// Maximum number of ESC environments of a Pulumi stack in a Workspace: [`REFERENCES`] from its Stack, and
 /// [`REFERENCES`] from `workspaceTemplate`.
@@ -31,15 +31,15 @@ pub const REFERENCED_OBJECTS: u32 = WORKSPACE_ENV + WORKSPACE_ENV_FROM + WORKSPA
 pub const MOUNTED_INPUTS: u32 = ENTRIES;
 /// Maximum number of conditions of an object.
 pub const CONDITIONS: u32 = 16;
-/// Maximum number of operation types, such as `create`, in the change summary of a run.
+/// Maximum number of operation types, such as `create`, in a run's change summary.
 pub const OPERATIONS: u32 = 64;
 /// Maximum number of pending creates in the status of an Update.
 pub const PENDING_CREATES: u32 = 100;
-/// Maximum number of changed resources of a preview in a status.
+/// Maximum number of changed resources that a status lists for a preview.
 pub const PLANNED_RESOURCES: u32 = 200;
-/// Maximum number of changed properties of a resource in a status.
+/// Maximum number of changed properties that a status lists for a resource.
 pub const PLANNED_PROPERTIES: u32 = 20;
-/// Maximum number of policy packs of a Stack, and of the policy packs that the controller adds to all Stacks.
+/// Maximum number of policy packs in a Stack, and of policy packs that the controller adds to all Stacks.
 pub const POLICY_PACKS: u32 = 10;
 /// Maximum number of policy packs of a Workspace.
 pub const WORKSPACE_POLICY_PACKS: u32 = 2 * POLICY_PACKS;
@@ -58,11 +58,11 @@ pub const RUN_APPROVERS: u32 = 10;
 pub const NAME: u32 = 253;
 /// Maximum length of a namespace, in characters.
 pub const NAMESPACE: u32 = 63;
-/// Maximum length of a key of a Secret, a ConfigMap or the configuration of a Pulumi stack, in characters.
+/// Maximum length of a key in a Secret, a ConfigMap or a Pulumi configuration, in characters.
 pub const KEY: u32 = 1024;
 /// Maximum length of a resource URN, in characters.
 pub const URN: u32 = 4096;
-/// Maximum length of the name of a Pulumi stack, including its organization and project, in characters.
+/// Maximum length of a Pulumi stack name with organization and project, in characters.
 pub const STACK: u32 = 1024;
 /// Maximum length of a source revision, in characters.
 pub const REVISION: u32 = 2048;
@@ -70,14 +70,14 @@ pub const REVISION: u32 = 2048;
 pub const WORD: u32 = 1024;
 /// Maximum length of a message in a status, in characters.
 pub const MESSAGE: u32 = 8 * 1024;
-/// Maximum length of the name of a Pulumi ESC environment, in characters.
+/// Maximum length of a Pulumi ESC environment name, in characters.
 pub const ENVIRONMENT: u32 = 512;
 /// Maximum length of a path or a file pattern, in characters.
 pub const PATH: u32 = 4096;
 
 /// Maximum size of `workspaceTemplate` and `podTemplate`, encoded as JSON, in bytes.
 pub const TEMPLATE_BYTES: usize = 256 * 1024;
-/// Maximum size of the configuration of a policy pack, encoded as JSON, in bytes.
+/// Maximum size of a policy pack's configuration, encoded as JSON, in bytes.
 pub const POLICY_CONFIG_BYTES: usize = 64 * 1024;
 /// Maximum size of `updateTemplate`, `serviceTemplate` and `resources`, encoded as JSON, in bytes.
 pub const SMALL_TEMPLATE_BYTES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Functions that shorten the values in the columns of `kubectl get`. A row normally has fewer than 160 characters.
+//! Functions that shorten values for the columns of `kubectl get`. A row normally has fewer than 160 characters.
 
 /// Maximum length of the column `Status`, in characters.
 pub const MAX_STATUS: usize = 56;
@@ -7,10 +7,10 @@ pub const MAX_STATUS: usize = 56;
 pub const MAX_PROGRESS: usize = 69;
 /// Maximum length of the column `Revision`, in characters.
 const MAX_REVISION: usize = 24;
-/// Number of characters at the end of a revision that remain in the shortened revision: `@sha1:` and a short digest.
+/// Number of trailing characters that a shortened revision keeps: `@sha1:` and a short digest.
 const REVISION_END: usize = 14;
 const ELLIPSIS: &str = "...";
-/// Number of digits of a shortened digest or commit hash.
+/// Number of digits in a shortened digest or commit hash.
 const SHORT_DIGEST: usize = 8;
 /// Minimum number of consecutive hexadecimal digits in a digest. Shorter sequences stay unchanged.
 const MIN_DIGEST: usize = 40;

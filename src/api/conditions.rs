@@ -35,7 +35,7 @@ pub mod stack_reason {
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The Stack references an object of another namespace, and cross-namespace references are disabled. Flux uses the
+    /// The Stack references an object in another namespace, but cross-namespace references are disabled. Flux uses the
     /// same reason.
     pub const ACCESS_DENIED: &str = "AccessDenied";
     pub const WORKSPACE_FAILED: &str = "WorkspaceFailed";
@@ -128,7 +128,7 @@ pub mod workspace_reason {
     pub const DELETING: &str = "Deleting";
     /// The Workspace is idle and has no pod. The status of `Ready` is `True`.
     pub const SLEEPING: &str = "Sleeping";
-    /// The Workspace wakes up: the controller creates the pod of the Workspace.
+    /// The Workspace wakes up: the controller creates its pod.
     pub const WAKING: &str = "Waking";
 }
 
@@ -154,7 +154,7 @@ pub mod update_reason {
     /// The state backend is unavailable or has rejected requests because of a rate limit. The run did not start.
     pub const BACKEND_UNAVAILABLE: &str = "BackendUnavailable";
     pub const CANCELED: &str = "Canceled";
-    /// The run was interrupted, or its pod ended. The program and its configuration did not cause the failure.
+    /// The run was interrupted, or its pod terminated. The program and its configuration did not cause the failure.
     pub const ABORTED: &str = "Aborted";
     /// The Pulumi state contains resources that an interrupted run was creating. The run did not start.
     pub const PENDING_CREATES: &str = "PendingCreates";
@@ -165,26 +165,27 @@ pub mod update_reason {
     pub const PLAN_VIOLATED: &str = "PlanViolated";
     /// The run violated a mandatory policy. An `up` may have changed resources before the violation.
     pub const POLICY_VIOLATION: &str = "PolicyViolation";
-    /// The run waits for the end of a Pulumi command that a user runs in the pod.
+    /// The run waits until a Pulumi command that a user runs in the pod has completed.
     pub const INTERACTIVE_SESSION: &str = "InteractiveSession";
     /// The spec is invalid. The run did not start.
     pub const SPEC_INVALID: &str = "SpecInvalid";
     /// The workspace does not meet a requirement of the run, for example because a Secret lacks a referenced key. The
     /// run did not start.
     pub const RUN_REFUSED: &str = "RunRefused";
-    /// The controller does not know whether the run has ended. The run stays open until the controller has evidence of
-    /// its end or a user resolves the run.
+    /// The controller does not know whether the run has ended. The run stays open until the controller has evidence
+    /// that the run has ended, or a user resolves the run.
     pub const RUN_OUTCOME_UNKNOWN: &str = "RunOutcomeUnknown";
-    /// The controller deletes the pod of a run, because the agent has not enforced the timeout of the run. Only events
+    /// The controller deletes the run's pod, because the agent has not enforced the run timeout. Only events
     /// have this reason.
     pub const TIMEOUT_EXCEEDED: &str = "TimeoutExceeded";
 }
 
-/// Start of the message of a run that waits for a run slot.
+/// Prefix of the message for a run that waits for a run slot.
 pub const WAITING_FOR_SLOT: &str = "waiting for a run slot: ";
-/// Start of the message of a run that waits for its concurrency group.
+/// Prefix of the message for a run that waits for its concurrency group.
 pub const WAITING_FOR_GROUP: &str = "waiting for concurrency group ";
-/// Text before the reason why an existing approval is not valid, in the message about a plan that requires an approval.
+/// Text that precedes the reason why an existing approval is invalid, in the message about a plan that requires an
+/// approval.
 pub const APPROVAL_DOES_NOT_COUNT: &str = "an approval does not count: ";
 
 /// Maximum length of a condition message that the API server accepts, in bytes.
@@ -246,7 +247,7 @@ pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Removes the condition of the type `kind`, if present.
+/// Removes the condition of type `kind`, if present.
 pub fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|c| c.type_ != kind);
 }
@@ -255,7 +256,7 @@ pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition
     conditions.iter().find(|c| c.type_ == kind)
 }
 
-/// Returns whether the condition of the type `kind` is present and has the status `True`.
+/// Returns whether the condition of type `kind` is present and has the status `True`.
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|c| c.status == "True")
 }

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions of this version of the controller.
+//! CustomResourceDefinitions of this controller version.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::{Approval, Program, Stack, StackReceiver};
 use crate::api::template_schema;
 
-/// Returns the CustomResourceDefinitions for the installation in a cluster. This function adds the fields of templates
-/// to the derived schemas, because the derive macro is too slow for deeply nested schemas.
+/// Returns the CustomResourceDefinitions to install in a cluster. This function adds the template fields to the derived
+/// schemas, because the derive macro is too slow for deeply nested schemas.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let (mut stack, mut workspace, mut update) = (Stack::crd(), Workspace::crd(), Update::crd());
     if let (Some(stack), Some(workspace), Some(update)) = (spec(&mut stack), spec(&mut workspace), spec(&mut update)) {
@@ -23,7 +23,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     [stack, Program::crd(), StackReceiver::crd(), Approval::crd(), workspace, update].into_iter().map(finish).collect()
 }
 
-/// Returns the schema of the spec in the version that the derive macro generates.
+/// Returns the spec schema of the version that the derive macro generates.
 fn spec(crd: &mut CustomResourceDefinition) -> Option<&mut JSONSchemaProps> {
     let schema = crd.spec.versions.first_mut()?.schema.as_mut()?;
     schema.open_api_v3_schema.as_mut()?.properties.as_mut()?.get_mut("spec")
@@ -37,7 +37,7 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
     [of::<Stack>(), of::<Program>(), of::<StackReceiver>(), of::<Approval>(), of::<Workspace>(), of::<Update>()].into()
 }
 
-/// Adds the parts that the derive macro does not generate. The default status of new objects is
+/// Adds the parts of a definition that the derive macro does not generate. The default status of new objects is
 /// `observedGeneration: -1`. Without this default, tools that wait for readiness report a new object as ready before
 /// its first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {

@@ -1,4 +1,4 @@
-//! Durations in the format of Go and Flux: `1h30m`, `45s`, `500ms`.
+//! Durations in the Go and Flux format: `1h30m`, `45s`, `500ms`.
 
 use jiff::SignedDuration;
 

@@ -1,5 +1,5 @@
-//! Custom resources as plain data: fields, defaults, schemas and names. This module uses no client and no clock, and
-//! depends on no reconciler.
+//! Custom resources as plain data: fields, defaults, schemas and names. This module uses neither a client nor a clock,
+//! and depends on no reconciler.
 
 pub mod auto;
 pub mod bounds;

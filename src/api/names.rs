@@ -20,43 +20,43 @@ pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
 /// Finalizer of a Workspace. The controller removes the finalizer after it has deleted the objects of the Workspace in
 /// the required order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
-/// Finalizer of a workspace pod with an open run. The finalizer keeps a force-deleted pod in the API: the controller
+/// Finalizer on a workspace pod with an open run. The finalizer keeps a force-deleted pod in the API: the controller
 /// can still read the status of the pod, and the StatefulSet does not replace the pod.
 pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
-/// Label of all objects of a Stack. The value is `stack`.
+/// Label on all objects that belong to a Stack. The value is `stack`.
 pub const LABEL_STACK_COMPONENT: &str = "pulumi.com/component";
 /// Label with the name of the Stack.
 pub const LABEL_STACK_NAME: &str = "pulumi.com/stack-name";
 /// Flux label that assigns an object to a shard. The objects of a Stack have the same shard as the Stack.
 pub const LABEL_SHARD: &str = "sharding.fluxcd.io/key";
-/// Label of the objects of a Workspace. The value is `workspace`.
+/// Label on all objects that belong to a Workspace. The value is `workspace`.
 pub const LABEL_COMPONENT: &str = "auto.pulumi.com/component";
 /// Label with the name of the Workspace.
 pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
 /// Label of a pod of a pool. The value is the key of the pool. The pod keeps the label when a Workspace takes the pod
 /// from the pool.
 pub const LABEL_POOL: &str = "auto.pulumi.com/pool";
-/// Label of a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects pods with this label.
+/// Label on a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects pods with this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
 /// Value of [`LABEL_RUN`].
 pub const RUN_OPEN: &str = "open";
-/// Label of the Secret with the outputs of a run. The value is the name of the Update.
+/// Label on the Secret that contains the outputs of a run. The value is the name of the Update.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
-/// Label selector of the Deployments of the controller, for all installation methods.
+/// Label selector for the controller's Deployments, regardless of the installation method.
 pub const CONTROLLER_SELECTOR: &str = "app.kubernetes.io/component=pulumi-controller";
 
 /// Annotation of a Stack. A new value requests a run.
 pub const ANNOTATION_RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// Flux annotation. A new value requests a reconciliation. On a Stack, a new value also requests a run.
 pub const ANNOTATION_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
-/// Flux annotation that forces a run regardless of the result of the last run. The value must be equal to the value of
+/// Flux annotation that forces a run regardless of the last run's result. The value must be equal to the value of
 /// `requestedAt`.
 pub const ANNOTATION_FORCE_AT: &str = "reconcile.fluxcd.io/forceAt";
 /// Flux annotation that resets the failure count. The value must be equal to the value of `requestedAt`.
 pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
-/// Annotation of a Stack that requests a run with a refresh of the state. The value must be equal to the value of
+/// Annotation on a Stack that requests a run with a state refresh. The value must be equal to the value of
 /// `requestedAt`.
 pub const ANNOTATION_REFRESH: &str = "pulumi.com/refresh";
 /// Annotation with which a user resolves a run that requires a decision. The value is `<update>=retry|clear|abandon`.
@@ -65,39 +65,39 @@ pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// Annotation that cancels a run. On an Update, any value cancels the run of the Update. On a Stack, the name of an
 /// Update cancels the run of that Update, and any other new value cancels the open run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// Annotation of a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
+/// Annotation on a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
 /// number of destroys exceeds `--max-destroys`.
 pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
-/// Annotation of a namespace that prevents the start of runs. The value is the reason. An empty value and `false` have
+/// Annotation on a namespace that prevents runs from starting. The value is the reason. An empty value and `false` have
 /// no effect.
 pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
-/// Annotation of a namespace with windows and freezes for the runs of all its Stacks. The value has the structure of
-/// `spec.schedule` of a Stack, in YAML or JSON.
+/// Annotation on a namespace with windows and freezes for the runs of all its Stacks. The value has the same structure
+/// as a Stack's `spec.schedule`, in YAML or JSON.
 pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
-/// Annotation of a namespace with the maximum number of its concurrent runs. The annotation overrides the flag
+/// Annotation on a namespace with the maximum number of concurrent runs. The annotation overrides the flag
 /// `--max-concurrent-runs-per-namespace` for this namespace.
 pub const ANNOTATION_MAX_CONCURRENT_RUNS: &str = "pulumi.com/max-concurrent-runs";
-/// Annotation of a namespace with the weight of the namespace in the distribution of run slots.
+/// Annotation on a namespace with the weight that the namespace has when the controller distributes run slots.
 pub const ANNOTATION_RUN_WEIGHT: &str = "pulumi.com/run-weight";
-/// Annotation of a namespace with the names of the concurrency groups that it shares with other namespaces, separated
-/// by commas.
+/// Annotation on a namespace with the comma-separated names of the concurrency groups that it shares with other
+/// namespaces.
 pub const ANNOTATION_CONCURRENCY_GROUPS: &str = "pulumi.com/concurrency-groups";
-/// Annotation of a namespace with the number of idle pods that each pool of the namespace keeps for sleeping
-/// Workspaces. The flag `--max-idle-pods` limits the number.
+/// Annotation on a namespace with the number of idle pods that each of its pools keeps for sleeping Workspaces. The
+/// flag `--max-idle-pods` limits the number.
 pub const ANNOTATION_IDLE_PODS: &str = "pulumi.com/idle-pods";
-/// Annotation of an Update with the reason why the controller deletes the Update before its run starts.
+/// Annotation on an Update with the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
-/// Annotation of a workspace pod with an open run. The value is the UID of the Update.
+/// Annotation on a workspace pod with an open run. The value is the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
-/// Annotation with the hash of the inputs of a workspace pod. The pod is outdated if the value differs from the hash of
+/// Annotation with the hash of a workspace pod's inputs. The pod is outdated if the value differs from the hash of
 /// the current inputs.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
 /// Annotation of a workspace pod. A change to the annotation makes the kubelet update the mounted Secrets and
 /// ConfigMaps. The value is the time of the last change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
-/// Annotation of an Update with the time at which the controller requested the cancellation of the run from the agent.
+/// Annotation on an Update with the time at which the controller sent the cancel request to the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// Annotation of a Workspace and of an Update with the phase times and the push of a run, as JSON. The controller sets
+/// Annotation on a Workspace and an Update with the phase times and the push of a run, as JSON. The controller sets
 /// the annotation only if it exports traces.
 pub const ANNOTATION_PHASE_TIMES: &str = "auto.pulumi.com/phase-times";
 /// Annotation of a Secret with outputs. The value is a JSON list of the keys whose outputs are secret.
@@ -110,15 +110,15 @@ pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// Taint with which an administrator confirms that no process runs on the node.
 pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Port of the gRPC service of the agent.
+/// Port of the agent's gRPC service.
 pub const AGENT_PORT: u16 = 50051;
-/// Port of the readiness probe of the agent (plain HTTP).
+/// Port of the agent's readiness probe (plain HTTP).
 pub const AGENT_HEALTH_PORT: u16 = 50052;
 /// Default termination grace period of a workspace pod, in seconds.
 pub const TERMINATION_GRACE_SECONDS: u64 = 600;
 /// Name of the container that runs the Pulumi CLI.
 pub const PULUMI_CONTAINER: &str = "pulumi";
-/// Name of the volume with the source, the project and the journal of the agent.
+/// Name of the volume with the source, the project and the agent's journal.
 pub const SHARE_VOLUME: &str = "share";
 /// Mount path of the share volume.
 pub const SHARE_DIRECTORY: &str = "/share";
@@ -128,12 +128,12 @@ pub const CACHE_DIRECTORY: &str = "/var/cache/pulumi-controller";
 pub const CACHE_SIZE_VARIABLE: &str = "DEPENDENCY_CACHE_MAX_SIZE";
 /// Default of [`CACHE_SIZE_VARIABLE`]: 10 GiB.
 pub const CACHE_SIZE: u64 = 10 * 1024 * 1024 * 1024;
-/// Environment variable with the path of a file in which init containers provide environment variables for the CLI. The
+/// Environment variable with the path of a file to which init containers write environment variables for the CLI. The
 /// Pulumi Kubernetes Operator uses the same name.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
-/// Name of the file in the share volume that the path in [`ENV_FILE_VARIABLE`] refers to.
+/// Name of the file in the share volume to which [`ENV_FILE_VARIABLE`] refers.
 pub const ENV_FILE: &str = ".env";
-/// Mount path of the certificate, the key and the CA bundle of the agent.
+/// Mount path of the agent's certificate, key and CA bundle.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 /// Directory with one mount for each Secret that the environment or the configuration references.
 pub const SECRETS_DIRECTORY: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
@@ -161,28 +161,28 @@ pub fn workspace_pod(workspace: &str) -> String {
 /// Prefix of the name of each pod that a pool creates.
 pub const POOL_POD_PREFIX: &str = "pulumi-pool-";
 
-/// Returns the name of the Secret with the server certificate of the agent in a pod of a pool.
+/// Returns the name of the Secret with the agent's server certificate, for a pod from a pool.
 pub fn pool_pod_tls_secret(pod: &str) -> String {
     format!("{pod}-tls")
 }
 
-/// Returns the server name in the certificate of the agent in a pod of a pool. The name of a pod cannot end with
+/// Returns the server name in the agent's certificate, for a pod from a pool. The name of a pod cannot end with
 /// `-workspace`, so no Workspace has this server name.
 pub fn pool_pod_server_name(pod: &str, namespace: &str) -> String {
     format!("{pod}.{namespace}.svc")
 }
 
-/// Returns the name of the pod of a run. `host` is the host name in the binding of the run.
+/// Returns the name of a run's pod. `host` is the host name in the binding of the run.
 pub fn run_pod(workspace: &str, host: &str) -> String {
     if host.starts_with(POOL_POD_PREFIX) { host.to_owned() } else { workspace_pod(workspace) }
 }
 
-/// Returns the name of the Secret with the server certificate of the agent.
+/// Returns the name of the Secret with the agent's server certificate.
 pub fn workspace_tls_secret(workspace: &str) -> String {
     format!("{workspace}-workspace-tls")
 }
 
-/// Returns the server name in the certificate of an agent. The controller verifies this name.
+/// Returns the server name in an agent's certificate. The controller verifies this name.
 pub fn workspace_server_name(workspace: &str, namespace: &str) -> String {
     format!("{workspace}-workspace.{namespace}.svc")
 }
@@ -197,14 +197,14 @@ pub fn plan_secret(update: &str) -> String {
     format!("{update}-plan")
 }
 
-/// Number of hexadecimal digits at the end of the name of an Update that a Stack creates.
+/// Number of hexadecimal digits at the end of an Update name, for Updates that belong to a Stack.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// Number of hexadecimal digits that encode the attempt. After the maximum, the encoded number starts at 0 again.
+/// Number of hexadecimal digits that encode the attempt. When the number exceeds the maximum, it starts at 0 again.
 const ATTEMPT_DIGITS: usize = 5;
 
 /// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt,
-/// so that a repeated creation uses the same name. The attempt precedes the hash, so that the names of the Updates of a
-/// Stack sort by creation.
+/// so that a repeated creation uses the same name. The attempt precedes the hash, so that sorting a Stack's Updates by
+/// name sorts them by creation.
 pub fn update(stack: &str, uid: &str, attempt: i64) -> String {
     let hash = hex::encode(Sha256::digest(format!("{uid}/{attempt}")));
     let hash = hash.get(..UPDATE_HASH_LENGTH - ATTEMPT_DIGITS).unwrap_or(&hash);
@@ -223,7 +223,7 @@ pub fn is_object_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// Returns the path of a webhook. Flux computes the path of a Receiver in the same way.
+/// Returns the path of a webhook. Flux computes the webhook path of a Receiver in the same way.
 pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
     let digest = Sha256::new().chain_update(token).chain_update(name).chain_update(namespace).finalize();
     format!("/hook/{}", hex::encode(digest))

@@ -1,4 +1,4 @@
-//! Times of the phases before a run, and the push that started the run. The controller stores these times in an
+//! Phase times before a run, and the push that started the run. The controller stores these times in an
 //! annotation of the Workspace and of the Update. A status is not sufficient, because its timestamps have a resolution
 //! of one second, and most phases take less than one second.
 
@@ -11,7 +11,7 @@ use crate::api::names;
 /// Maximum size of the annotation in bytes. A longer value is ignored.
 const MAX_SIZE: usize = 1024;
 
-/// Times of the phases before a run, in milliseconds since 1970. An unknown time is absent.
+/// Phase times before a run, in milliseconds since the Unix epoch. An unknown time is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseTimes {
@@ -39,7 +39,7 @@ pub struct PhaseTimes {
 }
 
 impl PhaseTimes {
-    /// Returns the times from the annotation in `annotations`, or `None` if the annotation is absent or invalid.
+    /// Parses the times from their annotation in `annotations`. Returns `None` if the annotation is absent or invalid.
     pub fn of(annotations: &BTreeMap<String, String>) -> Option<Self> {
         let text = annotations.get(names::ANNOTATION_PHASE_TIMES).filter(|text| text.len() <= MAX_SIZE)?;
         serde_json::from_str(text).ok()

@@ -86,10 +86,10 @@ const FLUXS: [(&str, &str); 30] = [
     ("watch-label-selector", ""),
     ("storage-adv-addr", ""),
 ];
-/// Flux flags without an equivalent in this controller. The controller needs no rate limit for requests, because the
+/// Flux flags that have no equivalent in this controller. The controller needs no rate limit for requests, because the
 /// API server throttles requests. The controller needs no retries of fetches, because the next reconciliation retries a
-/// failed fetch. The controller caches tokens per repository, does not access other clusters, and does not serve
-/// artifacts to other programs.
+/// failed fetch. The controller caches tokens per repository, accesses no other clusters, and serves no artifacts to
+/// other programs.
 const NOT_OURS: [&str; 8] = [
     "http-retry",
     "insecure-kubeconfig-exec",

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::api::names;
 
-/// Maximum number of groups. The number is limited, because each group has its own time series in the metrics.
+/// Maximum number of groups. The number is limited, because each group has its own metric time series.
 const MAX_GROUPS: usize = 100;
 /// Maximum limit of a group.
 const MAX_LIMIT: u32 = 10_000;
-/// Maximum length of the name of a group, as in `spec.concurrencyGroup`.
+/// Maximum length of a group name, as in `spec.concurrencyGroup`.
 const MAX_NAME: usize = 63;
 
 /// Parses the groups. The error consists of the invalid value and a description of the valid values.

@@ -7,9 +7,9 @@ use crate::cli::ManagerFlags;
 use crate::history::{HistoryUrl, Retention};
 use crate::telemetry::redact;
 
-/// Directory of the default history in the storage of the controller.
+/// Directory of the default history in the controller's storage.
 const DEFAULT_DIRECTORY: &str = "history";
-/// Minimum size of the run history on a volume, in bytes. The history can then contain a few of the largest runs.
+/// Minimum size of the run history on a volume, in bytes. A history of this size can contain a few of the largest runs.
 const MIN_SIZE: u64 = 16 * 1024 * 1024;
 
 /// Validated settings of the run history.

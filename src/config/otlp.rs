@@ -6,13 +6,13 @@ use url::Url;
 
 use crate::telemetry::traces::Settings;
 
-/// Path of the URL for traces, relative to the base URL.
+/// Path for traces, relative to the base URL.
 const PATH: &str = "v1/traces";
 /// URL schemes that the Pulumi CLI supports, except `file`, because a file in a pod would grow with each run.
 const CLI_SCHEMES: [&str; 4] = ["grpc", "grpcs", "http", "https"];
 
 /// Returns the settings for a base URL, such as `http://collector:4318`, and for headers in the format `key=value,…`.
-/// The error is a description of the valid values, without the headers, because headers can contain credentials.
+/// The error describes the valid values. It does not contain the headers, because headers can contain credentials.
 pub(super) fn settings(endpoint: &str, headers: &str) -> Result<Settings, &'static str> {
     let valid = "an http or https URL without user name, password and query, such as http://collector:4318";
     let mut endpoint = Url::parse(endpoint).ok().filter(is_plain).ok_or(valid)?;
@@ -27,7 +27,7 @@ pub(super) fn settings(endpoint: &str, headers: &str) -> Result<Settings, &'stat
     Ok(Settings { endpoint, headers })
 }
 
-/// Parses headers in the format of `OTEL_EXPORTER_OTLP_HEADERS`. The values are percent-encoded.
+/// Parses headers that have the `OTEL_EXPORTER_OTLP_HEADERS` format. The values are percent-encoded.
 fn headers(text: &str) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
@@ -40,8 +40,8 @@ fn headers(text: &str) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// Returns the endpoint for the Pulumi CLI, or `None` if the value is empty. The error is a description of the valid
-/// values. Every Pulumi program can read the endpoint, so the endpoint must not contain credentials.
+/// Returns the endpoint for the Pulumi CLI, or `None` if the value is empty. The error describes the valid values.
+/// The endpoint must not contain credentials, because every Pulumi program can read it.
 pub(super) fn cli_endpoint(value: &str) -> Result<Option<String>, &'static str> {
     if value.is_empty() {
         return Ok(None);
@@ -51,7 +51,7 @@ pub(super) fn cli_endpoint(value: &str) -> Result<Option<String>, &'static str> 
     url.map(|_| Some(value.to_owned())).ok_or(valid)
 }
 
-/// Returns whether a URL has a host and has no part that can contain credentials.
+/// Returns whether a URL has a host and no part that can contain credentials.
 fn is_plain(url: &Url) -> bool {
     let has_user = !url.username().is_empty() || url.password().is_some();
     url.has_host() && !has_user && url.query().is_none() && url.fragment().is_none()

@@ -5,16 +5,16 @@ use crate::artifact::Directory;
 
 /// Valid format of a policy pack, for error messages.
 const FORMAT: &str = "must be KIND/NAMESPACE/NAME or KIND/NAMESPACE/NAME:DIR";
-/// Prefix of the names of the policy packs. A name in the spec of a Stack cannot contain a slash, so the names do not
-/// collide.
+/// Prefix of the policy pack names. The names do not collide with names in the spec of a Stack, which cannot
+/// contain a slash.
 const PREFIX: &str = "cluster/";
 
-/// Source of a policy pack, and the directory of the policy pack in the artifact of the source.
+/// Source of a policy pack, and the policy pack's directory in the source artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPolicyPack {
     /// Name that no policy pack in the spec of a Stack can have.
     pub name: String,
-    /// Kind of the source: `KIND` for the kinds of Flux, or `KIND.GROUP`.
+    /// Kind of the source: `KIND` for the Flux kinds, or `KIND.GROUP`.
     pub kind: String,
     pub namespace: String,
     pub source: String,

@@ -1,4 +1,4 @@
-//! Parser of label selectors, with which the controller matches labels without a request to the API server.
+//! Label selector parser, so that the controller can match labels without a request to the API server.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<Selector, String> {
     })
 }
 
-/// Splits a selector at the commas outside parentheses.
+/// Splits a selector at commas outside parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let is_border = |c: char| {

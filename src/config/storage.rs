@@ -1,11 +1,11 @@
-//! Settings of the storage that Workspaces keep while they have no pod.
+//! Settings for the storage that Workspaces keep while they have no pod.
 
 use super::values::{ConfigError, invalid};
 use crate::api::auto::IdleKeep;
 use crate::api::names;
 use crate::cli::ManagerFlags;
 
-/// Defaults for the data that an idle Workspace keeps, and the settings of the dependency caches.
+/// Defaults for the data that an idle Workspace keeps, and the dependency cache settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageConfig {
     /// Default of `spec.idle.keep`.

@@ -17,17 +17,17 @@ const OPENID: &str = "openid";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UiConfig {
     pub address: SocketAddr,
-    /// Settings of the sign-in with OIDC, if enabled.
+    /// OIDC sign-in settings, if enabled.
     pub oidc: Option<OidcConfig>,
 }
 
-/// Validated settings of the sign-in with OIDC.
+/// Validated OIDC sign-in settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OidcConfig {
-    /// URL of the issuer, exactly as in the ID tokens.
+    /// Issuer URL, exactly as in the ID tokens.
     pub issuer: String,
     pub client_id: String,
-    /// File with the secret of the client. `None` if the client has no secret.
+    /// File that contains the client secret. `None` if the client has no secret.
     pub client_secret_file: Option<PathBuf>,
     pub scopes: Vec<String>,
     /// URL to which the issuer redirects the user.
@@ -49,7 +49,7 @@ fn oidc(flags: &ManagerFlags) -> Result<Option<OidcConfig>, Invalid> {
     if issuer.is_empty() {
         return Ok(None);
     }
-    // The controller must not send the ID token and the secret of the client without encryption.
+    // The controller must not send the ID token or the client secret without encryption.
     let secure = |flag: &'static str, text: &str| {
         let url = Url::parse(text).ok().filter(|url| url.scheme() == "https" && url.has_host());
         url.ok_or_else(|| (flag, text.to_owned(), "an https URL".to_owned()))

@@ -1,4 +1,4 @@
-//! Error for invalid flags, and parsers for types of values that several flags have in common.
+//! Error for invalid flags, and parsers for value types that several flags share.
 
 use std::fmt::Display;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use thiserror::Error;
 use url::Url;
 
-/// Error about an invalid flag or environment variable. The message contains the name and the valid values.
+/// Invalid flag or environment variable. The message contains the name and the valid values.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ConfigError(pub(super) String);
@@ -21,7 +21,7 @@ pub(super) fn invalid(flag: &str, value: impl Display, valid: impl Display) -> C
     ConfigError(format!("invalid --{flag}={value}: must be {valid}"))
 }
 
-/// Parses an address in the format of Go. `:8080` is the port 8080 on all local addresses. Returns `None` for `0` or an
+/// Parses an address in the Go format. `:8080` is the port 8080 on all local addresses. Returns `None` for `0` or an
 /// empty value.
 pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
     if value.is_empty() || value == "0" {
@@ -34,7 +34,7 @@ pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, Co
     parsed.map(Some).ok_or_else(|| invalid(flag, value, "HOST:PORT, :PORT, or 0 to disable"))
 }
 
-/// Parses a duration in the format of Go, such as `1m30s`.
+/// Parses a duration in the Go format, such as `1m30s`.
 pub(super) fn duration(flag: &'static str, value: &str) -> Result<Duration, ConfigError> {
     let parsed = value.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
     parsed.ok_or_else(|| invalid(flag, value, "a duration such as 35s, 750ms or 1m30s"))
@@ -53,7 +53,7 @@ pub(super) fn artifact_host(value: &str) -> Result<String, ConfigError> {
     if is_host(&host) { Ok(host) } else { Err(error()) }
 }
 
-/// Validates a host that replaces other hosts. Returns `None` for an empty value.
+/// Validates a host that replaces the hosts of artifact URLs. Returns `None` for an empty value.
 pub(super) fn localhost(variable: &'static str, value: Option<String>) -> Result<Option<String>, ConfigError> {
     match value.filter(|host| !host.is_empty()) {
         Some(value) if !is_host(&value) => Err(ConfigError(format!("invalid {variable}={value:?}: must be {HOST}"))),

@@ -1,4 +1,4 @@
-//! Connection of the controllers with their shared components, and the start of the controllers.
+//! Connects the controllers with their shared components, and starts the controllers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,11 +37,11 @@ use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Capacity of a queue of objects to reconcile. A full queue can safely drop further objects, because the controllers
-/// also requeue every object periodically.
+/// Capacity of a queue that contains objects to reconcile. A full queue can drop further objects, because the
+/// controllers also requeue every object periodically.
 const MAX_REQUEUES: usize = 4096;
-/// Maximum numbers of concurrent reconciliations of Workspaces. The numbers are large, because a reconciliation waits
-/// for an agent, which can be slow. A separate limit applies to concurrent deliveries of sources.
+/// Limits for concurrent Workspace reconciliations. The limits are high, because a reconciliation waits for an agent,
+/// which can be slow. A separate limit applies to concurrent source deliveries.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
 
 /// Components that all controllers share.
@@ -61,13 +61,13 @@ pub(super) struct Parts {
     /// Run history, if enabled.
     pub(super) history: Option<HistoryStore>,
     pub(super) git_slots: git::Slots,
-    /// Directory for fetched Git commits before the controller packs them.
+    /// Directory to which the controller fetches Git commits before it packs them.
     pub(super) git_work: PathBuf,
-    /// Token whose cancellation stops the controllers.
+    /// Token that stops the controllers when it is canceled.
     pub(super) end: CancellationToken,
 }
 
-/// Maximum numbers of concurrent reconciliations of a kind.
+/// Limits for a kind's concurrent reconciliations.
 #[derive(Clone, Copy)]
 struct Slots {
     total: u16,
@@ -128,10 +128,10 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     );
 }
 
-/// Creates the reader for the settings of namespaces, and the watch of namespaces if the controller watches all
-/// namespaces. A change to the settings of a namespace requeues the Updates of the namespace that have not started, and
-/// the deletion of a namespace requeues its Workspaces. A full queue drops an object, because the controllers also
-/// requeue every object periodically.
+/// Creates the reader for namespace settings and, if the controller watches all namespaces, the namespace watch. When
+/// the settings of a namespace change, the watch requeues the namespace's Updates that have not started. When a
+/// namespace is deleted, the watch requeues the namespace's Workspaces. A full queue drops an object, because the
+/// controllers also requeue every object periodically.
 fn namespaces(
     config: &ManagerConfig,
     parts: &Parts,
@@ -157,8 +157,8 @@ fn namespaces(
     (namespaces, Some(watch))
 }
 
-/// Returns the Stacks among the followers of Git repositories, and requeues their Workspaces, because a Workspace may
-/// wait for the artifact. A full queue drops a Workspace, because the controller also requeues every Workspace
+/// Returns the Stacks among the objects that follow a Git repository, and requeues the Workspaces, because a Workspace
+/// may wait for the artifact. A full queue drops a Workspace, because the controller also requeues every Workspace
 /// periodically.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,
@@ -188,7 +188,7 @@ fn waiting_in(updates: &reflector::Store<Update>, namespace: &str) -> Vec<Object
     updates.state().iter().filter(is_waiting).map(|update| ObjectRef::from_obj(&**update)).collect()
 }
 
-/// Converts a policy pack of the cluster to the type of the Stack controller.
+/// Converts a policy pack from the flags to the type that the Stack controller uses.
 fn cluster_pack(pack: &ClusterPolicyPack) -> stack::ClusterPack {
     let (name, namespace) = (pack.name.clone(), pack.namespace.clone());
     let (kind, directory) = (parse_kind(&pack.kind), pack.directory.clone());
@@ -196,7 +196,7 @@ fn cluster_pack(pack: &ClusterPolicyPack) -> stack::ClusterPack {
     stack::ClusterPack { name, namespace, source }
 }
 
-/// Settings and components from which the controllers are built.
+/// Settings and components from which the manager builds the controllers.
 #[derive(Clone, Copy)]
 struct Wiring<'a> {
     config: &'a ManagerConfig,
@@ -228,7 +228,7 @@ impl Wiring<'_> {
         Start { client, writer, events, scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
     }
 
-    /// Creates the poller of Git repositories, and the stream of objects that the poller enqueues.
+    /// Creates the Git repository poller, and the stream of objects that the poller enqueues.
     fn follow_git(&self) -> (Git, mpsc::Receiver<git::Follower>) {
         let parts = self.parts;
         let settings = git::Settings {
@@ -242,7 +242,7 @@ impl Wiring<'_> {
         Git::new(parts.client.clone(), parts.store.clone(), settings, parts.tasks.clone(), parts.end.clone())
     }
 
-    /// Creates the watches of sources, and the stream of Stacks that the watches enqueue.
+    /// Creates the source watches, and the stream of Stacks that the watches enqueue.
     fn source_watches(
         &self,
         stacks: &stack::Stacks,
@@ -253,7 +253,7 @@ impl Wiring<'_> {
         stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
     }
 
-    /// Starts the watch of namespaces, if the controller watches all namespaces.
+    /// Starts the namespace watch if the controller watches all namespaces.
     fn watch_namespaces(
         &self,
         watch: Option<NamespaceWatch>,
@@ -378,7 +378,7 @@ impl Wiring<'_> {
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 
-    /// Creates the pools of idle pods, and starts the maintenance of the pools if they are enabled.
+    /// Creates the pools of idle pods, and starts their maintenance if pools are enabled.
     fn pool(&self, namespaces: Namespaces) -> workspace::Pool {
         let Parts { client, scope, reader, writer, authority, tasks, end, .. } = self.parts;
         let (pool, cache) = workspace::Pool::new(self.config.max_idle_pods);
@@ -405,8 +405,8 @@ impl Wiring<'_> {
     ) {
         let (config, parts) = (self.config, self.parts);
         let pool = self.pool(namespaces.clone());
-        // The Workspace controller has a separate cache with only the required fields of Updates. The cache contains a
-        // change to an Update before the change enqueues the Workspace.
+        // The Workspace controller has a separate cache that contains only the Update fields that it requires. The
+        // cache applies each change to an Update before the change enqueues the Workspace.
         let (updates, updates_writer) = update::updates();
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {

@@ -8,7 +8,7 @@ use crate::api::pulumi::{Approval, ApprovalDecision, ApprovalSpec, ApprovedStack
 use crate::api::resolve::Decision;
 use crate::view::phase;
 
-/// Returns an Approval with a decision about the plan of a Stack, as `docs/guides/approvals.md` describes.
+/// Returns an Approval that records a decision about a Stack's plan, as `docs/guides/approvals.md` describes.
 pub fn approval(
     stack: &Stack,
     plan: &StackPlan,
@@ -31,8 +31,8 @@ pub fn approval(
     Approval { metadata, spec }
 }
 
-/// Returns the reason of the condition that requires a decision about a run, and the name of the run. Returns `None` if
-/// no decision is required, or if the decision does not apply to the state of the Stack.
+/// Returns the condition reason that requires a decision about a run, and the name of the run. Returns `None` if no
+/// decision is required, or if the decision does not apply to the Stack's state.
 pub fn run_to_resolve(stack: &Stack, decision: Decision) -> Option<(&str, String)> {
     let status = stack.status.as_ref()?;
     let reason = phase::stalled(status)?.reason.as_str();
@@ -42,14 +42,14 @@ pub fn run_to_resolve(stack: &Stack, decision: Decision) -> Option<(&str, String
             status.current_update.as_ref().map(|open| open.name.clone()).or_else(last)?
         }
         stack_reason::PENDING_CREATES => last()?,
-        // The decision `Clear` does not apply, because there is no state with pending creates.
+        // The decision `Clear` does not apply, because a missing Pulumi stack has no pending creates.
         stack_reason::STACK_NOT_FOUND if decision != Decision::Clear => last()?,
         _ => return None,
     };
     Some((reason, run))
 }
 
-/// Returns the word for a decision in the annotation `pulumi.com/resolve`.
+/// Returns the word that represents a decision in the annotation `pulumi.com/resolve`.
 pub fn word(decision: Decision) -> &'static str {
     match decision {
         Decision::Retry => "retry",

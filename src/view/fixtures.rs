@@ -1,4 +1,4 @@
-//! Objects for the tests of this module and of the web UI. The tests of the kubectl plugin, which is another crate,
+//! Objects for the tests of the `view` module and of the web UI. The kubectl plugin is a separate crate, so its tests
 //! have their own copy.
 
 use crate::api::auto::Update;
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 /// Revision of the examples.
 pub const REVISION: &str = "main@sha1:9f2c7d10a1b2c3d4e5f60718293a4b5c6d7e8f90";
-/// Digest of the plans of the examples.
+/// Digest of each example plan.
 pub const PLAN: &str = "sha256:d242d1f0da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8";
-/// Digest of the artifacts and of the files of the examples.
+/// Digest of each example artifact and file.
 pub const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Returns the current time of the examples.
+/// Returns the current time that the examples assume.
 pub fn now() -> Timestamp {
     "2026-11-02T12:00:00Z".parse().unwrap()
 }
@@ -24,7 +24,7 @@ pub fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value
         "lastTransitionTime": "2026-11-02T11:00:00Z" })
 }
 
-/// Returns a Stack in the namespace `apps`, two days old. `spec` extends the minimal spec.
+/// Returns a two-day-old Stack in the namespace `apps`. `spec` extends the minimal spec.
 pub fn stack(name: &str, spec: &Value, status: &Value) -> Stack {
     let mut spec = spec.clone();
     spec["stack"] = json!("dev");
@@ -39,7 +39,7 @@ pub fn stack(name: &str, spec: &Value, status: &Value) -> Stack {
     serde_json::from_value(object).unwrap()
 }
 
-/// Returns an Update of the Stack `web`, created one hour ago.
+/// Returns an Update of the Stack `web` that was created one hour ago.
 pub fn update(name: &str, kind: &str, status: &Value) -> Update {
     let object = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1",

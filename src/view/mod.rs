@@ -1,5 +1,5 @@
-//! Views of the API objects for users: the phase of a Stack, the next steps, the runs and their logs, and the objects
-//! that request actions. The kubectl plugin and the web UI share these pure functions.
+//! User views of the API objects: the phase of a Stack, the next steps, the runs and their logs, and the objects that
+//! request actions. The kubectl plugin and the web UI share these pure functions.
 
 pub mod decisions;
 pub mod dependencies;

@@ -1,4 +1,4 @@
-//! Phase of a Stack, which summarizes its conditions in one word.
+//! Phase of a Stack, a word that summarizes the Stack's conditions.
 
 use std::fmt;
 
@@ -129,13 +129,13 @@ pub fn drift(stack: &Stack) -> Option<String> {
     })
 }
 
-/// Returns whether the last drift check has found drift.
+/// Returns whether the last drift check found drift.
 pub fn has_drifted(stack: &Stack) -> bool {
     stack.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, DRIFTED))
 }
 
-/// Returns the numbers of policy violations, such as `1 mandatory, 2 advisory`. Returns `None` if there are no
-/// violations.
+/// Returns the number of policy violations at each level, such as `1 mandatory, 2 advisory`. Returns `None` if there
+/// are no violations.
 pub fn violations(found: Option<&PolicyViolations>) -> Option<String> {
     let found = found?;
     let counts = [(found.mandatory, EnforcementLevel::Mandatory), (found.advisory, EnforcementLevel::Advisory)];

@@ -1,11 +1,11 @@
-//! Patches of Stacks that request actions of the controller.
+//! Patches for Stacks, with which users request actions from the controller.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::names::{ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT};
 
-/// Returns a value for the annotations that request a run. The value is the current time, so each request has another
+/// Returns a value for the run request annotations. The value is the current time, so that each request has a different
 /// value.
 pub fn request_value() -> String {
     Timestamp::now().to_string()
@@ -28,8 +28,8 @@ pub fn request_with_refresh(value: &str) -> Value {
     annotations(&[(ANNOTATION_REQUESTED_AT, value), (ANNOTATION_REFRESH, value)])
 }
 
-/// Returns the patch that suspends or resumes a Stack. To resume the Stack, the patch removes the field, like the
-/// `flux` CLI. A tool that applies the Stack without the field then finds no difference.
+/// Returns the patch that suspends or resumes a Stack. To resume the Stack, the patch removes the field, as the `flux`
+/// CLI does. A tool that applies the Stack without the field then finds no difference.
 pub fn suspension(is_suspended: bool) -> Value {
     json!({ "spec": { "suspend": is_suspended.then_some(true) } })
 }

@@ -1,5 +1,5 @@
 //! Log of a run. The log of the workspace pod contains the output of all runs and the messages of the agent. [`Window`]
-//! selects the lines of a run by their time and by the prefix that the agent adds: see `agent/output.rs`.
+//! selects a run's lines by their time and the prefix that the agent adds (see `agent/output.rs`).
 
 use anstream::adapter::strip_str;
 use jiff::SignedDuration;
@@ -14,25 +14,25 @@ use crate::text::printable;
 
 /// Maximum size of a log in bytes if the request does not follow the log.
 pub const MAX_BYTES: usize = 10 * 1024 * 1024;
-/// Tolerance for the times of lines after the recorded end of a run. The recorded times have a precision of one second.
+/// Maximum delay of a run's lines after the recorded end of the run. The recorded times have a precision of one second.
 const AFTER_END: SignedDuration = SignedDuration::from_secs(2);
 
-/// Period of a run, and the prefix of its lines.
+/// Period of a run, and the prefix of the run's log lines.
 #[derive(Clone, Debug)]
 pub struct Window {
     pub start: Timestamp,
     /// End of the run, or `None` while the run is open.
     pub end: Option<Timestamp>,
-    /// Prefix of the lines of the run. `None` selects all lines of the period.
+    /// Prefix of the run's lines. `None` selects all lines of the period.
     prefix: Option<String>,
 }
 
 /// Position of a line relative to the run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// Line before the run, or a line of the agent or of another run.
+    /// Line before the run, or a line that the agent or another run has written.
     Before,
-    /// Contains the line without its time and its prefix.
+    /// Line of the run, without its time and its prefix.
     Within(&'a str),
     After,
 }
@@ -66,11 +66,11 @@ impl Window {
     /// Returns the output in a line, or `None` if another run or the agent has written the line.
     fn without_prefix<'a>(&self, text: &'a str) -> Option<&'a str> {
         let Some(prefix) = &self.prefix else { return Some(text) };
-        // Tools that transport the log can remove the space at the end of the prefix of an empty line.
+        // If a line is empty, tools that transport the log can remove the trailing space of its prefix.
         text.strip_prefix(prefix.as_str()).or_else(|| (text == prefix.trim_end()).then_some(""))
     }
 
-    /// Returns a line of the run for display, without the escape sequences of terminals.
+    /// Returns a line of the run for display, without terminal escape sequences.
     pub fn text(&self, line: &str) -> String {
         match self.prefix {
             Some(_) => printable(&strip_str(line).to_string()),
@@ -79,7 +79,7 @@ impl Window {
     }
 }
 
-/// Returns the parameters of the request for the log of a run.
+/// Returns the request parameters for a run's log.
 pub fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> LogParams {
     LogParams {
         container: Some(names::PULUMI_CONTAINER.to_owned()),
@@ -92,7 +92,7 @@ pub fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> Log
     }
 }
 
-/// Returns whether the run was in this pod. A name is not sufficient, because a later pod has the same name.
+/// Returns whether the run was executed in this pod. A name is not sufficient, because a later pod has the same name.
 pub fn is_pod_of(pod: &Pod, update: &Update) -> bool {
     let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
     binding.is_none_or(|binding| Some(&binding.pod_uid) == pod.metadata.uid.as_ref())

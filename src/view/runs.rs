@@ -8,12 +8,12 @@ use crate::api::auto::{Update, UpdatePhase};
 use crate::api::pulumi::Stack;
 
 /// Sorts the Updates of a Stack, newest first. If creation times are equal, the names determine the order, because
-/// later Updates have greater names.
+/// later Updates have names that sort higher.
 pub fn sort(updates: &mut [Update]) {
     updates.sort_by_key(|update| Reverse((update.creation_timestamp(), update.name_any())));
 }
 
-/// Returns the name of the open run of a Stack or, if no run is open, of the last run.
+/// Returns the name of a Stack's open run or, if no run is open, of its last run.
 pub fn current_or_last(stack: &Stack) -> Option<&str> {
     let status = stack.status.as_ref()?;
     let open = status.current_update.as_ref().map(|open| open.name.as_str());

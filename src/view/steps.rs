@@ -1,4 +1,4 @@
-//! Summary of each state of a Stack, and the next steps for the user. `docs/spec/v1/stack.md` describes the states.
+//! Summaries of a Stack's states, and the next steps for the user. `docs/spec/v1/stack.md` describes the states.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
@@ -32,7 +32,7 @@ impl<'a> State<'a> {
         State { stack, phase: Phase::of(stack), reason: main_reason(stack), namespace, name }
     }
 
-    /// Returns a summary of the state in one or two sentences.
+    /// Returns a summary of the Stack's state in one or two sentences.
     pub fn summary(&self) -> &'static str {
         match self.phase {
             Phase::Pending => "The controller has not reconciled the Stack yet.",
@@ -133,7 +133,7 @@ impl<'a> State<'a> {
             Phase::Waiting => self.of_waiting(),
             Phase::Stalled => self.of_stalled(),
         };
-        // For these two reasons, the previous steps already contain the deletion without a destroy.
+        // For these two reasons, the preceding steps already include the deletion without a destroy.
         let has_alternative = [reason::STACK_NOT_FOUND, reason::NAMESPACE_TERMINATING].map(Some).contains(&self.reason);
         if self.destroys() && !matches!(self.phase, Phase::Running | Phase::Pending) && !has_alternative {
             steps.push(self.keep_resources("Or keep the resources, and delete the Stack without a destroy:"));
@@ -189,8 +189,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns the steps for a decision about the plan. The commands contain the complete digest, because a tenant can
-    /// create another plan whose digest has the same prefix.
+    /// Returns the steps with which a user decides about the plan. The commands contain the complete digest, because a
+    /// tenant can create another plan whose digest has the same prefix.
     fn of_approval(&self) -> Vec<String> {
         let mut steps = vec![self.plugin("Review the plan, and approve it:", "approve", "")];
         if let Some(plan) = self.stack.status.as_ref().and_then(|status| status.plan.as_ref()) {
@@ -376,7 +376,7 @@ impl<'a> State<'a> {
         self.stack.metadata.deletion_timestamp.is_some()
     }
 
-    /// Returns whether the Stack is being deleted, and the controller destroys its resources first. The controller also
+    /// Returns whether the Stack is being deleted and the controller destroys its resources first. The controller also
     /// destroys the resources of an expired Stack, unless the spec prevents the destroy.
     fn destroys(&self) -> bool {
         let conditions = self.stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -407,7 +407,7 @@ fn step(sentence: &str, command: &str) -> String {
     format!("{sentence}\n    {command}")
 }
 
-/// Returns the reason of the condition that best explains the phase.
+/// Returns the reason from the condition that best explains the phase.
 fn main_reason(stack: &Stack) -> Option<&str> {
     let status = stack.status.as_ref()?;
     let ready = conditions::find(&status.conditions, READY);

@@ -1,15 +1,15 @@
-//! Formats times and durations like kubectl.
+//! Formats times and durations as kubectl does.
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-/// Returns the time since `time` in the format of kubectl, or an empty text if the time is unknown.
+/// Returns the time since `time` in the kubectl format, or an empty string if the time is unknown.
 pub fn age(time: Option<&Time>, now: Timestamp) -> String {
     time.map(|time| short_duration(now.duration_since(time.0))).unwrap_or_default()
 }
 
-/// Formats a duration in the format of kubectl: one or two units.
+/// Formats a duration with one or two units, as kubectl does.
 pub fn short_duration(duration: SignedDuration) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;

@@ -1,4 +1,4 @@
-//! Changes that a preview reports, and the plan that a preview saves for a later run.
+//! Changes that a preview reports, and the plan that it saves for a later run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Reference from an Update to its run in the run history.
+//! Reference from an Update to its entry in the run history.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

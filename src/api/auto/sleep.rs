@@ -46,7 +46,7 @@ pub enum IdleKeep {
 impl IdleKeep {
     const ALL: [IdleKeep; 3] = [IdleKeep::Nothing, IdleKeep::Caches, IdleKeep::Volume];
 
-    /// Returns the name of the variant, as in the field `keep`.
+    /// Returns the value of the field `keep` that represents the variant.
     pub fn as_str(self) -> &'static str {
         match self {
             IdleKeep::Nothing => "Nothing",
@@ -81,7 +81,8 @@ pub struct WorkspaceSleep {
     pub since: Option<Time>,
 
     /// Resource version of each Secret and ConfigMap that the previous pod mounted, by object, such as `Secret/aws`.
-    /// The version of an object that did not exist is empty. A change to one of the objects can wake up the Workspace.
+    /// For an object that did not exist, the version is empty. A change to one of the objects can wake up the
+    /// Workspace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::REFERENCED_OBJECTS))]
     pub input_versions: BTreeMap<String, String>,

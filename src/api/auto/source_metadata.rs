@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// Git metadata of the source of a run. Authors of commits and owners of sources can write any text into these fields.
+/// Git metadata of a run's source. Commit authors and source owners can write any text into these fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceMetadata {
@@ -49,8 +49,8 @@ pub struct SourceMetadata {
 }
 
 impl SourceMetadata {
-    /// Returns the metadata without control characters and empty texts, and with only the first line of the message.
-    /// The function truncates each text to the maximum length in the schema.
+    /// Returns the metadata with only the first line of the message, and without control characters and empty strings.
+    /// The function truncates each string to the maximum length in the schema.
     pub fn bounded(self) -> Self {
         let word = |text: Option<String>| one_line(&text?, bounds::WORD);
         let title = |message: String| message.trim().lines().next().map(str::to_owned);
@@ -68,7 +68,7 @@ impl SourceMetadata {
     }
 }
 
-/// Returns a text without control characters and with at most `max` bytes, or `None` if nothing remains.
+/// Removes control characters from a string and truncates it to `max` bytes. Returns `None` if nothing remains.
 fn one_line(text: &str, max: u32) -> Option<String> {
     let mut line: String = text.chars().filter(|character| !character.is_control()).collect();
     line.truncate(line.floor_char_boundary(usize::try_from(max).unwrap_or(usize::MAX)));

@@ -40,7 +40,7 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
-    /// Name of the Workspace that executes the run, in the namespace of the Update. Required.
+    /// Name of the Workspace that executes the run, in the Update's namespace. Required.
     // Objects of other controllers can lack this field. A required field would break the watch of all Updates.
     #[serde(default)]
     #[schemars(!default)]
@@ -62,18 +62,18 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactReference>,
 
-    /// Git metadata of the artifact, for the update history of the backend. A Stack sets this field. Default: no
+    /// Git metadata of the artifact, for the backend's update history. A Stack sets this field. Default: no
     /// metadata. Example: `{repositoryURL: "https://github.com/acme/web", head: 1a2b…, headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
 
-    /// Retention period of the Update after the end of its run, as a duration such as `24h`. Default: the controller
+    /// Retention period of the Update after its run has completed, as a duration such as `24h`. Default: the controller
     /// keeps the five newest completed Updates of each Stack, and all Updates that users created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub ttl_after_completed: Option<String>,
 
-    /// Message of the run in the update history of the backend (`--message`). Default: no message.
+    /// Message of the run in the backend's update history (`--message`). Default: no message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
@@ -104,7 +104,7 @@ pub struct UpdateSpec {
     #[schemars(length(max = bounds::ENTRIES), inner(length(max = bounds::URN)))]
     pub replace: Vec<String>,
 
-    /// Maximum number of concurrent resource operations (`--parallel`). Default: the default of the CLI.
+    /// Maximum number of concurrent resource operations (`--parallel`). Default: the CLI default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parallel: Option<u32>,
@@ -154,27 +154,27 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
-    /// Priority of the run among the queued runs of its namespace. Runs with a higher priority start first. Ten minutes
+    /// Priority of the run among its namespace's queued runs. Runs with a higher priority start first. Ten minutes
     /// of waiting are equivalent to one level of priority. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Whether the run has no new inputs, because it is a drift check or a run at an interval. In the queue of the
-    /// namespace, such a run has the position of a run that became due one day later. A Stack sets this field. Default:
-    /// `false`.
+    /// Whether the run has no new inputs, because it is a drift check or a run at an interval. In the namespace's
+    /// queue, such a run has the same position as a run that became due one day later. A Stack sets this field.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
 
-    /// Group of runs that use the same cloud account or state backend. The number of concurrent runs of a group is
-    /// limited. A Stack sets this field to its `spec.concurrencyGroup`. Default: no group. Example:
-    /// `{name: aws-prod, limit: 2}`.
+    /// Group of runs that use the same cloud account or state backend. The number of concurrent runs in a group is
+    /// limited. A Stack sets this field to its `spec.concurrencyGroup`. Default: no group. Example: `{name: aws-prod,
+    /// limit: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<ConcurrencyGroup>,
 
-    /// Time at which the run became due. Among the queued runs of a namespace with equal priority, the run with the
-    /// earliest time starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of
-    /// this object, or the start of the previous run in the same Workspace, whichever is later.
+    /// Time at which the run became due. Among a namespace's queued runs with equal priority, the run with the earliest
+    /// time starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of this
+    /// object, or the start of the previous run in the same Workspace, whichever is later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
@@ -191,7 +191,7 @@ pub struct UpdateSpec {
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Policy for a lock of an earlier run that this controller started and that has provably ended: `Automatic` or
+    /// Policy for a lock that belongs to an earlier run of this controller that has provably ended: `Automatic` or
     /// `Manual`. Default: `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
@@ -202,7 +202,7 @@ pub struct UpdateSpec {
     pub pending_creates: Option<PendingCreates>,
 }
 
-/// Policy for the lock of an earlier run that has ended.
+/// Policy for a lock that belongs to a completed run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum LockRecovery {
     /// Remove the lock if the Pulumi stack has no other lock.
@@ -226,12 +226,12 @@ pub enum PendingCreates {
 }
 
 impl Update {
-    /// Returns whether the run has ended and its result is in the status.
+    /// Returns whether the run has completed and the status contains its result.
     pub fn is_complete(&self) -> bool {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::COMPLETE))
     }
 
-    /// Returns whether the Pulumi Kubernetes Operator started this run and the run has not ended. Unlike the operator,
+    /// Returns whether the Pulumi Kubernetes Operator started this run, and the run is still open. Unlike the operator,
     /// this controller sets `status.run` before a run starts.
     pub fn is_started_by_operator(&self) -> bool {
         let is_started = |status: &UpdateStatus| {
@@ -240,15 +240,15 @@ impl Update {
         !self.is_complete() && self.status.as_ref().is_some_and(is_started)
     }
 
-    /// Returns the artifact of a started run, or else the artifact in the spec. Returns `None` if the run has not
+    /// Returns the artifact of a started run, or else the artifact from the spec. Returns `None` if the run has not
     /// started and the spec contains no artifact.
     pub fn artifact(&self) -> Option<&ArtifactReference> {
         let started = self.status.as_ref().and_then(|status| status.run.as_ref()?.artifact.as_ref());
         started.or(self.spec.artifact.as_ref())
     }
 
-    /// Returns the name of the pod of the run. For a run without a binding, this is the name of the pod that the
-    /// StatefulSet creates.
+    /// Returns the name of the run's pod. For a run without a binding, the function returns the name of the pod that
+    /// the StatefulSet creates.
     pub fn pod_name(&self) -> String {
         let host = self.status.as_ref().and_then(|status| Some(status.run.as_ref()?.host.as_str()));
         names::run_pod(&self.spec.workspace_name, host.unwrap_or_default())
@@ -268,7 +268,7 @@ pub enum UpdateKind {
     Preview,
     /// `pulumi refresh`
     Refresh,
-    /// Absent or unknown value of an object that a client created with an older schema.
+    /// Absent or unknown value in an object that a client created with an older schema.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,

@@ -1,4 +1,4 @@
-//! Status of an Update: the result, the progress and the binding of its run.
+//! Status of an Update: the run's result, progress and binding.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_violations: Option<PolicyViolations>,
 
-    /// Last lines of the output of the CLI, truncated and without secrets.
+    /// Last lines of the CLI output, truncated and without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_output: Option<String>,
 
@@ -122,7 +122,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<bool>,
 
-    /// Evidence that all processes of the run have ended. Absent if the run did not start.
+    /// Evidence that all processes of the run have exited. Absent if the run did not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_evidence: Option<TerminationEvidence>,
 
@@ -180,7 +180,7 @@ pub struct RunProgress {
     /// Number of resource operations in progress.
     #[serde(default)]
     pub in_work: i64,
-    /// Oldest operation in progress, by its name in the Pulumi engine, such as `create`.
+    /// Type of the oldest operation in progress, such as `create`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
     /// Resource type of the oldest operation in progress.
@@ -204,12 +204,12 @@ pub struct RunProgress {
     pub permalink: Option<String>,
 }
 
-/// Evidence that all processes of a run have ended.
+/// Evidence that all processes of a run have exited.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum TerminationEvidence {
     /// The agent observed that the Pulumi CLI and all its child processes have exited.
     Agent,
-    /// The kubelet reported that the container of the agent has ended.
+    /// The kubelet reported that the agent's container has terminated.
     Container,
     /// The Node object no longer exists.
     NodeGone,
@@ -239,14 +239,14 @@ pub struct RunBinding {
     /// host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Name of the node of the pod. Empty if unknown.
+    /// Name of the node on which the pod runs. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// ID of the container of the agent, as in the status of the pod.
+    /// ID of the agent's container, as in the pod status.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
     /// Referenced Secrets and ConfigMaps that contain no keys, such as `ConfigMap/defaults`. The agent starts the run
-    /// although the directories of these objects in the pod are empty.
+    /// although the pod directories of these objects are empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,

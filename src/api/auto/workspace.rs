@@ -33,12 +33,12 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceSpec {
-    /// Name of the ServiceAccount of the pod, in the namespace of the Workspace. Default: the flag
+    /// Name of the pod's ServiceAccount, in the Workspace's namespace. Default: the flag
     /// `--default-service-account` of the controller, or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Image of the `pulumi` container, with the Pulumi CLI and the language runtime of the program. Default: the flag
+    /// Image of the `pulumi` container, with the Pulumi CLI and the program's language runtime. Default: the flag
     /// `--default-workspace-image` of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
@@ -61,14 +61,14 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::environment_sources")]
     pub env_from: Vec<Value>,
 
-    /// Login to Pulumi Cloud with the ServiceAccount token of the pod, instead of a stored access token. Requires
+    /// Login to Pulumi Cloud with the pod's ServiceAccount token, instead of a stored access token. Requires
     /// Pulumi Cloud as the backend. Mutually exclusive with `PULUMI_ACCESS_TOKEN` in `env`. Default: none.
     /// Example: `{organization: acme}`.
     #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
     pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
-    /// of the pod. Default: 0, which disables these logs.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the pod
+    /// log. Default: 0, which disables these logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
@@ -85,7 +85,7 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-    /// Strategic merge patch for the labels and annotations of the Service of the pod, in the field `metadata`.
+    /// Strategic merge patch for the labels and annotations of the pod's Service, in the field `metadata`.
     /// Default: none. Example: `{metadata: {labels: {team: blue}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
@@ -166,7 +166,7 @@ pub struct WorkspacePolicyPack {
     pub config: BTreeMap<String, Value>,
 }
 
-/// Reference to an artifact by its digest, and the directory of the Pulumi project in the artifact.
+/// Artifact digest, and the Pulumi project's directory in the artifact.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactReference {
@@ -186,7 +186,7 @@ pub struct ArtifactReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxArtifact {
-    /// URL of the archive. The host must be a Service in the namespace of the controller, or an entry of the flag
+    /// URL of the archive. The host must be a Service in the controller's namespace, or an entry of the flag
     /// `--artifact-hosts`. Required.
     #[serde(default)]
     pub url: String,
@@ -227,17 +227,17 @@ pub struct WorkspaceStack {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<bool>,
     /// Secrets provider of a Pulumi stack that a run creates (`--secrets-provider`): `passphrase`, `awskms://…`,
-    /// `azurekeyvault://…`, `gcpkms://…` or `hashivault://…`. Default: the default of the backend.
+    /// `azurekeyvault://…`, `gcpkms://…` or `hashivault://…`. Default: the backend's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,
-    /// Configuration values, which override the values of the same keys in the settings file of the source. Default:
+    /// Configuration values, which override the same keys in the source's settings file. Default:
     /// none. Example: `[{key: "aws:region", value: eu-central-1}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     #[schemars(length(max = bounds::WORKSPACE_CONFIG))]
     pub config: Vec<ConfigItem>,
-    /// Pulumi ESC environments that the Pulumi stack imports after the environments in the settings file of the source.
+    /// Pulumi ESC environments that the Pulumi stack imports after the environments in the source's settings file.
     /// Default: none. Example: `[org/production]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::WORKSPACE_ENVIRONMENTS), inner(length(max = bounds::ENVIRONMENT)))]
@@ -248,7 +248,7 @@ pub struct WorkspaceStack {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigItem {
-    /// Configuration key. A key without a namespace has the namespace of the project.
+    /// Configuration key. A key without a namespace belongs to the project's namespace.
     #[schemars(length(max = bounds::KEY))]
     pub key: String,
     /// Any JSON value except null. Exactly one of `value` and `valueFrom` must be set. Default: none. Example:
@@ -281,11 +281,11 @@ pub struct ConfigValueFrom {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub path: Option<String>,
-    /// Reference to a key of a Secret in the namespace of the Workspace. Default: none.
+    /// Reference to a key of a Secret in the Workspace's namespace. Default: none.
     /// Example: `{name: web, key: password}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyReference>,
-    /// Reference to a key of a ConfigMap in the namespace of the Workspace. Default: none.
+    /// Reference to a key of a ConfigMap in the Workspace's namespace. Default: none.
     /// Example: `{name: web, key: zones}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyReference>,
@@ -318,7 +318,7 @@ pub struct WorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
-    /// Address of the agent: the host name of the Service and the port.
+    /// Address of the agent: the Service's host name and the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 
@@ -399,7 +399,7 @@ impl Workspace {
         self.pooled_pod().map_or_else(|| names::workspace_pod(workspace), |pod| pod.name.clone())
     }
 
-    /// Returns the server name in the certificate of the agent in the pod.
+    /// Returns the server name in the agent's certificate.
     pub fn server_name(&self) -> String {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         let workspace = self.metadata.name.as_deref().unwrap_or_default();
@@ -422,8 +422,8 @@ pub struct GitRepository {
     /// Directory of the Pulumi project in the repository. Default: the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// Whether to fetch only the selected commit, without its history. Set this field to `false` if the Git server does
-    /// not support the fetch of a single commit. Default: `true`.
+    /// Whether to fetch only the selected commit, without its history. Set this field to `false` if the Git server
+    /// cannot deliver a single commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
     /// Credentials for the repository. Default: no credentials. Example: `{token: {name: git, key: token}}`.
@@ -432,7 +432,7 @@ pub struct GitRepository {
 }
 
 /// Credentials of a Git repository: `sshPrivateKey` (with a passphrase in `password`, if the key has one), or `token`,
-/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the namespace of the Workspace.
+/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the Workspace's namespace.
 /// These Secrets can also contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -443,7 +443,7 @@ pub struct GitRepositoryAuth {
     /// Reference to the user name. Default: none. Example: `{name: git, key: username}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<SecretKeySelector>,
-    /// Reference to the password of the user, or to the passphrase of `sshPrivateKey`. Default: none.
+    /// Reference to the user's password, or to the passphrase for `sshPrivateKey`. Default: none.
     /// Example: `{name: git, key: password}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<SecretKeySelector>,

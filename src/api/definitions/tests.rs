@@ -1,4 +1,4 @@
-//! Tests of the conventions and limits of the CustomResourceDefinitions.
+//! Tests for the conventions and limits of the CustomResourceDefinitions.
 
 use serde_json::Value;
 
@@ -37,8 +37,7 @@ fn every_crd_follows_flux_conventions() {
 }
 
 /// Fields that accept any JSON value. The controller checks the size of a template when it reads the template. Only the
-/// maximum size of an object in the API server limits the other fields. A `workspaceTemplate` has the fields of a
-/// Workspace.
+/// API server's maximum object size limits the other fields. A `workspaceTemplate` has the fields of a Workspace.
 const ANY_JSON: [&str; 11] = [
     "Stack.spec.config{}",
     "Stack.spec.policyPacks[].config{}",
@@ -120,7 +119,7 @@ fn every_list_and_map_of_the_crds_has_a_limit() {
 const WITHOUT_UNIT: [&str; 6] =
     ["agentProtocolVersion", "generation", "observedGeneration", "pid", "priority", "pulumiLogLevel"];
 
-/// Returns the parts that the description of a field lacks.
+/// Returns the parts that a field's description lacks.
 fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
     let description = description(schema).replace('\n', " ");
     let contains = |texts: &[&str]| texts.iter().any(|text| description.contains(text));
@@ -136,7 +135,7 @@ fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
     if !is_scalar && !is_int_or_string && !contains(&["Example: `", "such as `"]) {
         missing.push("an example");
     }
-    // A field of a template has the description from the spec of the object, where the field can be required.
+    // A template field has the same description as in the object's spec, where the field can be required.
     let is_template = path.contains("Template.");
     let is_setting = !path.contains(".status.") && !is_required && !is_template;
     if is_setting && !contains(&["Default: ", "Absent if", "Required", "the field is absent"]) {
@@ -162,7 +161,7 @@ fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
 fn incomplete(path: &str, schema: &Value, found: &mut Vec<String>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
-        // The description of a field of a Kubernetes object is the first sentence of the description in Kubernetes.
+        // For a field of a Kubernetes object, the description is the first sentence of the Kubernetes description.
         if keeps_unknown_fields(schema) {
             if description(property).is_empty() {
                 found.push(format!("{path} has no description"));

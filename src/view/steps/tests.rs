@@ -11,14 +11,14 @@ use crate::view::fixtures::{DIGEST, PLAN, condition, now, stack};
 /// The reference of Stacks.
 const REFERENCE: &str = include_str!("../../../docs/spec/v1/stack.md");
 
-/// Returns the rows of the table with this header in the reference, as trimmed cells.
+/// Returns the rows of the reference table that has this header, as trimmed cells.
 fn table(header: &str) -> Vec<Vec<&'static str>> {
     let (_, rest) = REFERENCE.split_once(header).unwrap_or_else(|| panic!("no table {header}"));
     let lines = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
-/// Returns the conditions that a row in the table of states describes. A cell without a condition contains `–`.
+/// Returns the conditions that a row of the state table describes. A cell without a condition contains `–`.
 fn conditions_of(row: &[&str], message: &str) -> Vec<Value> {
     let cells = row.iter().skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let parsed = cells.filter_map(|(cell, kind)| {
