@@ -199,7 +199,8 @@ pub fn plan_secret(update: &str) -> String {
 
 /// Number of hexadecimal digits at the end of an Update name, for Updates that belong to a Stack.
 pub const UPDATE_HASH_LENGTH: usize = 11;
-/// Number of hexadecimal digits that encode the attempt. When the number exceeds the maximum, it starts at 0 again.
+/// Number of hexadecimal digits that encode the attempt. When the attempt exceeds the maximum, the encoded number
+/// starts at 0 again.
 const ATTEMPT_DIGITS: usize = 5;
 
 /// Returns the name of an Update that a Stack creates. The name depends only on the UID of the Stack and the attempt,

@@ -11,14 +11,14 @@ pub enum Decision {
     Abandon,
 }
 
-/// Decision of a user about the run of an Update.
+/// A user's decision about the run of an Update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution<'a> {
     pub update: &'a str,
     pub decision: Decision,
 }
 
-/// Maximum length of the annotation value in bytes: the maximum length of an object name, and the longest decision. The
+/// Maximum length of the annotation value in bytes. The value contains an object name and a decision. The
 /// length is limited because the controller copies the value to the status.
 const MAX_LENGTH: usize = 253 + "=abandon".len();
 

@@ -6,12 +6,12 @@ use serde_json::Value;
 use crate::api::bounds;
 
 /// Returns the schema of a JSON object with any fields. A template has this schema, because the controller does not
-/// parse a template before the merge with an object. `template_schema` adds the fields.
+/// parse a template before it merges the template into an object. `template_schema` adds the fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Returns the schema of a map whose values can be any JSON values.
+/// Returns the schema of a map with arbitrary JSON values.
 pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -20,7 +20,7 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Removes the defaults of the fields of the objects in a list. If the API server added defaults to the objects, Argo
+/// Removes the field defaults from the objects in a list. If the API server added defaults to the objects, Argo
 /// CD would always report the list as out of sync, because Argo CD compares a list as a whole.
 pub fn without_defaults(schema: &mut Schema) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
@@ -36,7 +36,7 @@ pub fn any_value(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Returns the schema of a duration in the format of Flux: decimal numbers with units, such as `1h30m` or `45s`.
+/// Returns the schema of a duration in the Flux format: decimal numbers with units, such as `1h30m` or `45s`.
 pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }

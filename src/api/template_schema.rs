@@ -2,12 +2,12 @@
 //!
 //! A template has the fields of its object, with two differences: no field is required, and `null` deletes a field.
 //!
-//! The API server removes unknown fields from objects of this API, and returns a warning. In objects of the Kubernetes
-//! API inside a template, the API server keeps unknown fields, because a newer Kubernetes version can support these
-//! fields. The controller reports such unknown fields after a dry run.
+//! The API server removes unknown fields from objects of this API, and returns a warning. If a template contains
+//! objects of the Kubernetes API, the API server keeps their unknown fields, because a newer Kubernetes version can
+//! support these fields. The controller reports such unknown fields after a dry run.
 //!
 //! A template can therefore contain directives, such as `$patch`, only in objects of the Kubernetes API. The schemas
-//! must not contain properties with the names of directives. A client-side `kubectl apply` and Helm upgrade a
+//! must not contain properties that have the name of a directive. A client-side `kubectl apply` and Helm upgrade a
 //! CustomResourceDefinition with a strategic merge patch, and would interpret a property `$patch` as a directive.
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodTemplateSpec, ResourceRequirements};
@@ -41,7 +41,7 @@ const SET_IN_UPDATE: [&str; 14] = [
     "workspaceName",
 ];
 
-/// Fields of a Stack whose nested fields are not part of the schema of `v1alpha1`.
+/// Fields of a Stack whose nested fields the `v1alpha1` schema omits.
 const SHORTENED: [&str; 9] = [
     "concurrencyGroup",
     "drift",
@@ -54,7 +54,7 @@ const SHORTENED: [&str; 9] = [
     "updateTemplate",
 ];
 
-/// Start of the description of a field that the controller rejects.
+/// Prefix of a field's description if the controller rejects the field.
 pub const NOT_SUPPORTED: &str = "Not supported";
 
 /// Fields of a pod that the schema omits to limit the size of the CustomResourceDefinitions. A pod template cannot
@@ -83,7 +83,7 @@ const OMITTED: [&str; 18] = [
 
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 
-/// Adds the fields of Kubernetes objects and of the `serviceTemplate` to the spec of a Workspace.
+/// Adds the fields of Kubernetes objects and of `serviceTemplate` to the spec of a Workspace.
 pub fn describe_pods(workspace: &mut JSONSchemaProps) {
     let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
     let fields = [
@@ -107,7 +107,7 @@ pub fn describe_pods(workspace: &mut JSONSchemaProps) {
     }
 }
 
-/// Adds the fields of the specs of a Workspace and of an Update to the templates in the spec of a Stack.
+/// Adds the spec fields of a Workspace and an Update to the templates in the spec of a Stack.
 pub fn describe_templates(stack: &mut JSONSchemaProps, workspace: &JSONSchemaProps, update: &JSONSchemaProps) {
     describe(stack, "workspaceTemplate", object_template(workspace, &SET_IN_WORKSPACE, "{securityProfile: baseline}"));
     describe(stack, "updateTemplate", object_template(update, &SET_IN_UPDATE, "{parallel: 4}"));
@@ -141,7 +141,7 @@ pub fn shorten(schema: &mut JSONSchemaProps) {
     items.chain(values).for_each(|schema| shorten(schema));
 }
 
-/// Removes the fields of an object, or of the objects in a list, from the schema. The remaining schema accepts any
+/// Removes the fields of an object, or of a list's objects, from the schema. The remaining schema accepts any
 /// fields.
 fn remove_fields(schema: &mut JSONSchemaProps) {
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
@@ -151,7 +151,7 @@ fn remove_fields(schema: &mut JSONSchemaProps) {
     schema.x_kubernetes_preserve_unknown_fields = Some(true);
 }
 
-/// Converts a schema. The conversion cannot fail, because the schema consists of the keywords in this file and of valid
+/// Converts a schema. The conversion cannot fail, because the schema consists of keywords from this file and of valid
 /// schemas.
 fn to_schema(schema: Value) -> JSONSchemaProps {
     serde_json::from_value(schema).unwrap_or_default()
@@ -188,7 +188,7 @@ fn object_template(spec: &JSONSchemaProps, not_supported: &[&str], example: &str
     })
 }
 
-/// Returns the schema of the metadata that a template can set.
+/// Returns the schema for the metadata that a template can set.
 fn metadata(object: &str) -> Value {
     let map = |what: &str, example: &str| {
         json!({
@@ -248,7 +248,7 @@ fn make_nullable(schema: &mut Value) {
 }
 
 /// Returns the schema of a Kubernetes type in a template. The schema contains no size limits, because the controller
-/// limits the size of the whole template in bytes.
+/// limits the total size of a template.
 fn kubernetes<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     let mut schema = T::json_schema(generator).to_value();
     relax_kubernetes(&mut schema);

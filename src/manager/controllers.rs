@@ -157,9 +157,9 @@ fn namespaces(
     (namespaces, Some(watch))
 }
 
-/// Returns the Stacks among the objects that follow a Git repository, and requeues the Workspaces, because a Workspace
-/// may wait for the artifact. A full queue drops a Workspace, because the controller also requeues every Workspace
-/// periodically.
+/// Converts each follower of a Git repository to the Stack with its name, and requeues the Workspace with the same
+/// name, because this Workspace may wait for the artifact. A full queue drops a Workspace, because the controller also
+/// requeues every Workspace periodically.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,
     mut requeue: mpsc::Sender<ObjectRef<Workspace>>,

@@ -1,5 +1,5 @@
-//! `pulumi.com/v1alpha1` Approval: the decision of a user about the plan of a Stack. This module also defines the
-//! approval settings of a Stack, and the plan in the status of a Stack.
+//! `pulumi.com/v1alpha1` Approval: a user's decision about a Stack's plan. This module also defines a Stack's approval
+//! settings, and the plan in its status.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::api::auto::{PlannedResource, PreviewOf};
 use crate::api::bounds;
 use crate::artifact::Digest;
 
-/// Specification of the decision of a user about a plan. The specification is immutable.
+/// Specification of a user's decision about a plan. The specification is immutable.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[kube(
     group = "pulumi.com",
@@ -31,7 +31,7 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalSpec {
-    /// Reference to the Stack with the plan, in the namespace of the Approval. Example: `{name: web}`.
+    /// Reference to the Stack with the plan, in the Approval's namespace. Example: `{name: web}`.
     pub stack_ref: ApprovedStack,
 
     /// Digest of the plan, as in `status.plan.digest` of the Stack. The decision applies only to this plan.
@@ -52,7 +52,7 @@ pub struct ApprovalSpec {
     pub reason: Option<String>,
 }
 
-/// Reference to the Stack of an Approval.
+/// Reference to the Stack to which an Approval applies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ApprovedStack {
     /// Name of the Stack.
@@ -84,9 +84,9 @@ pub struct ApprovalPolicy {
     #[schemars(range(min = 1, max = 10))]
     pub approvers: Option<u32>,
 
-    /// Whether the controller ignores approvals by the author of the commit. The controller compares `by` of the
-    /// Approval with the name and the email address of the author. If the source does not report the author, the
-    /// controller ignores all approvals. Default: `false`.
+    /// Whether the controller ignores approvals by the commit author. The controller compares the Approval's `by` with
+    /// the author's name and email address. If the source does not report the author, the controller ignores all
+    /// approvals. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_author: Option<bool>,
 
@@ -118,7 +118,7 @@ pub struct ApprovalPolicy {
     #[schemars(length(max = bounds::PATTERNS), inner(length(min = 1, max = bounds::WORD)))]
     pub protect: Vec<String>,
 
-    /// Whether the destroy before the deletion of the Stack requires an approval. With `mode: OnRisk`, the destroy then
+    /// Whether the destroy before the Stack's deletion requires an approval. With `mode: OnRisk`, the destroy then
     /// always requires an approval. Has no effect with `mode: Never`. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy: Option<bool>,
@@ -141,7 +141,7 @@ pub enum ApprovalMode {
 #[serde(rename_all = "camelCase")]
 pub struct StackPlan {
     /// Digest of the plan, which an Approval must contain. The digest covers the Stack, the artifact and its directory,
-    /// the settings of the Pulumi stack, the hashes of the configuration inputs, and the plan file of the Pulumi CLI.
+    /// the Pulumi stack settings, the hashes of the configuration inputs, and the plan file.
     pub digest: Digest,
     /// Name of the Update that saved the plan. The Secret `<name>-plan` contains the plan file.
     pub update_name: String,

@@ -1,4 +1,4 @@
-//! Login to Pulumi Cloud with the ServiceAccount token of a workspace pod.
+//! Login to Pulumi Cloud with a workspace pod's ServiceAccount token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ const MIN_EXPIRATION: u64 = 10 * 60;
 /// Maximum lifetime of an access token in seconds.
 const MAX_EXPIRATION: u64 = 24 * 60 * 60;
 
-/// Login to Pulumi Cloud with the ServiceAccount token of the pod. The agent exchanges this token for a short-lived
+/// Login to Pulumi Cloud with the pod's ServiceAccount token. The agent exchanges this token for a short-lived
 /// access token.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PulumiCloudOidc {
-    /// Organization in Pulumi Cloud that trusts the OIDC issuer of the cluster.
+    /// Organization in Pulumi Cloud that trusts the cluster's OIDC issuer.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub organization: String,
 
@@ -36,21 +36,21 @@ pub struct PulumiCloudOidc {
     pub audience: Option<String>,
 
     /// Lifetime of the access token, as a duration such as `2h`. Minimum: 10 minutes. Maximum: 24 hours. The maximum
-    /// lifetime in the settings of the OIDC issuer in Pulumi Cloud also applies. Default: twice the timeout of the run,
-    /// within these limits.
+    /// lifetime in Pulumi Cloud's OIDC issuer settings also applies. Default: twice the run timeout, within these
+    /// limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub expiration: Option<String>,
 }
 
 impl PulumiCloudOidc {
-    /// Returns the audience of the ServiceAccount token.
+    /// Returns the audience for the ServiceAccount token.
     pub fn audience(&self) -> String {
         let given = self.audience.clone().filter(|audience| !audience.is_empty());
         given.unwrap_or_else(|| format!("urn:pulumi:org:{}", self.organization))
     }
 
-    /// Returns the lifetime of the access token in seconds for a run with this timeout. A timeout of 0 means no limit.
+    /// Returns the access token lifetime in seconds for a run with this timeout. A timeout of 0 means no limit.
     ///
     /// The default lifetime exceeds the timeout, so that consecutive runs can use the same access token.
     pub fn expiration_seconds(&self, timeout_seconds: u64) -> u64 {

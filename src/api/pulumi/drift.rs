@@ -1,4 +1,4 @@
-//! Settings and results of the drift detection of a Stack.
+//! Drift detection settings of a Stack, and drift check results.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -9,8 +9,8 @@ use crate::api::pulumi::DriftSchedule;
 use crate::api::{bounds, schema};
 
 /// Periodic detection of drift, which is a difference between the actual resources and the state. At least one of
-/// `interval` and `schedule` must be set. The controller validates this requirement, because the schema of `v1alpha1`
-/// does not contain the two fields, and a CEL rule with unknown fields would make the schema invalid.
+/// `interval` and `schedule` must be set. The controller validates this requirement, because the `v1alpha1` schema
+/// lacks the two fields, and a CEL rule with unknown fields would make the schema invalid.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftPolicy {
@@ -77,12 +77,12 @@ pub struct DriftIgnoreRule {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StackDrift {
-    /// Time at which the last drift check ended, including a failed check.
+    /// Time at which the last drift check ended, even if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checked: Option<Time>,
-    /// Name of the Update of the last drift check.
+    /// Name of the last drift check's Update.
     pub update_name: String,
-    /// Error of the last drift check. After an error, the other fields contain the result of an earlier check. Absent
+    /// Error from the last drift check. After an error, the other fields contain the result of an earlier check. Absent
     /// after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::MESSAGE))]
@@ -93,7 +93,7 @@ pub struct StackDrift {
     /// Number of resources with drift that `spec.drift.ignore` excludes.
     #[serde(default)]
     pub ignored: i64,
-    /// Resources that have drifted, without the values of their properties. At most 50 entries.
+    /// Resources that have drifted, without their property values. At most 50 entries.
     /// Example: `[{urn: "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs", operation: update, properties: [tags]}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PLANNED_RESOURCES))]

@@ -1,4 +1,4 @@
-//! Objects to which the controller writes the outputs of a Stack.
+//! Objects to which the controller writes a Stack's outputs.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,7 @@ use crate::api::bounds;
 pub struct OutputObject {
     /// Kind of the object: `Secret` or `ConfigMap`. A ConfigMap contains no secret outputs.
     pub kind: OutputObjectKind,
-    /// Name of the object in the namespace of the Stack. The controller does not change an existing object of another
-    /// owner.
+    /// Name of the object in the Stack's namespace. The controller does not change an object that has another owner.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
     /// Names of the outputs. Default: all outputs, or, for a ConfigMap, all outputs that are not secret.
@@ -22,15 +21,15 @@ pub struct OutputObject {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ENTRIES), inner(length(min = 1, max = bounds::KEY)))]
     pub keys: Vec<String>,
-    /// Keys in the object, by output name. Default: the name of the output, with `_` instead of each character that is
-    /// invalid in a key. Example: `{url: DATABASE_URL}`.
+    /// Keys in the object, by output name. Default: the output name, with `_` instead of each character that is invalid
+    /// in a key. Example: `{url: DATABASE_URL}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::ENTRIES))]
     pub rename: BTreeMap<String, String>,
     /// Whether to write strings without quotation marks. If `false`, all values are JSON. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<bool>,
-    /// Labels of the object, in addition to the labels of the controller. This field can override the label
+    /// Labels of the object, in addition to the controller's labels. This field can override the label
     /// `reconcile.fluxcd.io/watch: Enabled`. Default: none. Example: `{team: blue}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
@@ -46,7 +45,7 @@ pub enum OutputObjectKind {
 }
 
 impl OutputObjectKind {
-    /// Returns the name of the kind.
+    /// Returns the kind's name.
     pub fn as_str(self) -> &'static str {
         match self {
             OutputObjectKind::Secret => "Secret",

@@ -1,4 +1,4 @@
-//! Policy packs of a Stack, and violations of their policies.
+//! Policy packs of a Stack, and policy violations.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub struct PolicyViolations {
 pub struct PolicyViolation {
     /// Enforcement level of the policy: `advisory` or `mandatory`.
     pub enforcement_level: EnforcementLevel,
-    /// Name that the program of the policy pack defines.
+    /// Name that the policy pack's program defines.
     #[schemars(length(max = bounds::WORD))]
     pub pack: String,
     /// Version of the policy pack.
@@ -84,13 +84,13 @@ pub struct PolicyViolation {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = bounds::URN))]
     pub urn: String,
-    /// Message of the policy about the violation.
+    /// Message in which the policy describes the violation.
     #[schemars(length(max = bounds::WORD))]
     pub message: String,
 }
 
 impl EnforcementLevel {
-    /// Returns the name of the level in the configuration of a policy pack.
+    /// Returns the name of the level, as in policy pack configurations.
     pub fn as_str(self) -> &'static str {
         match self {
             EnforcementLevel::Mandatory => "mandatory",

@@ -23,8 +23,8 @@ pub struct Program {
     #[serde(flatten, default)]
     pub types: Option<TypeMeta>,
     pub metadata: ObjectMeta,
-    /// Specification of the program. The field is not named `spec`, for compatibility with the Pulumi Kubernetes
-    /// Operator.
+    /// Specification of the program. For compatibility with the Pulumi Kubernetes Operator, the field is not named
+    /// `spec`.
     #[serde(default)]
     pub program: ProgramSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,8 +93,8 @@ pub struct ProgramSpec {
     pub plugins: Option<Plugins>,
 
     /// Project configuration by key. A value is a default value, or an object with `type` (`string`, `integer`,
-    /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. For a key in the namespace of
-    /// another package, such as `aws:region`, the object contains the value in the field `value`. Default: none.
+    /// `boolean`, `array` or `object`), `items`, `default`, `description` and `secret`. For a key in another package's
+    /// namespace, such as `aws:region`, the object contains the value in the field `value`. Default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
@@ -178,7 +178,7 @@ pub struct Configuration {
     /// Whether the value is a secret, even if the Stack sets it in plain text. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<bool>,
-    /// Name of the key in the configuration of the Stack. Default: the key of this entry.
+    /// Name of the key in the Stack configuration. Default: the key of this entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -269,11 +269,11 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub protect: Option<Value>,
-    /// Reference to the provider of the resource. Default: the default provider of the package. Example: `"${europe}"`.
+    /// Reference to the provider of the resource. Default: the package's default provider. Example: `"${europe}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub provider: Option<Value>,
-    /// List of references to the providers of the child resources. Default: none. Example: `["${europe}"]`.
+    /// List of references to providers for the child resources. Default: none. Example: `["${europe}"]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub providers: Option<Value>,
@@ -359,9 +359,9 @@ pub struct ProgramStatus {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramArtifact {
-    /// Identifier of the artifact, which consists of the namespace, the name and the generation of the Program.
+    /// Identifier of the artifact, which consists of the Program's namespace, name and generation.
     pub path: String,
-    /// Revision of the artifact: the generation of the Program.
+    /// Revision of the artifact, which is the Program's generation.
     pub revision: String,
     /// Digest of the archive, in the form `sha256:…`.
     pub digest: Digest,

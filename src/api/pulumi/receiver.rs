@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::api::{bounds, names, schema};
 
-/// Key of the token in the Secret, as in Flux.
+/// Secret key that contains the token, as in Flux.
 const TOKEN: &str = "token";
 
 /// Specification of a webhook that starts runs of Stacks.
@@ -37,7 +37,7 @@ const TOKEN: &str = "token";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {
-    /// Sender of the webhook, which determines the authentication of requests: `github` (also for Gitea and Forgejo),
+    /// Sender of the webhook, which determines how requests are authenticated: `github` (also for Gitea and Forgejo),
     /// `gitlab`, `generic-hmac` or `generic`. For `generic`, only the path authenticates a request, so keep the path
     /// secret.
     #[serde(rename = "type")]
@@ -55,11 +55,11 @@ pub struct StackReceiverSpec {
     #[schemars(schema_with = "schema::duration")]
     pub interval: String,
 
-    /// Reference to the Secret with the token, in the namespace of the StackReceiver. The Secret must have the key
+    /// Reference to the Secret with the token, in the StackReceiver's namespace. The Secret must have the key
     /// `token`. Example: `{name: webhook-token}`.
     pub secret_ref: TokenReference,
 
-    /// Stacks in the namespace of the StackReceiver. A valid request starts a run of each of these Stacks.
+    /// Stacks in the StackReceiver's namespace. A valid request starts a run of each of these Stacks.
     /// Example: `[{name: web}, {matchLabels: {team: blue}}]`.
     #[schemars(length(min = 1, max = 64))]
     pub resources: Vec<ReceiverResource>,
@@ -163,7 +163,7 @@ impl StackReceiver {
         self.spec.suspend == Some(true)
     }
 
-    /// Returns the path of the webhook for `token`.
+    /// Returns the webhook path for `token`.
     pub fn path(&self, token: &ReceiverToken) -> String {
         names::webhook_path(token.bytes(), &self.name_any(), &self.namespace().unwrap_or_default())
     }

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::bounds;
 
-/// Reference to a Program in the namespace of the Stack.
+/// Reference to a Program in the Stack's namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ProgramReference {
     /// Name of the Program.
     pub name: String,
 }
 
-/// Reference to a Flux source, and the directory of the Pulumi project in its artifact.
+/// Reference to a Flux source, and the Pulumi project's directory in its artifact.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct FluxSource {
@@ -47,8 +47,8 @@ pub struct SourceReference {
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
 
-    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the flag
-    /// `--no-cross-namespace-refs=false` of the controller.
+    /// Namespace of the source. Default: the namespace of the Stack. Another namespace requires the controller flag
+    /// `--no-cross-namespace-refs=false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
@@ -77,12 +77,12 @@ pub struct ResourceRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal: Option<LiteralRef>,
 
-    /// Environment variable of the controller, for the type `Env`. Not supported. The controller reports the use of
+    /// Controller environment variable, for the type `Env`. Not supported. The controller reports the use of
     /// this field as an error in the conditions of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<EnvironmentSelector>,
 
-    /// File of the controller, for the type `FS`. Not supported. The controller reports the use of this field as an
+    /// Controller file, for the type `FS`. Not supported. The controller reports the use of this field as an
     /// error in the conditions of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<FileSelector>,
@@ -104,7 +104,7 @@ pub struct FileSelector {
     pub path: String,
 }
 
-/// Reference to a configuration value in a ConfigMap in the namespace of the Stack.
+/// Reference to a configuration value in a ConfigMap in the Stack's namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ConfigReference {
     /// Name of the ConfigMap.
@@ -118,7 +118,7 @@ pub struct ConfigReference {
     pub json: Option<bool>,
 }
 
-/// Reference to a key of a ConfigMap in the namespace of the Stack.
+/// Reference to a key of a ConfigMap in the Stack's namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ConfigMapSelector {
     /// Name of the ConfigMap.
@@ -129,10 +129,10 @@ pub struct ConfigMapSelector {
     pub key: String,
 }
 
-/// Reference to a key of a Secret in the namespace of the Stack.
+/// Reference to a key of a Secret in the Stack's namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct SecretSelector {
-    /// Namespace of the Secret, which must be the namespace of the Stack. Default: the namespace of the Stack.
+    /// Namespace of the Secret, which must be the Stack's namespace. Default: the namespace of the Stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,
@@ -161,8 +161,8 @@ pub struct GitReference {
 }
 
 /// Credentials of a Git repository. Exactly one field must be set. Each value has the type `Literal`, or the type
-/// `Secret` with a Secret in the namespace of the Stack. The Secret can also contain trusted SSH host keys in
-/// `known_hosts` and trusted CA certificates in `ca.crt`.
+/// `Secret` with a Secret in the Stack's namespace. The Secret can also contain trusted SSH host keys in `known_hosts`
+/// and trusted CA certificates in `ca.crt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GitAuth {
@@ -184,7 +184,7 @@ pub struct GitAuth {
     pub github_app: Option<GitHubAppAuth>,
 }
 
-/// Private key for SSH, and the passphrase of the key.
+/// SSH private key and its passphrase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SshAuth {
@@ -202,7 +202,7 @@ pub struct SshAuth {
 pub struct BasicAuth {
     /// User name of the account. Example: `{type: Literal, literal: {value: git}}`.
     pub user_name: ResourceRef,
-    /// Password or access token of the account. Example: `{type: Secret, secret: {name: git, key: password}}`.
+    /// Password or access token for the account. Example: `{type: Secret, secret: {name: git, key: password}}`.
     pub password: ResourceRef,
 }
 

@@ -1,4 +1,4 @@
-//! Records of the recent runs in the status of a Stack.
+//! Records of recent runs in the status of a Stack.
 
 use std::collections::BTreeMap;
 
@@ -44,11 +44,11 @@ pub struct RunRecord {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
-    /// Users who approved the plan of the run. Absent for a run without a plan. Example: `[alice]`.
+    /// Users who approved the run's plan. Absent for a run without a plan. Example: `[alice]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::RUN_APPROVERS), inner(length(max = bounds::WORD)))]
     pub approved_by: Vec<String>,
-    /// URL of the directory with the files of the run in the history. Absent if the run is not in the history.
+    /// URL of the history directory with the run's files. Absent if the run is not in the history.
     #[serde(default, rename = "historyURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub history_url: Option<String>,

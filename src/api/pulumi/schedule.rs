@@ -1,4 +1,4 @@
-//! Schedules of a Stack: windows and freezes for runs, and times of drift checks.
+//! Schedules of a Stack: windows and freezes for runs, and drift check times.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -90,8 +90,8 @@ pub struct Freeze {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftSchedule {
-    /// Times in the format of cron, with the five fields minute, hour, day of the month, month and day of the week,
-    /// such as `30 2 * * *`.
+    /// Times in the cron format, with the five fields minute, hour, day of the month, month and day of the week, such
+    /// as `30 2 * * *`.
     #[schemars(length(min = 9, max = bounds::WORD))]
     pub cron: String,
 

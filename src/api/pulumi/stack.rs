@@ -60,20 +60,20 @@ pub struct StackSpec {
     pub branch: Option<String>,
 
     /// Full hash of a commit of `projectRepo`. The controller fetches the commit only once. The field also accepts a
-    /// branch or a tag in the format of `branch`. Default: none.
+    /// branch or a tag, in the same format as `branch`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 
-    /// Selection of a tag of `projectRepo` by its version. Default: none. Example: `{semver: 1.x}`.
+    /// Selection of a `projectRepo` tag by its version. Default: none. Example: `{semver: 1.x}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<GitReference>,
 
-    /// Directory of the Pulumi project in `projectRepo`. Default: the root of the repository.
+    /// Pulumi project directory in `projectRepo`. Default: the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_dir: Option<String>,
 
     /// Whether to fetch only the selected commit of `projectRepo`, without its history. Set this field to `false` if
-    /// the Git server does not support the fetch of a single commit. Default: `true`.
+    /// the Git server cannot deliver a single commit. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shallow: Option<bool>,
 
@@ -89,14 +89,14 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 
-    /// Patterns of files in `projectRepo`, in the format of `.gitignore`: `/apps/web/` matches a directory, and `*.ts`
+    /// File patterns for `projectRepo`, in the `.gitignore` format: `/apps/web/` matches a directory, and `*.ts`
     /// matches files in all directories. A new commit starts a run only if it changes a matching file. Default: all
     /// files. Example: `[/apps/web/, "*.ts"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::PATH)))]
     pub paths: Vec<String>,
 
-    /// Reference to a Program in the namespace of the Stack. Each change to the Program starts a run. Default: none.
+    /// Reference to a Program in the Stack's namespace. Each change to the Program starts a run. Default: none.
     /// Example: `{name: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_ref: Option<ProgramReference>,
@@ -106,15 +106,15 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Login to Pulumi Cloud with the ServiceAccount token of the workspace pod, instead of a stored access token.
+    /// Login to Pulumi Cloud with the pod's ServiceAccount token, instead of a stored access token.
     /// Requires Pulumi Cloud as the backend. Mutually exclusive with `accessTokenSecret` and with `PULUMI_ACCESS_TOKEN`
     /// in `envRefs`. Default: none. Example: `{organization: acme}`.
     #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
     pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
 
     /// Name of a Secret that contains the access token for Pulumi Cloud in the key `accessToken`
-    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`. Default: the flag `--default-access-token-secret` of the
-    /// controller.
+    /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`. Default: the controller flag
+    /// `--default-access-token-secret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token_secret: Option<String>,
 
@@ -138,9 +138,9 @@ pub struct StackSpec {
     pub env_refs: BTreeMap<String, ResourceRef>,
 
     /// Configuration of the Pulumi stack by key. The values are strings, numbers, booleans, objects or lists. A key is
-    /// literal unless `pathKeys` contains it. A key without a namespace has the namespace of the project. After you
-    /// remove a key, the next run no longer uses the value of the key. Default: none.
-    /// Example: `{"aws:region": eu-central-1, replicas: 3}`.
+    /// literal unless `pathKeys` contains it. A key without a namespace belongs to the project's namespace. After you
+    /// remove a key, the next run no longer uses its value. Default: none. Example: `{"aws:region": eu-central-1,
+    /// replicas: 3}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
@@ -176,8 +176,8 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::REFERENCES), inner(length(max = bounds::ENVIRONMENT)))]
     pub environment: Vec<String>,
 
-    /// Name of the ServiceAccount of the workspace pod, in the namespace of the Stack. Default: the flag
-    /// `--default-service-account` of the controller, or else `default`.
+    /// Name of the workspace pod's ServiceAccount, in the Stack's namespace. Default: the controller flag
+    /// `--default-service-account`, or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
@@ -201,8 +201,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect_no_refresh_changes: Option<bool>,
 
-    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, the deletion of the Stack destroys no
-    /// resources. Default: `false`.
+    /// Whether to run `pulumi preview` instead of `pulumi up`. If `true`, deleting the Stack destroys no resources.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<bool>,
 
@@ -217,8 +217,8 @@ pub struct StackSpec {
     pub init_on_create: Option<bool>,
 
     /// Secrets provider of a Pulumi stack that the first run creates: `passphrase`, `awskms://…`, `azurekeyvault://…`,
-    /// `gcpkms://…` or `hashivault://…`. An existing Pulumi stack keeps its secrets provider. Default: the default of
-    /// the backend.
+    /// `gcpkms://…` or `hashivault://…`. An existing Pulumi stack keeps its secrets provider. Default: the backend's
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
 
@@ -254,7 +254,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_resync_on_commit_match: Option<bool>,
 
-    /// Interval of `continueResyncOnCommitMatch` and poll interval of `projectRepo`, in seconds. Minimum: 60.
+    /// Interval of `continueResyncOnCommitMatch` and poll interval for `projectRepo`, in seconds. Minimum: 60.
     /// Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync_frequency_seconds: Option<i64>,
@@ -270,7 +270,7 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_max_backoff_duration_seconds: Option<i64>,
 
-    /// Whether the controller treats a lock of another update as a conflict instead of a failure, and retries the run
+    /// Whether the controller treats another update's lock as a conflict instead of a failure, and retries the run
     /// after 30 seconds. The delay doubles with each further run that finds the same lock, up to 5 minutes. Default:
     /// `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -292,21 +292,21 @@ pub struct StackSpec {
     #[serde(default)]
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
-    /// Priority of the runs of this Stack among the queued runs of its namespace. Runs with a higher priority start
-    /// first. Ten minutes of waiting are equivalent to one level of priority. The priority does not affect runs of
+    /// Priority of this Stack's runs among its namespace's queued runs. Runs with a higher priority start
+    /// first. Ten minutes of waiting are equivalent to one level of priority. The priority does not affect runs in
     /// other namespaces. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Group of Stacks whose runs use the same cloud account or state backend. The number of concurrent runs of a group
+    /// Group of Stacks whose runs use the same cloud account or state backend. The number of concurrent runs in a group
     /// is limited. Default: no group. Example: `{name: aws-prod, limit: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<ConcurrencyGroup>,
 
     /// Maximum duration of a run, such as `1h30m`. The agent gracefully cancels a longer run, and the run fails. The
-    /// flag `--max-run-timeout` of the controller is the upper limit. With `0s`, only the flag limits the run. Default:
-    /// the flag `--default-run-timeout` of the controller.
+    /// controller flag `--max-run-timeout` is the upper limit. With `0s`, only the flag limits the run. Default: the
+    /// controller flag `--default-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
@@ -318,13 +318,13 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
 
-    /// Policy for a lock of an earlier run of this Stack that has provably ended: `Automatic` or `Manual`. Default:
+    /// Policy for a lock of this Stack's earlier run that has provably ended: `Automatic` or `Manual`. Default:
     /// `Automatic`.
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the log
-    /// of the workspace pod. Default: 0, which disables these logs.
+    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the
+    /// workspace pod log. Default: 0, which disables these logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
     pub pulumi_log_level: Option<u32>,
@@ -334,10 +334,10 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftPolicy>,
 
-    /// Windows and freezes for the start of runs that change resources: updates, destroys and corrections of drift. An
+    /// Windows and freezes for runs that change resources: updates, destroys and drift corrections. An
     /// open run continues when its window closes. The schedule does not affect previews, plans and drift checks. The
-    /// annotation `pulumi.com/schedule` of the namespace also applies. Default: no restriction.
-    /// Example: `{windows: [{start: "08:00", end: "17:00", timeZone: Europe/Berlin}]}`.
+    /// namespace annotation `pulumi.com/schedule` also applies. Default: no restriction. Example: `{windows: [{start:
+    /// "08:00", end: "17:00", timeZone: Europe/Berlin}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<RunSchedule>,
 
@@ -372,14 +372,14 @@ pub struct StackSpec {
     #[schemars(length(max = bounds::OUTPUT_OBJECTS))]
     pub write_outputs_to: Vec<OutputObject>,
 
-    /// Strategic merge patch for the Update of each run, with `metadata` and `spec`. The `spec` contains fields of an
+    /// Strategic merge patch for each run's Update, with `metadata` and `spec`. The `spec` contains fields of an
     /// Update, such as `ttlAfterCompleted`, `parallel` and `continueOnError`. Default: none. Example:
     /// `{spec: {ttlAfterCompleted: 24h}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub update_template: Option<Value>,
 
-    /// Strategic merge patch for the Workspace of this Stack, with `metadata` and `spec`. The `spec` contains fields of
+    /// Strategic merge patch for this Stack's Workspace, with `metadata` and `spec`. The `spec` contains fields of
     /// a Workspace, such as `image`, `resources` and `podTemplate`. Default: none. Example:
     /// `{spec: {resources: {limits: {memory: 1Gi}}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -417,7 +417,7 @@ pub struct DependencyReference {
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub name: String,
     /// Namespace of the referenced Stack. Default: the namespace of the Stack that contains the reference. Another
-    /// namespace requires the flag `--no-cross-namespace-refs=false` of the controller.
+    /// namespace requires the controller flag `--no-cross-namespace-refs=false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAMESPACE))]
     pub namespace: Option<String>,

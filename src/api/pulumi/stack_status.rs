@@ -61,13 +61,13 @@ pub struct StackStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Abbreviated revision of the last successful `up` for the output of `kubectl get`: at most 24 characters, with a
-    /// shortened digest.
+    /// Abbreviated revision of the last successful `up`, for `kubectl get`: at most 24 characters, with a shortened
+    /// digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
-    /// digests and at most 56 characters.
+    /// Abbreviated message of the condition `Ready`, for `kubectl get`: the first line, with shortened digests and at
+    /// most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 
@@ -77,15 +77,15 @@ pub struct StackStatus {
     #[schemars(schema_with = "schema::map_of_any")]
     pub outputs: BTreeMap<String, Value>,
 
-    /// Revision of the source of the last requested run. Absent if no run was requested.
+    /// Source revision of the last requested run. Absent if no run was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_revision: Option<String>,
 
-    /// Revision of the source of the last successful `up`. Absent if no `up` has succeeded.
+    /// Source revision of the last successful `up`. Absent if no `up` has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_revision: Option<String>,
 
-    /// Revision of the source from which the artifact of the last successful `up` was built. Absent if unknown.
+    /// Revision from which the artifact of the last successful `up` was built. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_origin_revision: Option<String>,
 
@@ -101,8 +101,8 @@ pub struct StackStatus {
     #[schemars(length(max = bounds::RUNS))]
     pub runs: Vec<RunRecord>,
 
-    /// Number of requested runs of this Stack. The controller derives the names of Updates from this number and the UID
-    /// of the Stack.
+    /// Number of runs that the controller requested for this Stack. The controller derives Update names from this
+    /// number and the Stack's UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i64>,
 
@@ -140,8 +140,8 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_violations: Option<PolicyViolations>,
 
-    /// Pulumi project of the last run. If no source is available, a destroy requires only this project and the state of
-    /// the Pulumi stack. Example: `{name: web, runtime: nodejs}`.
+    /// Pulumi project of the last run. If no source is available, a destroy requires only this project and the Pulumi
+    /// state. Example: `{name: web, runtime: nodejs}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<RunProject>,
 
@@ -158,10 +158,10 @@ pub struct StackStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
-    /// Generation of the Stack when the controller requested the run.
+    /// Stack generation when the controller requested the run.
     #[serde(default)]
     pub generation: i64,
-    /// Digest of the fields of the spec that affect the run.
+    /// Digest of the spec fields that affect the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_spec_digest: Option<Digest>,
     /// Value of the annotation `pulumi.com/reconciliation-request` that the run handles.
@@ -183,7 +183,7 @@ pub struct RunInputs {
     /// updates this digest in `lastUpdate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Identifier of the content of the artifact. Artifacts of one revision with the same files have the same
+    /// Identifier of the artifact content. Artifacts of one revision with the same files have the same
     /// identifier. Absent if the source kind does not support such an identifier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_id: Option<String>,
@@ -212,7 +212,7 @@ pub struct RunInputs {
 pub struct CurrentUpdate {
     /// Name of the Update.
     pub name: String,
-    /// Digest of the spec of the Update. The controller ignores an Update with another digest.
+    /// Digest of the Update's spec. The controller ignores an Update with another digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_digest: Option<Digest>,
     #[serde(flatten)]
@@ -278,7 +278,7 @@ pub struct LastUpdate {
     /// Result: `succeeded` or `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Reason of a failure, such as `UpdateFailed` or `UpdateConflict`. Absent after a success.
+    /// Failure reason, such as `UpdateFailed` or `UpdateConflict`. Absent after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Whether a user canceled the run. The controller does not retry a canceled run.
@@ -289,13 +289,13 @@ pub struct LastUpdate {
     pub message: Option<String>,
     #[serde(flatten)]
     pub inputs: RunInputs,
-    /// Revision of the source of this run.
+    /// Source revision of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_attempted_commit: Option<String>,
-    /// Revision of the source of the last successful `up` or destroy.
+    /// Source revision of the last successful `up` or destroy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_successful_commit: Option<String>,
-    /// Git metadata of the source of this run. Absent if unknown.
+    /// Git metadata of this run's source. Absent if unknown.
     /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
@@ -320,15 +320,15 @@ pub struct LastUpdate {
     /// Number of consecutive runs that were interrupted or whose pod ended during the run.
     #[serde(default)]
     pub interruptions: i64,
-    /// Number of consecutive runs that found the same lock of another update. The delay before the retry increases with
-    /// this number.
+    /// Number of consecutive runs that found the same lock, which belongs to another update. The delay before the retry
+    /// increases with this number.
     #[serde(default)]
     pub conflicts: i64,
     /// Whether an interrupted destroy may have removed the Pulumi stack from the backend. The next destroy then
     /// succeeds even if the Pulumi stack does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack_may_be_removed: Option<bool>,
-    /// Policy of the next run for the pending creates of an interrupted run. Absent after a successful run.
+    /// The next run's policy for the pending creates of an interrupted run. Absent after a successful run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_creates: Option<PendingCreates>,
     /// Approved plan that the run executed. Absent for a run without a plan.
@@ -356,9 +356,9 @@ pub struct Snapshot {
     /// Result of the runs: the reason of the condition `Ready` after each run.
     #[schemars(length(max = bounds::WORD))]
     pub last_reconciled_status: String,
-    /// Number of runs of the artifact with this result.
+    /// Number of the artifact's runs with this result.
     pub total_reconciliations: i64,
-    /// Name of the Update of the last run. `status.runs` contains the URL of the run in the history.
+    /// Name of the last run's Update. `status.runs` contains the run's URL in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub last_run: Option<String>,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::definitions::custom_resource_definitions;
 
-/// Returns the schema of a template of an object with this schema.
+/// Returns the template schema for an object with this schema.
 fn relaxed(mut schema: Value) -> Value {
     relax(&mut schema);
     schema
