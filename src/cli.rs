@@ -83,7 +83,7 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub enable_pprof: bool,
 
-    /// URL of the Flux notification-controller that receives the events of the controller.
+    /// URL of the Flux notification-controller that receives this controller's events.
     #[arg(long, default_value = "", value_name = "URL")]
     pub events_addr: String,
 
@@ -105,11 +105,11 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "URL")]
     pub ui_oidc_issuer: String,
 
-    /// ID of the OIDC client of the web UI.
+    /// OIDC client ID of the web UI.
     #[arg(long, default_value = "", value_name = "ID")]
     pub ui_oidc_client_id: String,
 
-    /// File with the secret of the OIDC client of the web UI. Default: the client has no secret.
+    /// File that contains the web UI's OIDC client secret. Default: the client has no secret.
     #[arg(long, value_name = "FILE")]
     pub ui_oidc_client_secret_file: Option<PathBuf>,
 
@@ -129,15 +129,15 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub watch_all_namespaces: bool,
 
-    /// Namespace to watch with `--watch-all-namespaces=false`. Default: the namespace of the controller.
+    /// Namespace to watch with `--watch-all-namespaces=false`. Default: the controller's namespace.
     #[arg(long, default_value = "", value_name = "NAMESPACE")]
     pub watch_namespace: String,
 
-    /// Label selector of the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. Default: all objects.
+    /// Label selector for the Stacks, Workspaces, Updates, Programs and StackReceivers to watch. Default: all objects.
     #[arg(long, default_value = "")]
     pub watch_label_selector: String,
 
-    /// Label selector of the watched Secrets and ConfigMaps. A change to a watched object starts a run of each Stack
+    /// Label selector for the Secrets and ConfigMaps to watch. A change to a watched object starts a run of each Stack
     /// that references the object.
     #[arg(long, default_value = "reconcile.fluxcd.io/watch=Enabled")]
     pub watch_configs_label_selector: String,
@@ -147,8 +147,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL")]
     pub feature_gates: Vec<String>,
 
-    /// Start no new runs, for example during an incident. Open runs continue. The annotation `pulumi.com/pause` of a
-    /// namespace has the same effect for one namespace.
+    /// Start no new runs, for example during an incident. Open runs continue. The namespace annotation
+    /// `pulumi.com/pause` has the same effect for one namespace.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub pause: bool,
@@ -163,12 +163,12 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "10m", value_name = "DURATION")]
     pub max_destroys_interval: String,
 
-    /// Maximum random deviation from the interval of a Stack, in percent. The deviation distributes the runs of
-    /// different Stacks over time. `0` disables the deviation.
+    /// Maximum random deviation from a Stack's interval, in percent. The deviation distributes the runs over time. `0`
+    /// disables the deviation.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..100), value_name = "PERCENT")]
     pub interval_jitter_percentage: u8,
 
-    /// Default ServiceAccount of workspace pods, in the namespace of the pod.
+    /// Default ServiceAccount of workspace pods, in the pod's namespace.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_service_account: String,
 
@@ -177,8 +177,8 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "[NAMESPACE/]NAME")]
     pub allowed_service_accounts: Vec<String>,
 
-    /// Secret with the access token for Pulumi Cloud in the key `accessToken`, in the namespace of the pod. The agent
-    /// uses the token if the Stack or the Workspace sets no credentials for Pulumi Cloud and the Secret exists.
+    /// Secret in the pod's namespace that contains the access token for Pulumi Cloud in the key `accessToken`. The
+    /// agent uses the token if the Stack or the Workspace sets no credentials for Pulumi Cloud and the Secret exists.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub default_access_token_secret: String,
 
@@ -272,8 +272,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "0", value_name = "HOST:PORT")]
     pub history_addr: String,
 
-    /// Maximum size of a downloaded artifact, or of an artifact that the controller packs from a Git repository, in
-    /// bytes.
+    /// Maximum size of an artifact that the controller downloads, or packs from a Git repository, in bytes.
     #[arg(long, default_value_t = 256 * 1024 * 1024, value_name = "BYTES")]
     pub artifact_max_size: u64,
 
@@ -305,7 +304,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "Nothing", value_name = "KEEP")]
     pub default_workspace_idle_keep: String,
 
-    /// PersistentVolumeClaim for the dependency cache, in the namespace of each Workspace that keeps its caches.
+    /// PersistentVolumeClaim for the dependency cache, in each namespace with Workspaces that keep their caches.
     #[arg(long, default_value = "pulumi-cache", value_name = "NAME")]
     pub workspace_cache_claim: String,
 
@@ -314,8 +313,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value_t = names::CACHE_SIZE, value_name = "BYTES")]
     pub workspace_cache_size: u64,
 
-    /// Maximum number of idle pods in each pool. The annotation `pulumi.com/idle-pods` of a namespace sets the number
-    /// of idle pods. A pool contains idle pods of one namespace with the same pod template. A Workspace that wakes up
+    /// Maximum number of idle pods in each pool. The namespace annotation `pulumi.com/idle-pods` sets the number of
+    /// idle pods. A pool contains idle pods of one namespace with the same pod template. A Workspace that wakes up
     /// takes a pod from the pool. `0` disables pools.
     #[arg(long, default_value_t = 0)]
     pub max_idle_pods: usize,
@@ -328,19 +327,19 @@ pub struct ManagerFlags {
     #[arg(long)]
     pub max_concurrent_runs_per_namespace: Option<usize>,
 
-    /// Maximum number of concurrent runs per node. At most half of these runs, rounded up, can belong to one namespace.
-    /// A run uses about one CPU for most of its duration.
+    /// Maximum number of concurrent runs per node. At most half of the runs on a node, rounded up, can belong to one
+    /// namespace. A run uses about one CPU for most of its duration.
     #[arg(long, default_value_t = 6)]
     pub max_concurrent_runs_per_node: usize,
 
-    /// Concurrency groups that namespaces can share, as NAME=LIMIT, such as `aws-prod=2`. The annotation
-    /// `pulumi.com/concurrency-groups` of a namespace lists the groups that the namespace shares. Default: each
-    /// concurrency group belongs to one namespace.
+    /// Concurrency groups that namespaces can share, as NAME=LIMIT, such as `aws-prod=2`. The namespace annotation
+    /// `pulumi.com/concurrency-groups` lists the groups that a namespace shares. Default: each concurrency group
+    /// belongs to one namespace.
     #[arg(long, value_delimiter = ',', value_name = "NAME=LIMIT,...")]
     pub concurrency_groups: Vec<String>,
 
     /// Default timeout of a run, for Stacks and Updates without `spec.timeout`. The agent gracefully cancels a run that
-    /// exceeds the timeout. With `0`, only `--max-run-timeout` limits these runs.
+    /// exceeds the timeout. With `0`, only `--max-run-timeout` limits the duration of these runs.
     #[arg(long, default_value = "3h", value_name = "DURATION")]
     pub default_run_timeout: String,
 
@@ -349,8 +348,8 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub max_run_timeout: String,
 
-    /// Name of the cluster, at most 256 bytes. In Pulumi Cloud, the name is the value of the tag `kubernetes:cluster`
-    /// of each Pulumi stack. Default: no tag.
+    /// Name of the cluster, at most 256 bytes. In Pulumi Cloud, each Pulumi stack has the tag `kubernetes:cluster` with
+    /// this name. Default: no tag.
     #[arg(long, default_value = "", value_name = "NAME")]
     pub cluster_name: String,
 
@@ -359,7 +358,7 @@ pub struct ManagerFlags {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "", value_name = "URL")]
     pub otlp_endpoint: String,
 
-    /// Headers of the requests to the collector, in the format `NAME=VALUE,…` with percent-encoded values. To keep
+    /// Headers for requests to the collector, in the format `NAME=VALUE,…` with percent-encoded values. To keep
     /// credentials out of the arguments, set the environment variable from a Secret.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", default_value = "", hide_env_values = true)]
     pub otlp_headers: String,
@@ -370,7 +369,7 @@ pub struct ManagerFlags {
     #[arg(long, default_value = "", value_name = "URL")]
     pub workspace_otlp_endpoint: String,
 
-    /// Additional hosts from which the controller may fetch artifacts. Services in the namespace of the controller are
+    /// Additional hosts from which the controller may fetch artifacts. Services in the controller's namespace are
     /// always allowed.
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
     pub artifact_hosts: Vec<String>,
@@ -390,14 +389,14 @@ pub struct ManagerFlags {
     pub source_watcher_localhost: Option<String>,
 }
 
-/// Flags of the roles in a workspace pod.
+/// Flags for the roles in a workspace pod.
 #[derive(Clone, Debug, Args)]
 pub struct PodFlags {
     /// Mount path of the volume that the containers of the pod share.
     #[arg(long, default_value = names::SHARE_DIRECTORY)]
     pub share: PathBuf,
 
-    /// Directory with the certificate, the key and the CA bundle of the agent.
+    /// Directory with the agent's certificate, key and CA bundle.
     #[arg(long, default_value = names::TLS_DIRECTORY)]
     pub tls_directory: PathBuf,
 
@@ -453,7 +452,7 @@ pub struct AgentFlags {
     pub log: LogFlags,
 }
 
-/// Flags of the role that copies the binary to the share volume.
+/// Flags for the role that copies the binary to the share volume.
 #[derive(Clone, Debug, Args)]
 pub struct BootstrapFlags {
     /// Destination of the copy.
@@ -477,7 +476,7 @@ pub struct BootstrapFlags {
     pub discard_source: bool,
 }
 
-/// Flags of the init container that receives the source.
+/// Flags for the init container that receives the source.
 #[derive(Clone, Debug, Args)]
 pub struct FetchFlags {
     #[command(flatten)]
@@ -487,7 +486,7 @@ pub struct FetchFlags {
     pub log: LogFlags,
 }
 
-/// Arguments of the role that starts a program.
+/// Arguments for the role that starts a program.
 #[derive(Clone, Debug, Args)]
 pub struct LaunchFlags {
     /// Program and its arguments.

@@ -13,25 +13,25 @@ use crate::api::{bounds, schema};
 pub struct WorkspaceIdle {
     /// Delay before the controller removes the pod of an idle Workspace, as a duration such as `30m`. A Workspace is
     /// idle if it has no open run and no interactive session. The next run creates the pod again. The minimum is `1m`.
-    /// With `0s`, the Workspace keeps its pod. Default: the flag `--default-workspace-idle-after` of the controller.
+    /// With `0s`, the Workspace keeps its pod. Default: the controller flag `--default-workspace-idle-after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub after: Option<String>,
 
     /// Data that a Workspace keeps while it has no pod: `Nothing`, `Caches` (the dependencies, in a shared cache of the
-    /// namespace) or `Volume` (the share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
+    /// namespace) or `Volume` (the share volume). Default: the controller flag `--default-workspace-idle-keep`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<IdleKeep>,
 
-    /// Name of the PersistentVolumeClaim for the cache or the share volume. Default for `Caches`: the flag
-    /// `--workspace-cache-claim` of the controller. Required for `Volume`.
+    /// Name of the PersistentVolumeClaim for the cache or the share volume. Default for `Caches`: the controller flag
+    /// `--workspace-cache-claim`. Required for `Volume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::NAME))]
     pub claim: Option<String>,
 }
 
 /// Data that a Workspace keeps while it has no pod: `Nothing`, `Caches` (the dependencies, in a shared cache of the
-/// namespace) or `Volume` (the share volume). Default: the flag `--default-workspace-idle-keep` of the controller.
+/// namespace) or `Volume` (the share volume). Default: the controller flag `--default-workspace-idle-keep`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum IdleKeep {
     /// No data except the status of the Workspace.

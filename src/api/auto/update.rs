@@ -178,9 +178,9 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 
-    /// Maximum duration of the run, such as `1h30m`. The agent gracefully cancels a longer run. The flag
-    /// `--max-run-timeout` of the controller is the upper limit. With `0s`, only this flag limits the run. Default: the
-    /// flag `--default-run-timeout` of the controller.
+    /// Maximum duration of the run, such as `1h30m`. The agent gracefully cancels a longer run. The controller flag
+    /// `--max-run-timeout` is the upper limit. With `0s`, only this flag limits the run. Default: the controller flag
+    /// `--default-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,

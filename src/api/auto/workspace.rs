@@ -33,13 +33,13 @@ use crate::artifact::Digest;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceSpec {
-    /// Name of the pod's ServiceAccount, in the Workspace's namespace. Default: the flag
-    /// `--default-service-account` of the controller, or else `default`.
+    /// Name of the pod's ServiceAccount, in the Workspace's namespace. Default: the controller flag
+    /// `--default-service-account`, or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Image of the `pulumi` container, with the Pulumi CLI and the program's language runtime. Default: the flag
-    /// `--default-workspace-image` of the controller.
+    /// Image of the `pulumi` container, with the Pulumi CLI and the program's language runtime. Default: the controller
+    /// flag `--default-workspace-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
@@ -136,7 +136,7 @@ pub struct WorkspaceSpec {
     pub policy_packs: Vec<WorkspacePolicyPack>,
 
     /// Settings for an idle Workspace: when the controller removes the pod, and which data the Workspace keeps.
-    /// Default: the flags `--default-workspace-idle-after` and `--default-workspace-idle-keep` of the controller.
+    /// Default: the controller flags `--default-workspace-idle-after` and `--default-workspace-idle-keep`.
     /// Example: `{after: 30m}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<WorkspaceIdle>,
