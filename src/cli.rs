@@ -194,13 +194,13 @@ pub struct ManagerFlags {
     pub no_cross_namespace_refs: bool,
 
     /// Source kinds whose artifacts have the same content if they have the same revision. For these kinds, a new digest
-    /// of the same revision does not start a run. The format is `KIND` for the source kinds of Flux, and `KIND.GROUP`
-    /// for other kinds. The revision must contain a checksum. If the list is empty, every new digest starts a run.
+    /// of the same revision does not start a run. The format is `KIND` for the Flux source kinds, and `KIND.GROUP` for
+    /// other kinds. The revision must contain a checksum. If the list is empty, every new digest starts a run.
     #[arg(long, value_delimiter = ',', default_value = "GitRepository", value_name = "KINDS")]
     pub same_revision_kinds: Vec<String>,
 
     /// Policy packs that the updates and previews of all Stacks enforce. The directory defaults to the root of the
-    /// artifact. The format of the kind is `KIND` for the source kinds of Flux, and `KIND.GROUP` for other kinds.
+    /// artifact. The format of the kind is `KIND` for the Flux source kinds, and `KIND.GROUP` for other kinds.
     #[arg(long, value_delimiter = ',', value_name = "KIND/NAMESPACE/NAME[:DIR]")]
     pub policy_packs: Vec<String>,
 
@@ -253,7 +253,7 @@ pub struct ManagerFlags {
     #[arg(long, value_name = "URL")]
     pub history_url: Option<String>,
 
-    /// Maximum number of runs of each type that the history keeps for a Stack.
+    /// Maximum number of runs per type that the history keeps for a Stack.
     #[arg(long, default_value_t = 20, value_name = "NUMBER")]
     pub history_max_runs: usize,
 
@@ -392,7 +392,7 @@ pub struct ManagerFlags {
 /// Flags for the roles in a workspace pod.
 #[derive(Clone, Debug, Args)]
 pub struct PodFlags {
-    /// Mount path of the volume that the containers of the pod share.
+    /// Mount path of the volume that the pod's containers share.
     #[arg(long, default_value = names::SHARE_DIRECTORY)]
     pub share: PathBuf,
 

@@ -63,9 +63,9 @@ const MIN_STORAGE_SIZE: u64 = 16 * 1024 * 1024;
 pub struct LeaderElection {
     /// Name of the Lease in the controller's namespace. Each shard has a separate Lease.
     pub lease_name: String,
-    /// Time for which other replicas must observe no renewal before they acquire the Lease, in whole seconds.
+    /// Lease duration in whole seconds. Other replicas acquire the Lease if they observe no renewal for this duration.
     pub lease_duration: Duration,
-    /// Maximum time for which the leader writes after the start of its last successful renewal. The deadline is shorter
+    /// Deadline for the leader's writes, relative to the start of its last successful renewal. The deadline is shorter
     /// than `lease_duration`.
     pub renew_deadline: Duration,
     /// Interval between attempts to acquire or renew the Lease.

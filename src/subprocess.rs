@@ -45,7 +45,7 @@ pub struct Limits {
     pub cpu: Duration,
     /// Nice value, from 0 (normal priority) to 19 (lowest priority). Use a high value for work that takes many seconds.
     pub nice: u8,
-    /// Maximum wall-clock time from the start of the child to its exit.
+    /// Maximum wall-clock time between the child's start and its exit.
     pub wall: Duration,
     /// Maximum size of a file that the child writes, in bytes. If the value is 0, the child cannot write files.
     pub file_size: u64,

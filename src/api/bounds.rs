@@ -13,27 +13,27 @@ pub const PATTERNS: u32 = 20;
 pub const ENTRIES: u32 = 1000;
 /// Maximum number of entries in one section of a Program.
 pub const PROGRAM_ENTRIES: u32 = 5000;
-/// Maximum number of environment variables of a Workspace: [`ENTRIES`] from its Stack, [`ENTRIES`] from
+/// Maximum number of environment variables in a Workspace: [`ENTRIES`] from its Stack, [`ENTRIES`] from
 /// `workspaceTemplate`, and a reserve for variables that the controller adds.
 pub const WORKSPACE_ENV: u32 = 2 * ENTRIES + REFERENCES;
-/// Maximum number of `envFrom` entries of a Workspace: 2 × [`REFERENCES`] from its Stack, and the same number from
+/// Maximum number of `envFrom` entries in a Workspace: 2 × [`REFERENCES`] from its Stack, and the same number from
 /// `workspaceTemplate`.
 pub const WORKSPACE_ENV_FROM: u32 = 4 * REFERENCES;
-/// Maximum number of configuration values of a Pulumi stack in a Workspace: [`ENTRIES`] for each of the Stack's maps
+/// Maximum number of configuration values for a Pulumi stack in a Workspace: [`ENTRIES`] for each of the Stack's maps
 /// `config`, `configRef`, `secrets` and `secretsRef`, and for the list in `workspaceTemplate`.
 pub const WORKSPACE_CONFIG: u32 = 5 * ENTRIES;
-/// Maximum number of ESC environments of a Pulumi stack in a Workspace: [`REFERENCES`] from its Stack, and
+/// Maximum number of ESC environments for a Pulumi stack in a Workspace: [`REFERENCES`] from its Stack, and
 /// [`REFERENCES`] from `workspaceTemplate`.
 pub const WORKSPACE_ENVIRONMENTS: u32 = 2 * REFERENCES;
 /// Maximum number of Secrets and ConfigMaps that a Workspace references.
 pub const REFERENCED_OBJECTS: u32 = WORKSPACE_ENV + WORKSPACE_ENV_FROM + WORKSPACE_CONFIG;
-/// Maximum number of hashes of mounted Secrets and ConfigMaps in a status.
+/// Maximum number of mounted Secrets and ConfigMaps whose hashes a status contains.
 pub const MOUNTED_INPUTS: u32 = ENTRIES;
-/// Maximum number of conditions of an object.
+/// Maximum number of conditions per object.
 pub const CONDITIONS: u32 = 16;
 /// Maximum number of operation types, such as `create`, in a run's change summary.
 pub const OPERATIONS: u32 = 64;
-/// Maximum number of pending creates in the status of an Update.
+/// Maximum number of pending creates that an Update status lists.
 pub const PENDING_CREATES: u32 = 100;
 /// Maximum number of changed resources that a status lists for a preview.
 pub const PLANNED_RESOURCES: u32 = 200;
@@ -41,7 +41,7 @@ pub const PLANNED_RESOURCES: u32 = 200;
 pub const PLANNED_PROPERTIES: u32 = 20;
 /// Maximum number of policy packs in a Stack, and of policy packs that the controller adds to all Stacks.
 pub const POLICY_PACKS: u32 = 10;
-/// Maximum number of policy packs of a Workspace.
+/// Maximum number of policy packs in a Workspace.
 pub const WORKSPACE_POLICY_PACKS: u32 = 2 * POLICY_PACKS;
 /// Maximum number of objects to which the controller writes the outputs of a Stack.
 pub const OUTPUT_OBJECTS: u32 = 10;
@@ -51,7 +51,7 @@ pub const POLICY_VIOLATIONS: u32 = 20;
 pub const HISTORY: u32 = 16;
 /// Maximum number of recent runs in a status.
 pub const RUNS: u32 = 10;
-/// Maximum number of approvers of a recent run in a status.
+/// Maximum number of approvers that a status lists for a recent run.
 pub const RUN_APPROVERS: u32 = 10;
 
 /// Maximum length of an object name, in characters.

@@ -21,7 +21,7 @@ pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
 
-/// Reasons of the conditions of a Stack. The reasons include all reasons of the Pulumi Kubernetes Operator v2.
+/// Reasons for the conditions of a Stack. The reasons include all reasons of the Pulumi Kubernetes Operator v2.
 pub mod stack_reason {
     pub const PROCESSING_COMPLETED: &str = "ProcessingCompleted";
     pub const NOT_READY_IN_PROGRESS: &str = "NotReadyInProgress";
@@ -65,7 +65,7 @@ pub mod stack_reason {
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
 }
 
-/// Reasons of the condition `Drifted` of a Stack and of the events about drift.
+/// Reasons for the Stack condition `Drifted` and for events about drift.
 pub mod drift_reason {
     pub const DRIFT_DETECTED: &str = "DriftDetected";
     pub const NO_DRIFT: &str = "NoDrift";
@@ -75,26 +75,26 @@ pub mod drift_reason {
     pub const CHECK_FAILED: &str = "CheckFailed";
 }
 
-/// Reasons of the condition `Expiring` of a Stack.
+/// Reasons for the Stack condition `Expiring`.
 pub mod expiry_reason {
     pub const EXPIRES_SOON: &str = "ExpiresSoon";
     /// The controller deletes the Stack and destroys its resources.
     pub const EXPIRED: &str = "Expired";
 }
 
-/// Reasons of the condition `OutputsWritten` of a Stack, and of the events about failed writes.
+/// Reasons for the Stack condition `OutputsWritten` and for events about failed writes.
 pub mod outputs_reason {
     pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
     pub const OUTPUTS_NOT_WRITTEN: &str = "OutputsNotWritten";
 }
 
-/// Reasons of the conditions of a Program.
+/// Reasons for the conditions of a Program.
 pub mod program_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
-/// Reasons of the conditions and events of a StackReceiver. The reasons include the reasons of the Flux Receiver.
+/// Reasons for the conditions and events of a StackReceiver. The reasons include the reasons of the Flux Receiver.
 pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";
@@ -106,7 +106,7 @@ pub mod receiver_reason {
     pub const NOT_SERVED: &str = "NotServed";
 }
 
-/// Reasons of the conditions of a Workspace.
+/// Reasons for the conditions of a Workspace.
 pub mod workspace_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const SPEC_INVALID: &str = "SpecInvalid";
@@ -132,7 +132,7 @@ pub mod workspace_reason {
     pub const WAKING: &str = "Waking";
 }
 
-/// Reasons of the conditions of an Update.
+/// Reasons for the conditions of an Update.
 pub mod update_reason {
     pub const PROGRESSING: &str = "Progressing";
     pub const COMPLETE: &str = "Complete";

@@ -63,7 +63,7 @@ pub const ANNOTATION_REFRESH: &str = "pulumi.com/refresh";
 /// The user sets the annotation on a Stack, or on an Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// Annotation that cancels a run. On an Update, any value cancels the run of the Update. On a Stack, the name of an
-/// Update cancels the run of that Update, and any other new value cancels the open run.
+/// Update cancels that Update's run, and any other new value cancels the open run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
 /// Annotation on a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
 /// number of destroys exceeds `--max-destroys`.
@@ -153,12 +153,12 @@ pub fn workspace_object(workspace: &str) -> String {
     format!("{workspace}-workspace")
 }
 
-/// Returns the name of the pod that the StatefulSet of a Workspace creates.
+/// Returns the name of the pod that a Workspace's StatefulSet creates.
 pub fn workspace_pod(workspace: &str) -> String {
     format!("{workspace}-workspace-0")
 }
 
-/// Prefix of the name of each pod that a pool creates.
+/// Name prefix of the pods that a pool creates.
 pub const POOL_POD_PREFIX: &str = "pulumi-pool-";
 
 /// Returns the name of the Secret with the agent's server certificate, for a pod from a pool.
@@ -187,7 +187,7 @@ pub fn workspace_server_name(workspace: &str, namespace: &str) -> String {
     format!("{workspace}-workspace.{namespace}.svc")
 }
 
-/// Returns the name of the Secret with the outputs of an Update.
+/// Returns the name of the Secret with an Update's outputs.
 pub fn outputs_secret(update: &str) -> String {
     format!("{update}-stack-outputs")
 }
@@ -197,7 +197,7 @@ pub fn plan_secret(update: &str) -> String {
     format!("{update}-plan")
 }
 
-/// Number of hexadecimal digits at the end of an Update name, for Updates that belong to a Stack.
+/// Number of hexadecimal digits with which an Update name ends, for Updates that belong to a Stack.
 pub const UPDATE_HASH_LENGTH: usize = 11;
 /// Number of hexadecimal digits that encode the attempt. When the attempt exceeds the maximum, the encoded number
 /// starts at 0 again.

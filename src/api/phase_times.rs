@@ -1,6 +1,6 @@
-//! Phase times before a run, and the push that started the run. The controller stores these times in an
-//! annotation of the Workspace and of the Update. A status is not sufficient, because its timestamps have a resolution
-//! of one second, and most phases take less than one second.
+//! Phase times before a run, and the push that started the run. The controller stores the times in an annotation on the
+//! Workspace and the Update. A status is not sufficient, because its timestamps have a resolution of one second, and
+//! most phases take less than one second.
 
 use std::collections::BTreeMap;
 

@@ -20,8 +20,8 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Removes the field defaults from the objects in a list. If the API server added defaults to the objects, Argo
-/// CD would always report the list as out of sync, because Argo CD compares a list as a whole.
+/// Removes the field defaults from the objects in a list. Argo CD compares a list as a whole. If the API server added
+/// defaults to the objects, Argo CD would always report the list as out of sync.
 pub fn without_defaults(schema: &mut Schema) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for property in properties.into_iter().flat_map(|properties| properties.values_mut()) {
@@ -41,7 +41,7 @@ pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
 }
 
-/// Returns the schema of a list of EnvFromSource (core/v1). `template_schema` adds the fields of the items.
+/// Returns the schema of an EnvFromSource list (core/v1). `template_schema` adds the fields of the items.
 pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -51,7 +51,7 @@ pub fn environment_sources(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Returns the schema of a list of EnvVar (core/v1). `template_schema` adds the fields of the items.
+/// Returns the schema of an EnvVar list (core/v1). `template_schema` adds the fields of the items.
 pub fn environment(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -67,7 +67,7 @@ pub fn environment(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Returns the schema of a list of conditions, with the size limits of the Kubernetes API.
+/// Returns the schema of a condition list, with the size limits that the Kubernetes API uses.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

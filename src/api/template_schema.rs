@@ -210,7 +210,7 @@ fn metadata(object: &str) -> Value {
     })
 }
 
-/// Converts the schema of an object of this API into the schema of its template.
+/// Converts the schema of an object from this API into its template schema.
 fn relax(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     let keywords =

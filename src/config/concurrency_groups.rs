@@ -11,7 +11,7 @@ const MAX_LIMIT: u32 = 10_000;
 /// Maximum length of a group name, as in `spec.concurrencyGroup`.
 const MAX_NAME: usize = 63;
 
-/// Parses the groups. The error consists of the invalid value and a description of the valid values.
+/// Parses the groups. The error contains the invalid value and describes the valid values.
 pub fn parse(values: &[String]) -> Result<BTreeMap<String, u32>, (String, String)> {
     let mut groups = BTreeMap::new();
     for value in values.iter().map(|value| value.trim()).filter(|value| !value.is_empty()) {

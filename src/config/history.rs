@@ -9,7 +9,7 @@ use crate::telemetry::redact;
 
 /// Directory of the default history in the controller's storage.
 const DEFAULT_DIRECTORY: &str = "history";
-/// Minimum size of the run history on a volume, in bytes. A history of this size can contain a few of the largest runs.
+/// Minimum size of the run history on a volume, in bytes. A history of this size can contain a few very large runs.
 const MIN_SIZE: u64 = 16 * 1024 * 1024;
 
 /// Validated settings of the run history.

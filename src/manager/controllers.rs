@@ -157,8 +157,8 @@ fn namespaces(
     (namespaces, Some(watch))
 }
 
-/// Converts each follower of a Git repository to the Stack with its name, and requeues the Workspace with the same
-/// name, because this Workspace may wait for the artifact. A full queue drops a Workspace, because the controller also
+/// Returns the Stack for each follower of a Git repository. The stream also requeues the Workspace with the same name,
+/// because this Workspace may wait for the artifact. A full queue drops a Workspace, because the controller also
 /// requeues every Workspace periodically.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,

@@ -6,14 +6,14 @@
 //! assignment.
 //!
 //! The queue prevents one namespace from occupying all slots. A namespace with the weight 1 can start another run only
-//! if the number of free slots exceeds the number of its open runs, on the node and in total. One namespace therefore
-//! uses at most half of the slots (rounded up), a second namespace at most half of the remaining slots, and so on. A
-//! namespace with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the flags allow
-//! one namespace to use all slots.
+//! if there are more free slots than open runs of this namespace, both on the node and in total. One namespace
+//! therefore uses at most half of the slots (rounded up), a second namespace at most half of the remaining slots, and
+//! so on. A namespace with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the
+//! flags allow one namespace to use all slots.
 //!
 //! Within a namespace, the run with the highest rank starts first. A higher priority and a longer waiting time increase
-//! the rank. A background run, such as a drift check, has a lower rank. Neither the ranks nor the number of a
-//! namespace's queued runs delay the runs of other namespaces.
+//! the rank. A background run, such as a drift check, has a lower rank. A namespace's queued runs do not delay the runs
+//! of other namespaces, regardless of their number and their ranks.
 //!
 //! A run acquires its slot only when the total limit and the limits of its namespace, its node and its concurrency
 //! group all permit the run. A queued run therefore holds no slot, and deadlocks are impossible.

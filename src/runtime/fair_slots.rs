@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Minimum number of grants that the record of the latest grants keeps. The record contains at most twice as many keys.
+/// Minimum number of latest grants that the record keeps. The record contains at most twice as many keys.
 const MIN_RECORDED: usize = 1024;
 
 /// Limits for the slots and for the waiting callers.
@@ -22,7 +22,7 @@ pub struct Limits {
     pub total: usize,
     /// Maximum number of slots in use by one key at the same time.
     pub per_key: usize,
-    /// Maximum number of waiting callers of one key. A further caller gets the error [`Busy`].
+    /// Maximum number of waiting callers per key. A further caller gets the error [`Busy`].
     pub waiting_per_key: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Store of watched objects with an index by group, such as the Updates of a Workspace or the Stacks of a source.
+//! Store of watched objects that indexes the objects by group, such as a Workspace's Updates or a source's Stacks.
 //! Without the index, each change would require a scan of all objects.
 //!
 //! [`CacheSync`] waits until the stores contain complete lists, because the cluster can contain objects that an
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::runtime::reconcile::ReconcileError;
 
-/// Maximum time for which a reconciliation waits for the caches. After this time, the reconciliation ends and releases
+/// Maximum time that a reconciliation waits for the caches. After this time, the reconciliation ends and releases
 /// its slot.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the controller requeues an object after the wait for the caches has timed out.

@@ -23,7 +23,7 @@ const CAPACITY: usize = 64;
 /// Maximum number of recorded reports. When the record is full, the controller clears the record and may repeat
 /// reports.
 const MAX_REPORTED: usize = 4096;
-/// Maximum number of attempts to write the status of an object.
+/// Maximum number of attempts to write an object's status.
 const MAX_ATTEMPTS: u32 = 5;
 /// Delay before the next attempt after a failed attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);

@@ -5,8 +5,8 @@
 //! writing earlier than that. Its deadline starts when it sends the last successful renewal request, and candidates
 //! observe the renewal only later.
 //!
-//! Unlike in client-go, a candidate immediately acquires a Lease whose holder was an earlier process of the same
-//! container, because the kubelet restarts a container only after its process has exited.
+//! Unlike in client-go, a candidate immediately acquires a Lease that an earlier process of its container held. This is
+//! safe, because the kubelet restarts a container only after its process has exited.
 
 mod state;
 

@@ -29,7 +29,7 @@ use crate::telemetry::reconciles::ReconcileResult;
 
 /// Maximum number of waiting callers, which no key reaches in practice.
 const UNLIMITED: usize = 1 << 20;
-/// Requeue interval of an object if too many reconciliations of its namespace wait for a slot.
+/// Requeue interval of an object if too many reconciliations in its namespace wait for a slot.
 const BUSY_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Result of a successful reconciliation.

@@ -112,9 +112,8 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Returns whether a run holds a slot on a node or in a group to which it no longer belongs. After a failed attempt
-    /// to bind the run, the caller must drop the permit, so that the run acquires a slot on its new node and in its new
-    /// group.
+    /// Returns whether a run holds a slot on a node or in a group to which it no longer belongs. If the caller cannot
+    /// bind the run, it must drop the permit. The run then acquires a slot on its new node and in its new group.
     pub fn has_moved(&self, run: &Run) -> bool {
         self.shared.lock().has_moved(run)
     }

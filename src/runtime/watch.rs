@@ -98,8 +98,8 @@ where
         .inspect_ok(move |event| store.apply(event))
         .inspect_ok(move |event| match event {
             Event::Delete(object) => runner.forget(object),
-            // No event reports the deletion of an object during an interruption of the watch, but the new list lacks
-            // the object.
+            // If an object is deleted while the watch is interrupted, no event reports the deletion, but the new list
+            // lacks the object.
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }

@@ -179,7 +179,7 @@ struct WaitingList {
 struct Entry {
     peer: IpAddr,
     close: CancellationToken,
-    /// Identity of the [`Wait`] of this entry. Two identities are equal if their pointers are equal.
+    /// Identity of the [`Wait`] to which this entry belongs. Two identities are equal if their pointers are equal.
     identity: Arc<()>,
 }
 

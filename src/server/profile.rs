@@ -175,7 +175,7 @@ struct SampledStack<'a> {
     times: i64,
 }
 
-/// Encodes a report in the format of `go tool pprof`: a gzip-compressed message of `profile.proto`.
+/// Encodes a report in the `go tool pprof` format, which is a gzip-compressed `profile.proto` message.
 fn encode(report: &Report) -> io::Result<Vec<u8>> {
     let mut profile = Builder::new(1_000_000_000 / i64::from(report.timing.frequency.max(1)));
     for (frames, times) in &report.data {

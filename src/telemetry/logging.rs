@@ -1,4 +1,4 @@
-//! Logs in the format of Flux: one JSON object per line on standard error, with the keys that `flux logs` decodes.
+//! Logs in the Flux format: one JSON object per line on stderr, with the keys that `flux logs` decodes.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -161,7 +161,7 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Returns the module that logged an event, unless the module belongs to this crate. Events of this crate contain the
+/// Returns the module that logged an event, unless the module belongs to this crate. Events from this crate contain the
 /// object instead of the module.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");

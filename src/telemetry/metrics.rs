@@ -347,7 +347,7 @@ impl Metrics {
         self.api_requests.get_or_create(&labels).inc();
     }
 
-    /// Records the result of a check of the certificate authority. `expiry` is the expiry time of the certificate.
+    /// Records the result of a certificate authority check. `expiry` is the expiry time of the certificate.
     pub fn authority(&self, expiry: Option<jiff::Timestamp>, is_well: bool) {
         self.authority_expiry.set(expiry.map_or(0, jiff::Timestamp::as_second));
         self.authority_well.set(i64::from(is_well));

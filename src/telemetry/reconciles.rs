@@ -152,7 +152,7 @@ impl Reconciles {
         registry.register_collector(Box::new(self.activity.clone()));
     }
 
-    /// Sets the maximum number of concurrent reconciliations of a controller.
+    /// Sets a controller's maximum number of concurrent reconciliations.
     pub fn set_max_concurrent(&self, controller: &'static str, max: u16) {
         self.max_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(max));
     }

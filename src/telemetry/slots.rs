@@ -19,7 +19,7 @@ const MAX_NAMESPACES: usize = 64;
 /// Value of the label `namespace` for all further namespaces. The value is not a valid namespace name.
 const OTHER: &str = "Other";
 
-/// Numbers of open and queued runs of a namespace.
+/// Numbers of open and queued runs in a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotUse {
     pub open: usize,

@@ -33,7 +33,7 @@ pub struct StackState {
     pub drift_check_failed: Option<bool>,
     /// Whether the controller has written the outputs. `None` if the Stack writes no outputs to objects.
     pub outputs_written: Option<bool>,
-    /// Numbers of violations of mandatory and of advisory policies. `None` if there are none.
+    /// Numbers of mandatory and advisory policy violations. `None` if there are none.
     pub violations: Option<Violations>,
 }
 
@@ -126,8 +126,8 @@ impl Stacks {
         Ok(())
     }
 
-    /// Encodes one time series for each waiting Stack, and two series for each reason. The series of a Stack contains a
-    /// time instead of an age, because Prometheus stores an unchanged value in less space.
+    /// Encodes one time series for each waiting Stack, and two series for each reason. A Stack's series contains a time
+    /// instead of an age, because Prometheus stores unchanged values in less space.
     fn encode_waits(&self, encoder: &mut DescriptorEncoder<'_>, now: Timestamp) -> fmt::Result {
         let name = "stacks_waiting_since_timestamp_seconds";
         let help = "Time at which the wait of a Stack began, in seconds since the Unix epoch";
@@ -153,7 +153,7 @@ impl Stacks {
         Ok(())
     }
 
-    /// Returns the number of waiting Stacks and the start of the oldest wait, by reason.
+    /// Returns, for each reason, the number of waiting Stacks and the start of the oldest wait.
     fn waits(&self) -> BTreeMap<&'static str, (i64, Timestamp)> {
         let mut waits: BTreeMap<&'static str, (i64, Timestamp)> = BTreeMap::new();
         for wait in self.lock().values().filter_map(|state| state.wait) {

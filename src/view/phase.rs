@@ -19,7 +19,7 @@ pub enum Phase {
     Preparing,
     /// The last run failed, and the controller retries it.
     Retrying,
-    /// The next run waits for another object, an approval, a window or the end of a pause.
+    /// The next run waits for another object, an approval or a window, or because runs are paused.
     Waiting,
     /// A user must act.
     Stalled,

@@ -1,4 +1,4 @@
-//! Log of a run. The log of the workspace pod contains the output of all runs and the messages of the agent. [`Window`]
+//! Log of a run. The workspace pod log contains the output of all runs and the agent's messages. [`Window`]
 //! selects a run's lines by their time and the prefix that the agent adds (see `agent/output.rs`).
 
 use anstream::adapter::strip_str;

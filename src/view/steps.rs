@@ -278,7 +278,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns the steps for a stalled Stack whose cause a user must correct.
+    /// Returns the steps for a stalled Stack that requires a correction by a user.
     fn of_cause(&self) -> Vec<String> {
         match self.reason {
             Some(reason::DESTROY_UNCONFIRMED) => vec![step(
@@ -315,8 +315,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns the steps for results that do not prevent a run: drift, outputs that the controller could not write, the
-    /// expiry, and policy violations that a drift check has found.
+    /// Returns the steps for results that do not prevent runs: drift, unwritten outputs, the expiry, and policy
+    /// violations from a drift check.
     fn of_results(&self, status: &StackStatus) -> Vec<String> {
         let find = |kind: &str| conditions::find(&status.conditions, kind);
         let has_status =

@@ -75,7 +75,7 @@ impl PreviewOf {
 }
 
 impl PlannedResource {
-    /// Returns the type of the resource without the types of its parents, or an empty string if the URN is invalid.
+    /// Returns the resource type without the parent types, or an empty string if the URN is invalid.
     pub fn kind(&self) -> &str {
         let types = self.urn.split("::").nth(2).unwrap_or_default();
         types.rsplit('$').next().unwrap_or_default()

@@ -8,7 +8,7 @@ use crate::api::bounds;
 /// Run of an Update in the run history.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct RunHistory {
-    /// URL of the directory with the files of the run. Absent if the controller could not store the run.
+    /// URL of the directory with the run's files. Absent if the controller could not store the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub url: Option<String>,

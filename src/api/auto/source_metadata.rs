@@ -26,11 +26,11 @@ pub struct SourceMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub message: Option<String>,
-    /// Name of the author of the commit. Absent if unknown.
+    /// Name of the commit author. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub author: Option<String>,
-    /// Email address of the author of the commit. Absent if unknown.
+    /// Email address of the commit author. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::WORD))]
     pub author_email: Option<String>,

@@ -10,7 +10,7 @@ use crate::api::pulumi::{ConcurrencyGroup, PulumiStack};
 use crate::api::{bounds, conditions, names, schema};
 use crate::artifact::Digest;
 
-/// Specification of a run of the Pulumi CLI in a Workspace.
+/// Specification of a Pulumi CLI run in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "auto.pulumi.com",
@@ -140,22 +140,22 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanReference>,
 
-    /// Expected digest of the policy packs of the Workspace and of their configuration. If the digest differs when the
+    /// Expected digest of the Workspace's policy packs and their configuration. If the digest differs when the
     /// run starts, the run fails with the reason `RunRefused`. A Stack with policy packs sets this field. Default: no
     /// check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_packs_digest: Option<Digest>,
 
-    /// Pulumi stack that a `destroy` is allowed to process. If the name, the project or the backend of the Pulumi stack
-    /// in the workspace differs from this field, the destroy fails with the reason `StackNotFound` and deletes nothing.
-    /// An absent part matches any value. If `stackName` contains no organization, the other types of runs use the
-    /// organization in this field. A Stack sets this field to its `status.appliedStack`. Default: no restriction.
-    /// Example: `{name: dev, project: web}`.
+    /// Pulumi stack that a `destroy` is allowed to process. If the workspace's Pulumi stack has another name, project
+    /// or backend, the destroy fails with the reason `StackNotFound` and deletes nothing. An absent part matches any
+    /// value. If `stackName` contains no organization, the other run types use the organization in this field. A
+    /// Stack sets this field to its `status.appliedStack`. Default: no restriction. Example: `{name: dev, project:
+    /// web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
 
-    /// Priority of the run among its namespace's queued runs. Runs with a higher priority start first. Ten minutes
-    /// of waiting are equivalent to one level of priority. Default: 0.
+    /// Priority of the run among its namespace's queued runs. Runs with a higher priority start first. Ten minutes of
+    /// waiting are equivalent to one priority level. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
@@ -174,7 +174,7 @@ pub struct UpdateSpec {
 
     /// Time at which the run became due. Among a namespace's queued runs with equal priority, the run with the earliest
     /// time starts first. A Stack sets this field to its `status.pendingSince`. Default: the creation time of this
-    /// object, or the start of the previous run in the same Workspace, whichever is later.
+    /// object, or the start time of the Workspace's previous run, whichever is later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_since: Option<Time>,
 

@@ -74,7 +74,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
-    /// Name of the Secret with the outputs of the Pulumi stack. Absent if there are no outputs.
+    /// Name of the Secret with the Pulumi stack outputs. Absent if there are no outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
 
@@ -82,8 +82,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
-    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and
-    /// `same`.
+    /// Number of resources by Pulumi engine operation, such as `create`, `update`, `replace`, `delete` and `same`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,
@@ -230,7 +229,7 @@ pub struct RunBinding {
     /// ID of the agent process in the pod. The ID changes when the container restarts.
     #[serde(rename = "agentStartID")]
     pub agent_start_id: String,
-    /// Digest of the settings of the Pulumi stack for this run.
+    /// Digest of the Pulumi stack settings for this run.
     pub settings_digest: String,
     /// Artifact that the run uses. Example: `{digest: "sha256:…", revision: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! `auto.pulumi.com/v1alpha1` Workspace: a pod that contains the source of a Pulumi program and runs the Pulumi CLI.
+//! `auto.pulumi.com/v1alpha1` Workspace: a pod that contains a Pulumi program and runs the Pulumi CLI.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::api::pulumi::PulumiCloudOidc;
 use crate::api::{bounds, names, schema};
 use crate::artifact::Digest;
 
-/// Specification of a pod that contains the source of a Pulumi program and runs the Pulumi CLI.
+/// Specification of a pod that contains a Pulumi program and runs the Pulumi CLI.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
     group = "auto.pulumi.com",
@@ -67,7 +67,7 @@ pub struct WorkspaceSpec {
     #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
     pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the pod
+    /// Verbosity of the internal Pulumi CLI and plugin logs, from 0 to 11. These logs are part of the pod
     /// log. Default: 0, which disables these logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]
@@ -273,7 +273,7 @@ pub struct ConfigItem {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigValueFrom {
-    /// Name of an environment variable of the run. Default: none.
+    /// Name of an environment variable for the run. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::KEY))]
     pub env: Option<String>,
@@ -308,13 +308,12 @@ pub struct WorkspaceStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Abbreviated revision of `artifact` for the output of `kubectl get`: at most 24 characters, with a shortened
-    /// digest.
+    /// Abbreviated revision of `artifact`, for `kubectl get`: at most 24 characters, with a shortened digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 
-    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
-    /// digests and at most 56 characters.
+    /// Abbreviated message of the condition `Ready`, for `kubectl get`: the first line, with shortened digests and at
+    /// most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

@@ -156,8 +156,7 @@ pub struct StackPlan {
     /// Revision of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and
-    /// `same`.
+    /// Number of resources by Pulumi engine operation, such as `create`, `update`, `replace`, `delete` and `same`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,

@@ -66,8 +66,8 @@ pub struct DriftIgnoreRule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = bounds::URN))]
     pub urn: Option<String>,
-    /// Pattern of the path of the property, such as `tags.*`. A rule with a property does not match the deletion of a
-    /// resource. Default: all properties.
+    /// Pattern of the property path, such as `tags.*`. A rule with a property does not match deleted resources.
+    /// Default: all properties.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = bounds::WORD))]
     pub property: Option<String>,

@@ -52,10 +52,10 @@ pub enum EnforcementLevel {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyViolations {
-    /// Number of violations of mandatory policies.
+    /// Number of mandatory policy violations.
     #[serde(default)]
     pub mandatory: i64,
-    /// Number of violations of advisory policies.
+    /// Number of advisory policy violations.
     #[serde(default)]
     pub advisory: i64,
     /// Violations, mandatory ones first. At most 20 entries. Example: `[{pack: house, policy: no-public}]`.
@@ -64,7 +64,7 @@ pub struct PolicyViolations {
     pub violations: Vec<PolicyViolation>,
 }
 
-/// Violation of a policy. The order of the fields determines the sort order of violations.
+/// Violation of a policy. The field order determines the sort order of violations.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyViolation {

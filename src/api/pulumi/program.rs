@@ -231,7 +231,7 @@ pub struct ResourceOptions {
     /// Whether Pulumi deletes the old resource before it creates a replacement. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_before_replace: Option<bool>,
-    /// Reference to a resource whose deletion implies the deletion of this resource. If Pulumi deletes both resources,
+    /// Reference to a resource whose deletion also deletes this resource. If Pulumi deletes both resources,
     /// it calls the provider only for the referenced resource. Default: none. Example: `"${cluster}"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
@@ -344,8 +344,8 @@ pub struct ProgramStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
-    /// digests and at most 56 characters.
+    /// Abbreviated message of the condition `Ready`, for `kubectl get`: the first line, with shortened digests and at
+    /// most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

@@ -1,4 +1,4 @@
-//! `pulumi.com/v1alpha1` StackReceiver: a webhook that starts runs of Stacks. The spec has the fields of a Flux
+//! `pulumi.com/v1alpha1` StackReceiver: a webhook that starts Stack runs. The spec has the fields of a Flux
 //! Receiver.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::api::{bounds, names, schema};
 /// Secret key that contains the token, as in Flux.
 const TOKEN: &str = "token";
 
-/// Specification of a webhook that starts runs of Stacks.
+/// Specification of a webhook that starts Stack runs.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "pulumi.com",
@@ -139,8 +139,8 @@ pub struct StackReceiverStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Abbreviated message of the condition `Ready` for the output of `kubectl get`: the first line, with shortened
-    /// digests and at most 56 characters.
+    /// Abbreviated message of the condition `Ready`, for `kubectl get`: the first line, with shortened digests and at
+    /// most 56 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 

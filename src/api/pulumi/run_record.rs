@@ -40,7 +40,7 @@ pub struct RunRecord {
     /// End of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
-    /// Number of resources by operation of the Pulumi engine. Example: `{create: 2, same: 5}`.
+    /// Number of resources by Pulumi engine operation. Example: `{create: 2, same: 5}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,

@@ -54,12 +54,12 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_repo: Option<String>,
 
-    /// Branch or tag of `projectRepo`, as a short or full name, such as `main`, `refs/heads/main` or `refs/tags/v1`.
+    /// Branch or tag in `projectRepo`, as a short or full name, such as `main`, `refs/heads/main` or `refs/tags/v1`.
     /// Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
 
-    /// Full hash of a commit of `projectRepo`. The controller fetches the commit only once. The field also accepts a
+    /// Full hash of a commit in `projectRepo`. The controller fetches the commit only once. The field also accepts a
     /// branch or a tag, in the same format as `branch`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
@@ -293,7 +293,7 @@ pub struct StackSpec {
     pub workspace_reclaim_policy: WorkspaceReclaimPolicy,
 
     /// Priority of this Stack's runs among its namespace's queued runs. Runs with a higher priority start
-    /// first. Ten minutes of waiting are equivalent to one level of priority. The priority does not affect runs in
+    /// first. Ten minutes of waiting are equivalent to one priority level. The priority does not affect runs in
     /// other namespaces. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
@@ -323,7 +323,7 @@ pub struct StackSpec {
     #[serde(default)]
     pub lock_recovery: LockRecovery,
 
-    /// Verbosity of the internal logs of the Pulumi CLI and its plugins, from 0 to 11. These logs are part of the
+    /// Verbosity of the internal Pulumi CLI and plugin logs, from 0 to 11. These logs are part of the
     /// workspace pod log. Default: 0, which disables these logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 11))]

@@ -306,8 +306,8 @@ pub struct LastUpdate {
     /// URL of the update in Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,
-    /// Number of resources by operation of the Pulumi engine, such as `create`, `update`, `replace`, `delete` and
-    /// `same`. A preview reports the planned operations.
+    /// Number of resources by Pulumi engine operation, such as `create`, `update`, `replace`, `delete` and `same`. A
+    /// preview reports the planned operations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]
     pub changes: BTreeMap<String, i64>,

@@ -17,7 +17,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of recent events in memory. The task compares new events with these events to count repetitions.
 const MAX_RECENT: usize = 1024;
-/// Period during which a repetition increases the count of the existing event instead of creating another event.
+/// Period during which a repeated event increases the existing event's count instead of creating another event.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// Maximum message length that the API accepts, in bytes.
 const MAX_MESSAGE: usize = 1024;

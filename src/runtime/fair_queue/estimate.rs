@@ -56,7 +56,7 @@ struct Displayed {
     estimate: Estimate,
     /// Time of the last computation, even if the computed estimate is not displayed.
     computed: Timestamp,
-    /// Number of estimates that the status of the run has displayed.
+    /// Number of estimates that the run status has displayed.
     count: u32,
 }
 

@@ -29,7 +29,7 @@ pub enum Full {
     ReservedOnNode {
         name: String,
     },
-    /// The concurrency group of the run has its maximum number of open runs.
+    /// The run's concurrency group has reached its maximum number of open runs.
     Group {
         name: String,
         limit: usize,

@@ -39,7 +39,7 @@ pub struct Run {
 
 impl Run {
     /// Returns the time at which the run started to wait for a slot. Users can set `pending_since` to any time, so the
-    /// wait starts at the creation of the Update at the earliest.
+    /// function returns a time that is not before the creation time of the Update.
     pub(super) fn waits_since(&self) -> Timestamp {
         self.pending_since.max(self.created)
     }
@@ -53,7 +53,7 @@ impl Run {
 /// Slot share of a namespace. An administrator sets the share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Maximum number of open runs of the namespace. Default: [`Limits::each_namespace`].
+    /// Maximum number of open runs in the namespace. Default: [`Limits::each_namespace`].
     pub limit: Option<usize>,
     /// Weight of the namespace. A namespace with the weight 2 gets twice as many slots as a namespace with the weight
     /// 1.
@@ -79,7 +79,7 @@ pub struct GroupKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub key: GroupKey,
-    /// Maximum number of open runs of the group. If runs of the group specify different limits, the lowest limit of the
+    /// Maximum number of open runs in the group. If runs of the group specify different limits, the lowest limit of the
     /// open and queued runs applies.
     pub limit: usize,
 }
@@ -93,14 +93,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the maximum number of open runs of a namespace with this share.
+    /// Returns the maximum number of open runs for a namespace with this share.
     pub fn of_namespace(&self, share: Share) -> usize {
         share.limit.unwrap_or(self.each_namespace)
     }
 }
 
 /// Sort key of a run within its namespace. The run with the smallest key starts first. The key contains names, so that
-/// a restart of the controller does not change the order of runs with the same rank.
+/// runs with the same rank keep their order when the controller restarts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     /// Due time of the run, minus the lead from its priority, plus the delay of a background run. In milliseconds since

@@ -53,7 +53,7 @@ pub(super) enum Step {
 pub struct Identity {
     /// Unique identity of this process. A restarted container has another identity.
     pub(super) process: String,
-    /// Common prefix of the identities of all processes in this container. `None` if the pod UID is unknown.
+    /// Prefix that the identities of all processes in this container share. `None` if the pod UID is unknown.
     pub(super) container: Option<String>,
 }
 

@@ -269,7 +269,7 @@ async fn a_process_paused_past_the_renew_deadline_loses_the_lease() {
     let (mut elector, leadership, log) = server.candidate("a");
     elector.acquire().await;
     let requests = log.all().len();
-    // While the process is suspended, no task of the process can signal the loss of the Lease.
+    // While the process is suspended, none of its tasks can signal that the Lease is lost.
     tokio::time::advance(DEADLINE).await;
     assert!(!leadership.is_held(), "the first check after the deadline returns false");
     let lost = Term::begin(elector).lost().await;

@@ -94,7 +94,7 @@ impl WriteError {
         matches!(self, WriteError::NotLeader { .. })
     }
 
-    /// Returns the message of the API server without the description of the write, for conditions.
+    /// Returns the API server's message without the description of the write, for use in conditions.
     pub fn server_message(&self) -> Option<&str> {
         match self {
             WriteError::Refused { message, .. } => Some(message),
