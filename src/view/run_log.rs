@@ -23,7 +23,7 @@ pub struct Window {
     pub start: Timestamp,
     /// End of the run, or `None` while the run is open.
     pub end: Option<Timestamp>,
-    /// Prefix of the run's lines. `None` selects all lines of the period.
+    /// Prefix of the run's lines. `None` selects all lines within the period.
     prefix: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Window {
         Some(Window { start: status.start_time.as_ref()?.0, end, prefix })
     }
 
-    /// Selects all lines of the period, and keeps their prefixes and escape sequences.
+    /// Selects all lines within the period, and keeps their prefixes and escape sequences.
     #[must_use]
     pub fn raw(self) -> Self {
         Window { prefix: None, ..self }
@@ -92,7 +92,8 @@ pub fn parameters(window: &Window, follow: bool, tail_lines: Option<i64>) -> Log
     }
 }
 
-/// Returns whether the run was executed in this pod. A name is not sufficient, because a later pod has the same name.
+/// Returns whether the run was executed in this pod. The pod name is not sufficient, because a later pod can have the
+/// same name.
 pub fn is_pod_of(pod: &Pod, update: &Update) -> bool {
     let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
     binding.is_none_or(|binding| Some(&binding.pod_uid) == pod.metadata.uid.as_ref())

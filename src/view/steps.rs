@@ -10,9 +10,9 @@ use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::resolve::{self, Decision};
 use crate::view::phase::{self, Phase};
 
-/// Summary of a Stack if this version does not support the reason.
+/// Summary for a Stack whose reason this version does not support.
 const UNKNOWN: &str = "The next run waits. The cause is below.";
-/// Summary of a stalled Stack if this version does not support the reason.
+/// Summary for a stalled Stack whose reason this version does not support.
 const UNKNOWN_STALLED: &str = "The Stack cannot continue until a user acts.";
 
 /// State of a Stack, which determines the summary and the steps.
@@ -201,8 +201,8 @@ impl<'a> State<'a> {
         steps
     }
 
-    /// Returns the steps that end a pause. The message of the condition shows whether the namespace or the controller
-    /// is paused.
+    /// Returns the steps with which a user ends a pause. The message of the condition shows whether the namespace or
+    /// the controller is paused.
     fn of_pause(&self) -> Vec<String> {
         let of_namespace = step(
             "Wait until the pause ends. An administrator ends the pause of the namespace:",

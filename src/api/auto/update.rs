@@ -41,7 +41,8 @@ use crate::artifact::Digest;
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
     /// Name of the Workspace that executes the run, in the Update's namespace. Required.
-    // Objects of other controllers can lack this field. A required field would break the watch of all Updates.
+    // Objects of other controllers can lack this field. If the field were required, such an object would break the
+    // Update watch.
     #[serde(default)]
     #[schemars(!default)]
     pub workspace_name: String,

@@ -24,8 +24,7 @@ pub struct UpdateStatus {
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Abbreviated revision of `spec.artifact` for the output of `kubectl get`: at most 24 characters, with a shortened
-    /// digest.
+    /// Abbreviated revision of `spec.artifact`, for `kubectl get`: at most 24 characters, with a shortened digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_revision: Option<String>,
 

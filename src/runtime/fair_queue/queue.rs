@@ -79,9 +79,9 @@ impl<W> Queue<W> {
         self.found.len()
     }
 
-    /// Returns the start of the longest wait for a slot. The function ignores background runs, because they are not
-    /// urgent, and runs of a full group, because they do not wait for a slot. `taken` contains the slots that are in
-    /// use or reserved.
+    /// Returns the start time of the longest current wait for a slot. The function ignores background runs, which are
+    /// not urgent, and runs in full groups, which do not wait for a slot. `taken` contains the slots that are in use or
+    /// reserved.
     pub(super) fn oldest(&self, taken: &Taken<'_>) -> Option<Timestamp> {
         let lanes = self.runs.values().flatten();
         let waiting = lanes.filter(|((_, group), _)| {

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Waiting time that is equivalent to one level of priority. A run with a higher priority therefore delays other runs
+/// Waiting time that is equivalent to one priority level. A run with a higher priority therefore delays other runs
 /// only for a limited time, and no run waits forever.
 const PRIORITY_LEVEL: SignedDuration = SignedDuration::from_mins(10);
 /// Delay that the queue adds to the due time of a background run. The delay is limited, so that drift checks start even
