@@ -59,7 +59,7 @@ const CACHED_LABELS: [&str; 7] = [
 /// all other fields from the spec and the status. With thousands of objects, these fields would use most of the
 /// controller's memory. The stream delays the end of its initial list until the controller's other watches have
 /// received their initial lists. `on_invalid` receives each object that cannot be parsed. `on_event` receives each
-/// event after the event has been applied to the store.
+/// event after the store contains the change.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,

@@ -248,8 +248,8 @@ impl Writer {
         }
     }
 
-    /// Sets annotations, and removes the annotations without a value. The function sends no request if nothing changes.
-    /// Returns a conflict if another object with the same name has replaced the object.
+    /// Sets annotations, and removes the annotations without a value. The function sends no request if no annotation
+    /// changes. Returns a conflict if another object with the same name has replaced the object.
     pub async fn annotate<K: Object>(
         &self,
         object: &K,

@@ -232,7 +232,7 @@ impl Waiting {
         }
     }
 
-    /// Closes the oldest waiting connection of the peer with the most waiting connections.
+    /// Selects the peer with the most waiting connections, and closes its oldest waiting connection.
     fn close_one(&self) {
         let mut entries = lock(&self.0.entries);
         let count = |peer: IpAddr| entries.iter().filter(|entry| entry.peer == peer).count();

@@ -7,8 +7,8 @@ use kube::ResourceExt as _;
 use crate::api::auto::{Update, UpdatePhase};
 use crate::api::pulumi::Stack;
 
-/// Sorts the Updates of a Stack, newest first. If creation times are equal, the names determine the order, because
-/// later Updates have names that sort higher.
+/// Sorts the Updates of a Stack, newest first. If creation times are equal, the names determine the order, because the
+/// names of later Updates are greater.
 pub fn sort(updates: &mut [Update]) {
     updates.sort_by_key(|update| Reverse((update.creation_timestamp(), update.name_any())));
 }

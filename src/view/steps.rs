@@ -19,7 +19,7 @@ const UNKNOWN_STALLED: &str = "The Stack cannot continue until a user acts.";
 pub struct State<'a> {
     stack: &'a Stack,
     pub phase: Phase,
-    /// Reason of the condition that best explains the phase.
+    /// Reason from the condition that best explains the phase.
     pub reason: Option<&'a str>,
     namespace: String,
     name: String,

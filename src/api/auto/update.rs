@@ -161,7 +161,7 @@ pub struct UpdateSpec {
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i32>,
 
-    /// Whether the run has no new inputs, because it is a drift check or a run at an interval. In the namespace's
+    /// Whether the run has no new inputs, because it is a drift check or a periodic run. In the namespace's
     /// queue, such a run has the same position as a run that became due one day later. A Stack sets this field.
     /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

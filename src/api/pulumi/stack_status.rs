@@ -250,7 +250,7 @@ pub struct CurrentUpdate {
     /// Whether the run refreshes the state to correct drift, even if `spec.refresh` is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
-    /// Whether the run has no new inputs, because it is a drift check or a run at an interval. Absent for other runs.
+    /// Whether the run has no new inputs, because it is a drift check or a periodic run. Absent for other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
     /// Approved plan that the run executes. Absent for a run without a plan.

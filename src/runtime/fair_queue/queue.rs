@@ -184,7 +184,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Removes the oldest records of namespaces without queued runs if there are too many.
+    /// Limits the number of recorded namespaces without queued runs by removing their oldest records.
     fn forget_idle_namespaces(&mut self) {
         if self.served.len() <= self.namespaces.len() + 2 * MIN_RECORDED {
             return;
