@@ -436,7 +436,7 @@ pub struct AgentFlags {
           value_name = "SECONDS")]
     pub termination_grace_seconds: u64,
 
-    /// Delay before the agent determines the version of the CLI, in seconds.
+    /// Delay before the agent determines the CLI version, in seconds.
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     pub version_after_seconds: u64,
 

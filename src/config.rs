@@ -125,7 +125,7 @@ pub struct ManagerConfig {
     pub default_service_account: Option<String>,
     /// ServiceAccounts that pods may use, as `name` or `namespace/name`. Empty means all ServiceAccounts.
     pub allowed_service_accounts: Vec<String>,
-    /// Secret with the default access token for Pulumi Cloud, in the namespace of the pod.
+    /// Secret in the pod's namespace that contains the default access token for Pulumi Cloud.
     pub default_access_token_secret: Option<String>,
     /// Whether to reject pods that violate the Pod Security Standard `restricted` or have labels that network policies
     /// commonly select.
@@ -176,7 +176,7 @@ pub struct ManagerConfig {
     pub cluster_name: String,
     /// Settings of the trace export. `None` if the controller exports no traces.
     pub traces: Option<TraceExport>,
-    /// Additional hosts that can serve artifacts, in lower case. Services in the namespace of the controller are always
+    /// Additional hosts that can serve artifacts, in lower case. Services in the controller's namespace are always
     /// allowed.
     pub artifact_hosts: Vec<String>,
     /// Host that replaces the host in artifact URLs, except the URLs of source-watcher.

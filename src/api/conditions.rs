@@ -140,7 +140,7 @@ pub mod update_reason {
     pub const QUEUED: &str = "Queued";
     /// The controller or the namespace is paused, so the run does not start.
     pub const PAUSED: &str = "Paused";
-    /// The schedule of the namespace does not permit the run now, or is invalid.
+    /// The namespace schedule does not permit the run now, or is invalid.
     pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
     pub const WORKSPACE_NOT_FOUND: &str = "WorkspaceNotFound";
     pub const WORKSPACE_NOT_READY: &str = "WorkspaceNotReady";

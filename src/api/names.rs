@@ -17,11 +17,11 @@ pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
 /// Finalizer of an Update. The controller removes the finalizer when the run has ended and the pod no longer contains
 /// the metadata of the run.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
-/// Finalizer of a Workspace. The controller removes the finalizer after it has deleted the objects of the Workspace in
-/// the required order.
+/// Finalizer of a Workspace. The controller removes the finalizer after it has deleted the Workspace's objects in the
+/// required order.
 pub const WORKSPACE_FINALIZER: &str = "finalizer.workspace.auto.pulumi.com";
-/// Finalizer on a workspace pod with an open run. The finalizer keeps a force-deleted pod in the API: the controller
-/// can still read the status of the pod, and the StatefulSet does not replace the pod.
+/// Finalizer on a workspace pod with an open run. The finalizer keeps a force-deleted pod in the API, so that the
+/// controller can still read the pod status and the StatefulSet does not replace the pod.
 pub const RUN_FINALIZER: &str = "auto.pulumi.com/run";
 
 /// Label on all objects that belong to a Stack. The value is `stack`.
@@ -37,7 +37,7 @@ pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
 /// Label of a pod of a pool. The value is the key of the pool. The pod keeps the label when a Workspace takes the pod
 /// from the pool.
 pub const LABEL_POOL: &str = "auto.pulumi.com/pool";
-/// Label on a workspace pod with an open run. The PodDisruptionBudget of the Workspace selects pods with this label.
+/// Label on a workspace pod with an open run. The Workspace's PodDisruptionBudget selects pods with this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
 /// Value of [`LABEL_RUN`].
 pub const RUN_OPEN: &str = "open";

@@ -24,8 +24,8 @@ pub fn hit(name: &str) {
 #[inline]
 pub fn hit(_name: &str) {}
 
-/// Returns the value of the environment variable `PRETENDED_VERSION`, or the version of the controller if the variable
-/// is not set.
+/// Returns the value of the environment variable `PRETENDED_VERSION`, or the controller version if the variable is not
+/// set.
 #[cfg(debug_assertions)]
 pub fn version() -> &'static str {
     static VERSION: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
@@ -34,7 +34,7 @@ pub fn version() -> &'static str {
     &VERSION
 }
 
-/// Returns the version of the controller.
+/// Returns the controller version.
 #[cfg(not(debug_assertions))]
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")

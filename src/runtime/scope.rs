@@ -51,7 +51,7 @@ impl Scope {
         }
     }
 
-    /// Returns the watch configuration for the kinds of this controller, limited to the shard of the controller.
+    /// Returns the watch configuration for this controller's kinds, limited to the controller's shard.
     pub fn own_kinds(&self) -> watcher::Config {
         match &self.selector {
             Some(selector) => self.other_kinds().labels(selector),

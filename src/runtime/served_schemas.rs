@@ -23,7 +23,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_LISTED_FIELDS: usize = 5;
 /// Schema keyword with which the API server keeps fields that are not in the schema.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
-/// Command-line argument that selects the role of the child process.
+/// Command-line argument that selects the child's role.
 const ROLE: &str = "compare-schemas";
 /// Limits of the child process.
 const LIMITS: Limits = Limits {

@@ -1,5 +1,4 @@
-//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional metrics of the
-//! controller.
+//! Metrics with the names that Flux dashboards and controller-runtime alerts expect, and additional controller metrics.
 
 use std::sync::Arc;
 

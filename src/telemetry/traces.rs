@@ -1,6 +1,6 @@
 //! Traces: spans with explicit times and identifiers, and their export to an OpenTelemetry collector over OTLP.
 //!
-//! A run extends over many reconciliations and possibly several processes of the controller. The controller therefore
+//! A run extends over many reconciliations, and possibly over several controller processes. The controller therefore
 //! keeps no open spans. When a run has completed, the controller computes all of its spans from recorded times (see
 //! `controller/update/trace.rs`). The span identifiers depend only on the Update. If a restarted controller exports the
 //! spans again, they have the same identifiers. From the OpenTelemetry SDK, the controller therefore uses only the

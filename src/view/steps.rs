@@ -149,7 +149,7 @@ impl<'a> State<'a> {
 
     fn of_retrying(&self) -> Vec<String> {
         let retry = self.plugin("To retry the run now:", "reconcile", "");
-        // The Service selects the pod of the Workspace, even if the pod is from a pool.
+        // The Service selects the Workspace's pod, even if the pod comes from a pool.
         let service = names::workspace_object(&self.name);
         let log = "Correct the cause. The log of the last run contains all messages:";
         let first = match self.reason {

@@ -34,10 +34,10 @@ pub struct WorkspaceIdle {
 /// namespace) or `Volume` (the share volume). Default: the controller flag `--default-workspace-idle-keep`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum IdleKeep {
-    /// No data except the status of the Workspace.
+    /// No data except the Workspace status.
     #[default]
     Nothing,
-    /// The dependencies, in a cache that the Workspaces of the namespace share.
+    /// The dependencies, in a cache that the namespace's Workspaces share.
     Caches,
     /// The share volume, with the source, the dependencies and the caches.
     Volume,

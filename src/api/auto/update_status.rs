@@ -67,8 +67,8 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. The hash equals
-    /// `status.configInputs` of the Workspace if the values are the same. Absent if the configuration contains no such
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. If the values are the
+    /// same, the hash equals the Workspace's `status.configInputs`. Absent if the configuration contains no such
     /// values, or if the agent does not report the hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,

@@ -44,7 +44,7 @@ pub struct WorkspaceSpec {
     pub image: Option<String>,
 
     /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the policy that Kubernetes derives from
-    /// the tag of the image.
+    /// the image tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: Option<String>,
@@ -92,8 +92,8 @@ pub struct WorkspaceSpec {
     pub service_template: Option<Value>,
 
     /// Security profile of the pod: `restricted` or `baseline`. With `restricted`, the pod meets the Pod Security
-    /// Standard `restricted` and runs as user 1000. With `baseline`, the pod runs as the user of the image, which can
-    /// be root. Default: `restricted`.
+    /// Standard `restricted` and runs as user 1000. With `baseline`, the pod runs as the image's user, which can be
+    /// root. Default: `restricted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_profile: Option<String>,
 
@@ -122,7 +122,7 @@ pub struct WorkspaceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_info: Option<ProjectInfo>,
 
-    /// Pulumi stacks of the Workspace and their configuration. Default: none.
+    /// Pulumi stacks in the Workspace and their configuration. Default: none.
     /// Example: `[{name: dev, config: [{key: "aws:region", value: eu-central-1}]}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -373,9 +373,9 @@ pub struct WorkspaceStatus {
 }
 
 impl WorkspaceStatus {
-    /// Returns whether the Workspace is sleeping or is about to sleep. An older version of the controller, which does
-    /// not support `sleep`, creates the pod without removing `sleep`. If `podUID` is set, the Workspace is therefore
-    /// not sleeping.
+    /// Returns whether the Workspace is sleeping or is about to sleep. An older controller version that does not
+    /// support `sleep` creates the pod without removing `sleep`. If `podUID` is set, the Workspace is therefore not
+    /// sleeping.
     pub fn is_asleep(&self) -> bool {
         self.sleep.is_some() && self.pod_uid.is_none()
     }

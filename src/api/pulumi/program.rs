@@ -111,7 +111,7 @@ pub struct ProgramSpec {
     #[schemars(schema_with = "schema::map_of_any", extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub variables: BTreeMap<String, Value>,
 
-    /// Resources of the program by logical name. Default: none. Example: `{logs: {type: "aws:s3:Bucket"}}`.
+    /// Resources of the program, by logical name. Default: none. Example: `{logs: {type: "aws:s3:Bucket"}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::PROGRAM_ENTRIES))]
     pub resources: BTreeMap<String, ProgramResource>,

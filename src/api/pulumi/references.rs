@@ -58,8 +58,8 @@ pub struct SourceReference {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRef {
-    /// Type of the value: `Literal`, `Secret` or `ConfigMap`. The types `Env` and `FS` refer to environment variables
-    /// and files of the controller and are not supported. A Stack that uses one of these two types is `Stalled`.
+    /// Type of the value: `Literal`, `Secret` or `ConfigMap`. The types `Env` and `FS` refer to the controller's
+    /// environment variables and files, and are not supported. A Stack that uses one of these two types is `Stalled`.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["Literal", "Secret", "ConfigMap", "Env", "FS"]))]
     pub kind: String,

@@ -15,7 +15,7 @@ pub enum Full {
     Namespace {
         name: String,
         limit: usize,
-        /// Whether an annotation of the namespace sets the limit.
+        /// Whether a namespace annotation sets the limit.
         is_annotated: bool,
     },
     Node {
@@ -24,8 +24,7 @@ pub enum Full {
     },
     /// The queue reserves the free slots for namespaces with fewer open runs than this namespace.
     Reserved,
-    /// The queue reserves the free slots of the node for namespaces with fewer open runs on the node than this
-    /// namespace.
+    /// The queue reserves the node's free slots for namespaces with fewer open runs on the node.
     ReservedOnNode {
         name: String,
     },

@@ -22,7 +22,7 @@ type Runs<W> = BTreeMap<Position, (Run, W)>;
 struct Namespace {
     runs: usize,
     share: Share,
-    /// Logical time at which the first queued run of the namespace joined the queue.
+    /// Logical time at which the namespace's first queued run joined the queue.
     joined: u64,
     /// Logical time at which the namespace last received a slot, for each shared group. The map contains only groups
     /// that several namespaces share.

@@ -69,8 +69,8 @@ impl Default for Share {
 /// Identity of a concurrency group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
-    /// Namespace of the group, or `None` if several namespaces share the group. Groups with the same name in two
-    /// namespaces are different groups.
+    /// Namespace of the group, or `None` if several namespaces share the group. Groups that have the same name but
+    /// belong to different namespaces are independent.
     pub namespace: Option<String>,
     pub name: String,
 }
