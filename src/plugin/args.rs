@@ -1,5 +1,5 @@
-//! Command line of the plugin. The names of commands and flags follow the `flux` CLI. `docs/kubectl-plugin.md`
-//! documents all of them.
+//! Command line of the plugin. The command and flag names follow the `flux` CLI. `docs/kubectl-plugin.md` documents all
+//! of them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct CommandLine {
 /// Flags of all commands.
 #[derive(Clone, Debug, Args)]
 pub struct GlobalFlags {
-    /// Namespace. Default: the namespace of the context.
+    /// Namespace. Default: the namespace of the current context.
     #[arg(short, long, global = true, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
@@ -36,7 +36,7 @@ pub struct GlobalFlags {
     #[arg(long, global = true, value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Maximum duration of the command, such as `30s` or `10m`. `logs --follow` has no maximum duration.
+    /// Timeout of the command, such as `30s` or `10m`. `logs --follow` has no timeout.
     #[arg(long, global = true, default_value = "5m", value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Duration,
 
@@ -60,7 +60,7 @@ pub enum Format {
 /// A command of the plugin.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List Stacks with their phase, age, revision and drift, and what they wait for.
+    /// List Stacks with their phase, age, revision, drift and the reason why they wait.
     Get(ListFlags),
     /// Show the objects of a Stack: its source, its dependencies, its Workspace and pod, and its Updates.
     Tree(StackName),
@@ -68,7 +68,7 @@ pub enum Command {
     Logs(LogFlags),
     /// List the events of a Stack and of its Workspace, pod and Updates.
     Events(EventFlags),
-    /// Request a run of each selected Stack, and wait for the results.
+    /// Request a run for each selected Stack, and wait for the results.
     Reconcile(ReconcileFlags),
     /// Cancel the open or queued run of a Stack.
     Cancel(CancelFlags),
@@ -89,9 +89,9 @@ pub enum Command {
     /// Resolve runs that require a decision: unknown outcomes, pending creates, and destroys whose Pulumi stack does
     /// not exist.
     Resolve(ResolveFlags),
-    /// Preview the changes of the current source or of a local directory in the workspace pod of a Stack.
+    /// Preview the current source or a local directory in the workspace pod of a Stack.
     Diff(DiffFlags),
-    /// Export, import and change the state of the Pulumi stack of a Stack.
+    /// Export, import and change the Pulumi state of a Stack.
     #[command(subcommand)]
     Stack(StackCommand),
     /// Check the cluster, the controller, your permissions and the Stacks.
@@ -100,7 +100,7 @@ pub enum Command {
     Mcp(McpFlags),
     /// Print the completion script for kubectl, which completes the commands, flags and Stacks of this plugin.
     Completion,
-    /// Print the versions of the plugin and of the controller.
+    /// Print the plugin and controller versions.
     Version,
     /// Print completions for kubectl. Internal.
     #[command(name = "__complete", hide = true)]
@@ -118,7 +118,7 @@ pub struct StackName {
 /// Flags of `get`.
 #[derive(Clone, Debug, Args)]
 pub struct ListFlags {
-    /// Names of the Stacks. Default: all Stacks of the namespace.
+    /// Names of the Stacks. Default: all Stacks in the namespace.
     #[arg(value_name = "STACK")]
     pub stacks: Vec<String>,
 
@@ -126,7 +126,7 @@ pub struct ListFlags {
     #[arg(short = 'l', long, value_name = "LABELS")]
     pub selector: Option<String>,
 
-    /// List the Stacks of all namespaces.
+    /// List the Stacks in all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
 }
@@ -142,7 +142,7 @@ pub struct Selection {
     #[arg(short = 'l', long, value_name = "LABELS")]
     pub selector: Option<String>,
 
-    /// Select all Stacks of the namespace.
+    /// Select all Stacks in the namespace.
     #[arg(long)]
     pub all: bool,
 
@@ -158,11 +158,11 @@ pub struct LogFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Name of the Update of the run. Default: the open run or, if no run is open, the last run.
+    /// Name of the Update that records the run. Default: the open run or, if no run is open, the last run.
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
 
-    /// Print new lines until the run ends.
+    /// Print new lines until the run completes.
     #[arg(short, long)]
     pub follow: bool,
 
@@ -170,7 +170,7 @@ pub struct LogFlags {
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
     pub tail: Option<i64>,
 
-    /// Print all lines of the pod during the run in their original form, including the lines of the agent.
+    /// Print all unmodified log lines from the pod during the run, including the agent's lines.
     #[arg(long)]
     pub raw: bool,
 }
@@ -178,7 +178,7 @@ pub struct LogFlags {
 /// Flags of `events`.
 #[derive(Clone, Debug, Args)]
 pub struct EventFlags {
-    /// Name of the Stack. Default: the Stacks, Workspaces, Updates and Programs of the namespace.
+    /// Name of the Stack. Default: the Stacks, Workspaces, Updates and Programs in the namespace.
     #[arg(value_name = "STACK")]
     pub stack: Option<String>,
 }
@@ -197,7 +197,7 @@ pub struct ReconcileFlags {
     #[arg(long)]
     pub refresh: bool,
 
-    /// Do not wait for the result of the runs.
+    /// Do not wait for the results.
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -209,7 +209,7 @@ pub struct CancelFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Name of the Update to cancel. Default: the run that is open or queued.
+    /// Name of the Update to cancel. Default: the open or queued run.
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
 }
@@ -237,7 +237,7 @@ pub struct DecisionFlags {
     #[arg(long, value_name = "DIGEST")]
     pub plan: Option<String>,
 
-    /// Reason for the decision, which other users can read.
+    /// Reason for the decision. Other users can read the reason.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
@@ -249,11 +249,11 @@ pub struct OutputFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Name of an output. The plugin prints only the value of this output, without the name.
+    /// Name of an output. If set, the plugin prints only the value of this output.
     #[arg(value_name = "OUTPUT")]
     pub name: Option<String>,
 
-    /// Print the values of secret outputs. Requires the permission to read Secrets in the namespace.
+    /// Print the values of secret outputs. Requires permission to read Secrets in the namespace.
     #[arg(long)]
     pub show_secrets: bool,
 }
@@ -286,7 +286,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Returns the name of the decision in the annotation `pulumi.com/resolve`.
+    /// Returns the decision's name in the `pulumi.com/resolve` annotation.
     pub fn as_str(self) -> &'static str {
         decisions::word(self.into())
     }
@@ -309,8 +309,8 @@ pub struct DiffFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Local directory to preview instead of the current source: either the root of the source or the directory of the
-    /// project.
+    /// Local directory to preview instead of the current source: either the root of the source or the project
+    /// directory.
     #[arg(long, value_name = "DIRECTORY")]
     pub path: Option<PathBuf>,
 
@@ -319,7 +319,7 @@ pub struct DiffFlags {
     pub refresh: bool,
 }
 
-/// A command for the state of a Pulumi stack.
+/// A command that reads or changes the state of a Pulumi stack.
 #[derive(Debug, Subcommand)]
 pub enum StackCommand {
     /// Print the state of the Pulumi stack.
@@ -331,7 +331,7 @@ pub enum StackCommand {
     State(StateCommand),
 }
 
-/// A command for a resource in the state.
+/// A command that changes one resource in the state.
 #[derive(Debug, Subcommand)]
 pub enum StateCommand {
     /// Delete a resource from the state. The actual resource does not change.
@@ -361,7 +361,7 @@ pub struct ImportFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// File with the state, in the format of `stack export`.
+    /// File with the state, in the `stack export` format.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -445,15 +445,15 @@ pub struct McpFlags {
 /// Flags of `doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorFlags {
-    /// Check the Stacks of all namespaces.
+    /// Check the Stacks in all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
 }
 
-/// Arguments of the internal command for completions.
+/// Arguments of the internal completion command.
 #[derive(Clone, Debug, Args)]
 pub struct CompleteFlags {
-    /// Words of the command line after `kubectl pulumi`. The last word is incomplete.
+    /// Command-line words after `kubectl pulumi`. The last word is incomplete.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }
@@ -468,10 +468,10 @@ pub fn exit_code(error: &clap::Error, words: &[OsString]) -> u8 {
     }
 }
 
-/// Maximum of `--timeout`, in seconds: seven days.
+/// Maximum value of `--timeout`, in seconds: seven days.
 const MAX_TIMEOUT: u64 = 7 * 24 * 60 * 60;
 
-/// Parses a duration in the format of Flux.
+/// Parses a duration in the Flux format.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     match duration::seconds(text) {
         Some(seconds @ 1..=MAX_TIMEOUT) => Ok(Duration::from_secs(seconds)),

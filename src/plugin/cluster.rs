@@ -1,5 +1,5 @@
-//! Requests to the API server. Each request has a timeout, each list has a limit, and each error message contains the
-//! request and the object.
+//! Requests to the API server. Each request has a timeout, each list has a limit, and each error message names the
+//! failed request and its object.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::plugin::args::GlobalFlags;
 use crate::plugin::error::PluginError;
 
-/// Field manager of the objects that the plugin changes.
+/// Field manager name with which the plugin changes objects.
 const FIELD_MANAGER: &str = "kubectl-pulumi";
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns the description of the scope for messages.
+    /// Describes the scope for messages.
     fn describe(&self) -> String {
         match self {
             Scope::All => "all namespaces".to_owned(),
@@ -67,7 +67,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a client from the kubeconfig. In a pod without a kubeconfig, uses the ServiceAccount of the pod.
+    /// Creates a client from the kubeconfig. In a pod without a kubeconfig, uses the pod's ServiceAccount.
     ///
     /// # Errors
     ///
@@ -87,12 +87,12 @@ impl Cluster {
         })
     }
 
-    /// Returns the namespace of the flag `--namespace` or of the context.
+    /// Returns the namespace from the `--namespace` flag or, without the flag, from the current context.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Returns the scope of a command: all namespaces, or the namespace of the flag `--namespace` or of the context.
+    /// Returns the scope of a command: all namespaces, the `--namespace` flag, or the namespace of the current context.
     pub fn scope(&self, all_namespaces: bool) -> Scope {
         if all_namespaces { Scope::All } else { Scope::Namespace(self.namespace.clone()) }
     }
@@ -102,7 +102,7 @@ impl Cluster {
         self.deadline
     }
 
-    /// Returns the client for requests without a dedicated function. The caller passes these requests to
+    /// Returns the client for requests that have no dedicated function. The caller must pass these requests to
     /// [`Cluster::call`].
     pub fn client(&self) -> Client {
         self.client.clone()
@@ -128,8 +128,8 @@ impl Cluster {
     ///
     /// Returns an error if the request fails.
     pub async fn get_opt<K: Namespaced>(&self, namespace: &str, name: &str) -> Result<Option<K>, PluginError> {
-        // A request with an invalid namespace or name, for example from the spec of another user, could address another
-        // resource.
+        // With an invalid namespace or name, for example from another user's spec, the request path could address a
+        // different resource.
         if !names::is_object_name(namespace) || !names::is_object_name(name) {
             return Ok(None);
         }
@@ -217,7 +217,7 @@ impl Cluster {
         self.call(|| format!("read the log of Pod {namespace}/{pod}"), api.log_stream(pod, parameters)).await
     }
 
-    /// Waits for the response to a request.
+    /// Waits for the response to a request until the timeout expires.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ fn post_parameters() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// Reads the kubeconfig or, in a pod without a kubeconfig, the configuration of the ServiceAccount of the pod.
+/// Reads the kubeconfig or, in a pod without a kubeconfig, the configuration of the pod's ServiceAccount.
 async fn configuration(flags: &GlobalFlags) -> Result<Config, PluginError> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..KubeConfigOptions::default() };
     let loaded = match &flags.kubeconfig {

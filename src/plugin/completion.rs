@@ -1,5 +1,5 @@
 //! Completions for kubectl. kubectl runs the program `kubectl_complete-pulumi`, which calls the plugin. The output has
-//! the format of the library Cobra: each line contains a completion, a tab and a description. The last line is a
+//! the format of the Cobra library. Each line contains a completion, a tab and a description. The last line is a
 //! directive.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::screen;
 
-/// Script that users save as `kubectl_complete-pulumi` on the PATH.
+/// Script that users save as `kubectl_complete-pulumi` in a directory on the `PATH`.
 pub const SCRIPT: &str = "\
 #!/bin/sh
 # Completions of `kubectl pulumi`. Save this script as kubectl_complete-pulumi in a directory of the PATH, and make it
@@ -23,14 +23,14 @@ pub const SCRIPT: &str = "\
 exec kubectl pulumi __complete -- \"$@\"
 ";
 
-/// Directive of Cobra that disables the completion of file names.
+/// Cobra directive that disables file name completion.
 const NO_FILES: &str = ":4";
 /// Timeout of a completion.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Commands whose first argument is not a Stack.
 const WITHOUT_STACK: [&str; 4] = ["completion", "doctor", "mcp", "version"];
 
-/// Prints the completions of the last word. Ignores errors of the cluster, because kubectl cannot show them.
+/// Prints the completions for the last word. Ignores cluster errors, because kubectl cannot show them.
 ///
 /// # Errors
 ///
@@ -48,13 +48,13 @@ pub async fn complete(global: &GlobalFlags, words: &[String]) -> Result<(), Plug
 /// Completions of a word.
 #[derive(Debug, PartialEq, Eq)]
 enum Candidates {
-    /// Words, each with an optional description after a tab.
+    /// Completions, each with an optional description after a tab.
     Words(Vec<String>),
-    /// The names of the Stacks in the cluster.
+    /// The names of Stacks, which the plugin must read from the cluster.
     Stacks,
 }
 
-/// Returns the completions of the last word.
+/// Returns the completions for the last word.
 fn candidates(words: &[String]) -> Candidates {
     let root = CommandLine::command();
     let (last, before) = match words.split_last() {
@@ -88,8 +88,8 @@ fn flags_of(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|argument| !argument.is_positional())
 }
 
-/// Returns the command in the words, or `None` if the words contain no command. A command with subcommands has no
-/// flags.
+/// Returns the command that the words select, or `None` if the words contain no command. A command with subcommands has
+/// no flags of its own.
 fn command_of<'c>(root: &'c Command, words: &[String]) -> Option<&'c Command> {
     let flags: Vec<&Arg> = flags_of(root).collect();
     let mut found = None;
@@ -106,7 +106,7 @@ fn command_of<'c>(root: &'c Command, words: &[String]) -> Option<&'c Command> {
     found
 }
 
-/// Returns the flag that a word names, or `None` if the next word is not the value of the flag.
+/// Returns the flag that a word names, or `None` if the flag's value is not the next word.
 fn flag_with_value<'f>(flags: &[&'f Arg], word: &str) -> Option<&'f Arg> {
     let is_named = |flag: &&&Arg| {
         let short =
@@ -117,14 +117,14 @@ fn flag_with_value<'f>(flags: &[&'f Arg], word: &str) -> Option<&'f Arg> {
     flags.iter().find(is_named).copied().filter(|flag| flag.get_action().takes_values())
 }
 
-/// Returns a completion with the first sentence of its help.
+/// Returns a completion with the first sentence of its help as the description.
 fn with_help(word: &str, help: Option<&clap::builder::StyledStr>) -> String {
     let help = help.map(ToString::to_string).unwrap_or_default();
     let first = help.lines().next().and_then(|line| line.split(". ").next()).unwrap_or_default();
     format!("{word}\t{}", first.trim_end_matches('.'))
 }
 
-/// Returns the names of the Stacks in the namespace that the words select.
+/// Returns the names of the Stacks in the namespace that the command line selects.
 async fn stacks(global: &GlobalFlags, words: &[String]) -> Result<Vec<String>, PluginError> {
     let value = |names: [&str; 2]| {
         let mut pairs = words.windows(2).filter_map(|pair| match pair {

@@ -1,4 +1,4 @@
-//! Asks the user for a confirmation in the terminal.
+//! Asks the user for confirmation in the terminal.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 

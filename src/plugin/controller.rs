@@ -1,4 +1,4 @@
-//! Deployments of the controller in the cluster.
+//! Finds the controller's Deployments in the cluster.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt as _;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::plugin::cluster::{Cluster, Scope};
 use crate::plugin::error::PluginError;
 
-/// Name of the container of the controller.
+/// Name of the controller's container.
 const CONTAINER: &str = "manager";
 
 /// Version of the plugin. The controller of the same release has the same version.
@@ -41,7 +41,7 @@ impl Controller {
         }
     }
 
-    /// Returns the version in the tag of the image, or `None` if the tag contains no version.
+    /// Returns the version in the image tag, or `None` if the tag contains no version.
     pub fn version(&self) -> Option<&str> {
         let name = self.image.split('@').next().unwrap_or_default();
         let tag = name.rsplit('/').next().and_then(|last| last.split_once(':')).map(|(_, tag)| tag)?;
@@ -50,7 +50,7 @@ impl Controller {
     }
 }
 
-/// Returns the Deployments of the controller in all namespaces.
+/// Returns the controller's Deployments in all namespaces.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
-//! Errors of the plugin, and their exit codes. `docs/kubectl-plugin.md` documents the exit codes.
+//! Plugin errors and their exit codes. `docs/kubectl-plugin.md` documents the exit codes.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Error of a command, with a message for the user.
+/// Command error with a message for the user.
 #[derive(Debug, Error)]
 pub enum PluginError {
     /// The arguments contradict each other, or an argument is missing.
@@ -28,7 +28,7 @@ pub enum PluginError {
     /// `diff` has found changes.
     #[error("{0}")]
     Changes(String),
-    /// The command did not reach its goal within `--timeout`.
+    /// The command did not complete within `--timeout`.
     #[error("{0}")]
     TimedOut(String),
     /// A run failed, or a Stack is stalled or requires a decision.
@@ -46,7 +46,7 @@ pub enum PluginError {
 }
 
 impl PluginError {
-    /// Returns the exit code of the process.
+    /// Returns the exit code of the plugin process.
     pub fn exit_code(&self) -> u8 {
         match self {
             PluginError::Connect(_)
@@ -62,7 +62,7 @@ impl PluginError {
     }
 }
 
-/// Returns the advice to the user if the API server has rejected a request with this status code.
+/// Returns advice for the user about a request that the API server has rejected with this status code.
 fn advice(code: u16) -> &'static str {
     match code {
         401 => "log in to the cluster again, or select another user with --context",

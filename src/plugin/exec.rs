@@ -1,4 +1,4 @@
-//! Runs a process in a container with the permissions of the user, like `kubectl exec`.
+//! Runs a process in a container with the user's permissions, like `kubectl exec`.
 
 use std::pin::pin;
 
@@ -13,11 +13,11 @@ use tokio::time::timeout_at;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 
-/// Size of each buffer between the connection and the plugin, in bytes.
+/// Size of each stream buffer between the connection and the plugin, in bytes.
 const BUFFER: usize = 64 * 1024;
 /// Maximum length of a line, in bytes. The plugin splits longer lines.
 const MAX_LINE: u64 = 64 * 1024;
-/// Maximum size of each output of a process, in bytes.
+/// Maximum size of a process's stdout and stderr, in bytes each.
 pub const MAX_OUTPUT: u64 = 256 * 1024 * 1024;
 
 /// Process to run in a workspace pod.
@@ -28,16 +28,17 @@ pub struct Process<'a> {
     pub name: &'a str,
     pub command: Vec<String>,
     /// Bytes for stdin. The plugin keeps stdin open after the last byte, because older API servers cannot close stdin
-    /// without closing the connection. The process must therefore know the number of bytes.
+    /// without closing the connection. The process therefore cannot read until the end of stdin, and must know the
+    /// number of bytes.
     pub input: Option<&'a [u8]>,
 }
 
-/// Runs a process, passes each line of its outputs to `stdout` and `stderr`, and returns its exit code.
+/// Runs a process, passes each output line to `stdout` or `stderr`, and returns the exit code.
 ///
 /// # Errors
 ///
-/// Returns an error if the process cannot start, if the connection ends before the process, if an output exceeds its
-/// limit, or if the timeout expires.
+/// Returns an error if the process cannot start, if the connection closes before the process exits, if an output
+/// exceeds its limit, or if the timeout expires.
 pub async fn run(
     cluster: &Cluster,
     process: &Process<'_>,
@@ -67,7 +68,7 @@ pub async fn run(
     let transfer = async {
         tokio::select! {
             ended = ended => ended,
-            // `send` keeps stdin open until the process has ended.
+            // `send` keeps stdin open until the process exits.
             () = send(input, process.input.unwrap_or_default()) => Ok(None),
         }
     };
@@ -83,8 +84,8 @@ pub async fn run(
     Err(PluginError::Failed(format!("failed to {}: {cause}; check the pod, and retry the command", what())))
 }
 
-/// Waits until the process and its outputs have ended. Returns the status of the process, or `None` if the connection
-/// has failed. After a failure of the connection, the outputs never end.
+/// Waits until the process exits and both outputs are closed. Returns the status of the process, or `None` if the
+/// connection has failed. After a connection failure, the output streams never end.
 async fn ended(
     status: impl Future<Output = Option<Status>>,
     outputs: impl Future<Output = Result<((), ()), PluginError>>,
@@ -116,8 +117,8 @@ fn timed_out(what: &str) -> PluginError {
 async fn send(writer: Option<impl AsyncWrite + Unpin>, input: &[u8]) {
     let mut writer = writer;
     if let Some(writer) = &mut writer {
-        // The function ignores write errors: a process that exits before it has read its input reports the cause
-        // itself.
+        // The function ignores write errors, because a process that exits before it has read its input reports the
+        // cause itself.
         let _ = writer.write_all(input).await;
     }
     std::future::pending::<()>().await;
@@ -150,12 +151,12 @@ async fn receive(
     }
 }
 
-/// Converts a line of the output of a process to printable text for the terminal.
+/// Converts an output line to printable text for the terminal.
 pub fn printable_output(line: &[u8]) -> String {
     printable(&String::from_utf8_lossy(line).replace('\r', ""))
 }
 
-/// Returns the exit code in the status that the API server sends at the end of a process, or the cause of its failure.
+/// Returns the exit code from the status that the API server sends when the process exits, or the failure cause.
 fn exit_code(status: &Status) -> Result<i32, String> {
     if status.status.as_deref() == Some("Success") {
         return Ok(0);

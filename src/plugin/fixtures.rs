@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 /// Revision of the examples.
 pub const REVISION: &str = "main@sha1:9f2c7d10a1b2c3d4e5f60718293a4b5c6d7e8f90";
-/// Digest of the plans of the examples.
+/// Digest of each example plan.
 pub const PLAN: &str = "sha256:d242d1f0da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8";
-/// Digest of the artifacts and of the files of the examples.
+/// Digest of each example artifact and file.
 pub const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Returns the time that the examples use as the current time.
+/// Returns the time at which the examples take place.
 pub fn now() -> Timestamp {
     "2026-11-02T12:00:00Z".parse().unwrap()
 }
@@ -38,7 +38,7 @@ pub fn stack(name: &str, spec: &Value, status: &Value) -> Stack {
     serde_json::from_value(object).unwrap()
 }
 
-/// Returns an Update of the Stack `web`, created one hour ago.
+/// Returns an Update for the Stack `web`, created one hour ago.
 pub fn update(name: &str, kind: &str, status: &Value) -> Update {
     let object = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1",
@@ -51,7 +51,7 @@ pub fn update(name: &str, kind: &str, status: &Value) -> Update {
     serde_json::from_value(object).unwrap()
 }
 
-/// Returns a Workspace of the Stack `web`.
+/// Returns a Workspace for the Stack `web`.
 pub fn workspace(status: &Value) -> Workspace {
     let object = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1",

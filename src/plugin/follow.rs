@@ -1,4 +1,4 @@
-//! Waits for the result of a requested run.
+//! Waits for the results of runs, and until Stacks are Ready.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::plugin::error::PluginError;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 
-/// Interval between two reads of an object.
+/// Interval at which the plugin reads an object.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// State of a wait.
@@ -25,12 +25,12 @@ pub enum Outcome {
     Done(String),
     /// The goal cannot be reached until a user acts. Contains the cause and the action.
     Failed(String),
-    /// The run waits for a decision or a time that the spec or an administrator requires. Contains the object of the
-    /// wait, the cause and the action.
+    /// The run waits for a decision or a time that the spec or an administrator requires. Contains what the run waits
+    /// for, the cause and the action.
     Blocked(String),
 }
 
-/// Returns the state of the run that the value of `requestedAt` requests.
+/// Returns the state of the run that the annotation value `requested_at` requests.
 pub fn of_request(stack: &Stack, value: &str) -> Outcome {
     if phase::is_suspended(stack) {
         return suspended(stack);
@@ -43,7 +43,7 @@ pub fn of_request(stack: &Stack, value: &str) -> Outcome {
     state(stack, &status, is_requested)
 }
 
-/// Returns the state of the run after the run with the name `earlier`.
+/// Returns the state of the run that follows the run with the name `earlier`.
 pub fn of_next_run(stack: &Stack, earlier: Option<&str>) -> Outcome {
     if phase::is_suspended(stack) {
         return suspended(stack);
@@ -57,7 +57,7 @@ fn suspended(stack: &Stack) -> Outcome {
     Outcome::Failed(format!("Stack is suspended; resume it: {}", command(stack, "resume")))
 }
 
-/// Returns the state of a wait until a Stack is Ready with its current spec.
+/// Returns whether a Stack is Ready with its current spec, has failed or still waits.
 pub fn of_readiness(stack: &Stack) -> Outcome {
     let status = stack.status.clone().unwrap_or_default();
     if status.observed_generation != stack.metadata.generation {
@@ -66,7 +66,7 @@ pub fn of_readiness(stack: &Stack) -> Outcome {
     state(stack, &status, true)
 }
 
-/// Returns the state of a wait for a Stack. `is_result` is true if the last run is the expected run.
+/// Returns the state of a Stack for which the plugin waits. `is_result` is true if the last run is the expected run.
 fn state(stack: &Stack, status: &StackStatus, is_result: bool) -> Outcome {
     let ready = conditions::find(&status.conditions, READY);
     let message = ready.map(|ready| ready.message.clone()).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The kubectl plugin `kubectl pulumi`. The plugin is part of the binary `kubectl-pulumi` and not of the library, so
-//! the binary of the controller contains none of its code.
+//! The kubectl plugin `kubectl pulumi`. The plugin belongs to the binary `kubectl-pulumi` and not to the library, so
+//! the controller binary contains no plugin code.
 //!
-//! Each command consists of a pure function that converts objects to a screen, and of a small asynchronous function
-//! that reads or changes the objects.
+//! Each command consists of a pure function that converts objects to a screen, and a small asynchronous function that
+//! reads or changes the objects.
 
 pub mod args;
 mod cluster;
@@ -31,7 +31,7 @@ use pulumi_controller::text::printable;
 use crate::plugin::args::CommandLine;
 use crate::plugin::error::PluginError;
 
-/// Returns the message of an error for the terminal. The message can contain text from the cluster.
+/// Returns the error message for the terminal. The message can contain text from the cluster.
 pub fn message(error: &PluginError) -> String {
     let symbol = if matches!(error, PluginError::Changes(_) | PluginError::Waiting(_)) { "ℹ" } else { "✗" };
     format!("{symbol} {}", printable(&error.to_string()))
@@ -48,7 +48,7 @@ pub fn run(line: CommandLine) -> Result<(), PluginError> {
         .build()
         .map_err(|cause| PluginError::Failed(format!("failed to start the asynchronous runtime: {cause}")))?;
     let ended = runtime.block_on(Box::pin(commands::run(line)));
-    // The shutdown must not wait for a blocking read of stdin.
+    // Shut down without waiting for a blocking read of stdin.
     runtime.shutdown_background();
     ended
 }

@@ -9,10 +9,12 @@ pub fn changes(plan: &StackPlan) -> String {
     printable_line(&changes.join(", "))
 }
 
-/// Returns one line for each of the first resources that the plan changes, and one line about the remaining resources.
+/// Returns one line for each of the first resources that the plan changes, and one line with the number of remaining
+/// resources.
 pub fn resources(plan: &StackPlan, limit: usize) -> Vec<String> {
     let resources = plan.resources.iter().take(limit).map(|resource| {
-        // The program chooses the name, so the name could contain line breaks and text that looks like other resources.
+        // The Pulumi program chooses the resource name, so the name could contain line breaks and text that imitates
+        // other resources.
         printable_line(&format!("{:<8} {} {}", resource.operation, resource.kind(), resource.name()))
     });
     let mut lines: Vec<String> = resources.collect();

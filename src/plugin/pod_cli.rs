@@ -1,4 +1,4 @@
-//! Command lines that run the Pulumi CLI in a workspace pod, with the environment of the runs of the agent.
+//! Command lines that run the Pulumi CLI in a workspace pod, with the same environment as the agent's runs.
 //!
 //! The commands are shell scripts that receive values as arguments, so the shell does not interpret the values.
 
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::plugin::cluster::Cluster;
 
-/// Start of each script. Sets the same variables as the agent: see `agent/environment.rs`. `timeout` ends the CLI if
-/// the connection to the plugin is lost.
+/// Start of each script. Sets the same variables as the agent: see `agent/environment.rs`. If the plugin loses the
+/// connection, `timeout` terminates the CLI.
 const START: &str = r#"set -u
 share=$1 limit=$2 bytes=$3
 shift 3
@@ -27,26 +27,26 @@ export POETRY_VIRTUALENVS_IN_PROJECT="${POETRY_VIRTUALENVS_IN_PROJECT:-true}"
 export GOCACHE="${GOCACHE:-$share/cache/go-build}" GOMODCACHE="${GOMODCACHE:-$share/cache/go-modules}"
 "#;
 
-/// Runs the CLI in the project of the Stack. Passes the first `bytes` bytes of the input to the CLI.
+/// Runs the CLI in the Stack's project directory. Passes the first `bytes` bytes of the input to the CLI.
 const CALL: &str = r#"cd "$share/workspace" || exit 1
 if [ "$bytes" -gt 0 ]; then head -c "$bytes" | bounded pulumi "$@"; else bounded pulumi "$@" </dev/null; fi
 "#;
 
-/// Prints a file of the project of the Stack, if it exists.
+/// Prints a file in the Stack's project directory, if the file exists.
 const READ: &str = r#"[ ! -f "$share/workspace/$1" ] || cat "$share/workspace/$1"
 "#;
 
-/// Prints the records that the agent keeps about the installed source and about the last settings, if the records
-/// exist: see `agent/source` and `agent/settings.rs`.
+/// Prints the agent's records about the installed source and the last written settings, if the records exist: see
+/// `agent/source` and `agent/settings.rs`.
 const RECORDS: &str = r#"for record in source.json settings/written.json; do
     [ ! -f "$share/$record" ] || cat "$share/$record" || exit 1
 done
 "#;
 
-/// Runs a preview of the project of the Stack or, with an archive as input, of a project in the archive. The last line
-/// of stderr contains a marker and the summary of the CLI. The directory of the preview is on the share volume, where
-/// the agent detects the session. Each preview also removes directories of interrupted previews that are older than a
-/// day.
+/// Previews the Stack's project or, with an archive as input, a project in the archive. The last line of stderr
+/// contains a marker and the CLI's summary event. The preview directory is on the share volume, where the agent detects
+/// the interactive session. Each preview also removes the directories that interrupted previews left more than a day
+/// ago.
 const PREVIEW: &str = r#"marker=$1 project=$2 installs=$3
 shift 3
 find "$share" -maxdepth 1 -name 'preview.*' -mtime +0 -exec rm -rf {} + 2>/dev/null
@@ -82,13 +82,13 @@ impl PodCommand {
         PodCommand { script: READ, arguments: vec![path.to_owned()] }
     }
 
-    /// Prints the records that the agent keeps about the installed source and about the last settings.
+    /// Prints the agent's records about the installed source and the last written settings.
     pub fn records() -> Self {
         PodCommand { script: RECORDS, arguments: Vec::new() }
     }
 
-    /// Runs a preview. `project` is the directory of the project in the archive. `installs` is true if the preview must
-    /// first install the dependencies of the project.
+    /// Runs a preview. `project` is the project directory in the archive. `installs` is true if the preview must first
+    /// install the project's dependencies.
     pub fn preview(marker: &str, project: &str, installs: bool, options: &[String]) -> Self {
         let installs = if installs { "yes" } else { "no" };
         let mut arguments = [marker, project, installs].map(str::to_owned).to_vec();
@@ -96,7 +96,7 @@ impl PodCommand {
         PodCommand { script: PREVIEW, arguments }
     }
 
-    /// Returns the command line for an input that consists of `bytes` bytes.
+    /// Returns the command line for an input of `bytes` bytes.
     pub fn command_line(&self, cluster: &Cluster, bytes: usize) -> Vec<String> {
         let limit = cluster.deadline().saturating_duration_since(Instant::now());
         self.words(names::SHARE_DIRECTORY, limit, bytes)

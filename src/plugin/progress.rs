@@ -32,7 +32,7 @@ impl Progress {
         self.line("✔", text);
     }
 
-    /// Prints information that needs no action.
+    /// Prints information that requires no action.
     pub fn note(&mut self, text: &str) {
         self.line("ℹ", text);
     }
@@ -42,7 +42,7 @@ impl Progress {
         self.line("✗", text);
     }
 
-    /// Shows the current state of a wait if the state has changed.
+    /// Shows the current state of the awaited object if the state has changed.
     pub fn state(&mut self, text: &str) {
         if self.state.as_deref() == Some(text) {
             return;
@@ -79,7 +79,7 @@ fn state_line(text: &str, is_live: bool) -> String {
     }
 }
 
-/// Writes to stderr. Ignores errors, because there is no other place to report them.
+/// Writes to stderr. Ignores errors, because the plugin has no other output to report them.
 fn write_error(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,5 +1,5 @@
-//! Compares `docs/kubectl-plugin.md` with the commands, the flags, the exit codes and the screens, and checks the
-//! commands in `docs/tasks.md`.
+//! Compares `docs/kubectl-plugin.md` with the commands, flags, exit codes and screens, and checks the commands in
+//! `docs/tasks.md`.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use crate::plugin::args::CommandLine;
 
 /// The reference of the plugin.
 const REFERENCE: &str = include_str!("../../docs/kubectl-plugin.md");
-/// The documentation that compares the commands for everyday tasks with the commands of other tools.
+/// Page that compares the commands for everyday tasks with the commands of other tools.
 const TASKS: &str = include_str!("../../docs/tasks.md");
 
-/// Asserts that the reference contains an example of the command with this output.
+/// Asserts that the reference contains an example with this command and this output.
 pub fn assert_example(command: &str, output: &str) {
     let example = format!("$ {command}\n{output}");
     assert!(REFERENCE.contains(&example), "docs/kubectl-plugin.md lacks this example:\n{example}");
 }
 
-/// Asserts that the reference contains a text.
+/// Asserts that the reference page contains this string.
 pub fn assert_text(text: &str) {
     assert!(REFERENCE.contains(text), "docs/kubectl-plugin.md lacks this text:\n{text}");
 }
@@ -30,7 +30,7 @@ fn section(heading: &str) -> &'static str {
     text.split("\n### ").next().unwrap_or_default()
 }
 
-/// Returns the flags in the first cells of the tables in a text, such as `--selector`.
+/// Returns the flags that the tables in a text list in their first column, such as `--selector`.
 fn documented_flags(text: &str) -> BTreeSet<String> {
     let cells = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let words = cells.flat_map(|cell| cell.split([' ', ',', '=']));

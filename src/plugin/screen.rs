@@ -1,4 +1,4 @@
-//! Output of the commands: text for users, and JSON or YAML for programs.
+//! Formats command output: text for users, and JSON or YAML for programs.
 
 use std::io::{ErrorKind, Write as _};
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::plugin::args::Format;
 use crate::plugin::error::PluginError;
 
-/// Spaces between two columns of a table.
+/// Spaces between two table columns.
 const GAP: usize = 3;
 /// Text of an empty cell.
 const EMPTY: &str = "-";
@@ -50,7 +50,7 @@ pub fn print(screen: &impl Screen, format: Format) -> Result<(), PluginError> {
     write(render(screen, format)?.as_bytes())
 }
 
-/// Writes to the standard output. A closed pipe is not an error. For example, `head` closes its pipe early.
+/// Writes to the standard output. A closed pipe is not an error: `head`, for example, closes its pipe early.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
     for line in &lines {
-        // Pads manually, because the formatter panics for a width above 65,535.
+        // Pads the cell manually, because the formatter panics for a width above 65,535.
         let mut padding = 0;
         for (text, width) in line.iter().zip(&widths) {
             out.push_str(&" ".repeat(padding));
@@ -94,8 +94,8 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Escapes the characters of a JSON text that [`printable`] replaces. These characters occur only in strings, so the
-/// value of the JSON text does not change.
+/// Escapes the characters in JSON output that [`printable`] would replace. These characters occur only in strings, so
+/// the JSON value does not change.
 pub fn escaped_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {

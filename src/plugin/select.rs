@@ -1,4 +1,4 @@
-//! Selection of the Stacks that a command reads or changes.
+//! Selects the Stacks that a command reads or changes.
 
 use kube::ResourceExt as _;
 use kube::api::ListParams;

@@ -1,4 +1,4 @@
-//! Flux sources of Stacks: their kinds, and a request for their reconciliation.
+//! Finds the Flux sources of Stacks, and requests their reconciliation.
 
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -13,7 +13,7 @@ use crate::plugin::error::PluginError;
 use crate::plugin::follow::{Outcome, POLL_INTERVAL};
 use crate::plugin::progress::Progress;
 
-/// API group of the sources of Flux.
+/// API group of the Flux sources.
 const FLUX_GROUP: &str = "source.toolkit.fluxcd.io";
 
 /// Object that is the source of a Stack.
@@ -26,7 +26,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns the Flux source of a Stack, or `None` if the Stack has another kind of source.
+    /// Returns the Flux source of a Stack, or `None` if the Stack has no Flux source.
     pub fn of(stack: &Stack) -> Option<Self> {
         let reference = &stack.spec.flux_source.as_ref()?.source_ref;
         Some(Source::of_reference(reference, &stack.namespace().unwrap_or_default()))
@@ -47,8 +47,8 @@ impl Source {
         format!("{} {}/{}", self.kind, self.namespace, self.name)
     }
 
-    /// Checks the namespace and the name. A request with an invalid name, for example from the spec of another user,
-    /// could address another resource.
+    /// Checks the namespace and the name. With an invalid name, for example from another user's spec, the request path
+    /// could address a different resource.
     fn check(&self) -> Result<(), PluginError> {
         match names::is_object_name(&self.namespace) && names::is_object_name(&self.name) {
             true => Ok(()),
@@ -59,7 +59,8 @@ impl Source {
         }
     }
 
-    /// Requests a reconciliation of the source, and waits for the result. `value` is the value of the annotation.
+    /// Requests a reconciliation of the source, and waits for the result. `value` is the new value of the reconcile
+    /// annotation.
     ///
     /// # Errors
     ///
@@ -94,7 +95,7 @@ impl Source {
         }
     }
 
-    /// Returns the resource in the preferred version of the API server.
+    /// Returns the API resource of the source kind in the version that the API server prefers.
     async fn resource(&self, cluster: &Cluster) -> Result<ApiResource, PluginError> {
         let client = cluster.client();
         let groups = cluster.call(|| "list the API groups".to_owned(), client.list_api_groups()).await?;
@@ -131,7 +132,7 @@ fn group(reference: &SourceReference) -> String {
     group.unwrap_or(FLUX_GROUP).to_owned()
 }
 
-/// Returns the state of a source after the request with this value.
+/// Returns the state of a source after a reconcile request with this annotation value.
 fn outcome(object: &Value, value: &str) -> Outcome {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     if object.pointer("/spec/suspend").and_then(Value::as_bool) == Some(true) {

@@ -1,4 +1,4 @@
-//! Updates of a Stack, which record its runs.
+//! Lists the Updates of a Stack. Each Update records one run.
 
 use kube::api::ListParams;
 use pulumi_controller::api::auto::Update;

@@ -1,9 +1,9 @@
 //! Decides whether the plugin may run the Pulumi CLI in the workspace pod of a Stack.
 //!
-//! While the CLI of a user runs in the pod, the agent detects an interactive session, and neither starts a run nor
-//! replaces the source. The plugin therefore only prevents the opposite case: a command during a run. Before a command
-//! that changes the state, the Stack must also be suspended, so that no run applies the source to the changed state
-//! before the user has checked the state.
+//! While a user's CLI runs in the pod, the agent detects an interactive session, and neither starts a run nor replaces
+//! the source. The plugin therefore needs to prevent only the opposite case: a user's command during a run. Before a
+//! command that changes the state, the user must also suspend the Stack. Otherwise, a run could apply the source to the
+//! changed state before the user has checked the state.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -19,18 +19,18 @@ use crate::plugin::select::full_name;
 /// Effect of a command on the state of the Pulumi stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Reads the state, and needs the configuration that a run writes to the pod.
+    /// The command reads the state, and needs the configuration that a run writes to the pod.
     Preview,
     Read,
     Change,
 }
 
-/// Returns a Stack and the name of its workspace pod if a command may run in the pod.
+/// Returns a Stack and the name of its workspace pod if the command can run in the pod now.
 ///
 /// # Errors
 ///
 /// Returns an error if the Stack does not exist, if its state does not permit the command, or if a request fails.
-/// `what` describes the command in the message.
+/// `what` describes the command in the error message.
 pub async fn find(cluster: &Cluster, name: &str, what: &str, effect: Effect) -> Result<(Stack, String), PluginError> {
     let namespace = cluster.namespace();
     let stack: Stack = cluster.get(namespace, name).await?;
@@ -69,7 +69,7 @@ fn refusal(stack: &Stack, workspace: Option<&Workspace>, pod: Option<&Pod>, effe
     None
 }
 
-/// Returns a message with the reason why the pod is not running, and the next step.
+/// Returns a message that explains why the pod is not running, and shows the next step.
 fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> String {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     let Some(workspace) = workspace else {
@@ -95,7 +95,7 @@ fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> 
     )
 }
 
-/// Returns whether the container with the CLI runs.
+/// Returns whether the container with the CLI is running.
 fn is_running(pod: &Pod) -> bool {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let mut containers = statuses.filter(|container| container.name == names::PULUMI_CONTAINER);

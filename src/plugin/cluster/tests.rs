@@ -11,8 +11,8 @@ use crate::plugin::exec::{self, Process};
 /// Requests that the fake API server has received: the method, the path and the query.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Returns a client and the log of its requests. `respond` returns the response to a request, or `None` for no
-/// response.
+/// Returns a client for a fake API server, and the request log of the server. `respond` returns the response to a
+/// request, or `None` for no response.
 fn cluster(respond: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static) -> (Cluster, Log) {
     let log = Log::default();
     let (respond, recorded) = (Arc::new(respond), log.clone());

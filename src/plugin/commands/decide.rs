@@ -15,11 +15,11 @@ use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 
 /// Minimum number of digits of a shortened digest in an approval: 128 bits. With fewer digits, a tenant who controls
-/// the content of the plan could create a harmful plan whose digest starts with the same digits.
+/// the plan content could find a harmful plan whose digest starts with the same digits.
 const MIN_APPROVED_DIGITS: usize = 32;
 /// Minimum number of digits of a shortened digest in a rejection.
 const MIN_REJECTED_DIGITS: usize = 8;
-/// Maximum number of resources of a plan that the command shows in the terminal.
+/// Maximum number of planned resource changes that the command shows in the terminal.
 const MAX_RESOURCES: usize = 50;
 
 /// Approves the plan of a Stack.
@@ -75,7 +75,7 @@ fn waiting_plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
     })
 }
 
-/// Checks that the plan of the Stack is the plan that the user has reviewed.
+/// Checks that the Stack's plan is the plan that the user has reviewed.
 fn check_digest(stack: &Stack, plan: &StackPlan, given: &str, decision: ApprovalDecision) -> Result<(), PluginError> {
     let min_digits = match decision {
         ApprovalDecision::Approve => MIN_APPROVED_DIGITS,
@@ -116,7 +116,7 @@ fn confirm(stack: &Stack, plan: &StackPlan, decision: ApprovalDecision) -> Resul
     })
 }
 
-/// Returns the description of a plan that requires a decision.
+/// Describes a plan that requires a decision.
 fn describe(stack: &Stack, plan: &StackPlan) -> String {
     let mut out = format!("Plan {} of Stack {}\n", plan.digest, full_name(stack));
     let refresh = if plan.refresh.unwrap_or_default() { " with a refresh of the state" } else { "" };

@@ -1,4 +1,4 @@
-//! `diff`: previews the changes of the current source, or of a local directory, in the workspace pod of a Stack.
+//! `diff`: previews the current source or a local directory in the workspace pod of a Stack.
 //!
 //! The preview is an interactive session in the pod. During the session, the agent starts no run and does not replace
 //! the source. The command does not create an Update, because an Update with a preview would require an artifact for
@@ -28,12 +28,12 @@ use crate::plugin::workspace_pod::{self, Effect};
 use archive::Archive;
 use project::LocalProject;
 
-/// Maximum size of the content that one command reads from the pod, in bytes.
+/// Maximum number of bytes that one command reads from the pod.
 const MAX_SETTINGS: usize = 1024 * 1024;
 /// Operations that do not change a resource.
 const UNCHANGED: [&str; 3] = ["same", "read", "refresh"];
 
-/// Previews the changes of the current source or of a local directory.
+/// Previews the current source or a local directory.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ async fn check_configuration(cluster: &Cluster, stack: &Stack, pod: &str) -> Res
     }
 }
 
-/// Runs a command that prints files in the pod, and returns its output. A missing file adds nothing to the output.
+/// Runs a command that prints files in the pod, and returns the output. The output omits missing files.
 async fn read(cluster: &Cluster, pod: &str, command: &PodCommand, file: &str) -> Result<String, PluginError> {
     let command = command.command_line(cluster, 0);
     let process = Process { namespace: cluster.namespace(), pod, name: "cat", command, input: None };
@@ -154,7 +154,7 @@ fn print_error(line: &[u8]) -> Result<(), PluginError> {
     Ok(())
 }
 
-/// Returns the options of the preview, which are the options of the runs of the Stack.
+/// Returns the preview options, which equal the options of the Stack's runs.
 fn options(stack: &Stack, refresh: bool) -> Vec<String> {
     let spec = &stack.spec;
     let mut options = vec!["--diff", "--suppress-progress", "--non-interactive", "--color=never"];
@@ -179,7 +179,7 @@ fn result(stack: &Stack, changes: u64) -> Result<String, PluginError> {
     }
 }
 
-/// Returns the number of changed resources in the last event of a preview, or `None` if the event is not a summary.
+/// Returns the number of changed resources from the last preview event, or `None` if this event is not a summary.
 fn changes(event: &[u8]) -> Option<u64> {
     let event: Value = serde_json::from_slice(event).ok()?;
     let summary = event.get("summaryEvent")?;

@@ -1,4 +1,4 @@
-//! `doctor`: checks the cluster, the controller, the permissions of the user and the Stacks.
+//! `doctor`: checks the cluster, the controller, the user's permissions and the Stacks.
 
 mod checks;
 
@@ -15,7 +15,7 @@ use crate::plugin::screen::{self, Screen};
 
 use checks::{Check, PERMISSIONS, Permission};
 
-/// Checks the cluster, the controller, the permissions of the user and the Stacks.
+/// Checks the cluster, the controller, the user's permissions and the Stacks.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! `events`: lists the events of a Stack and of its objects.
+//! `events`: lists the events of a Stack and its objects.
 
 use std::collections::BTreeSet;
 
@@ -19,12 +19,12 @@ use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::updates;
 
-/// Kinds of the objects whose events the command lists if the user names no Stack.
+/// Kinds whose events the command lists if the user names no Stack.
 const KINDS: [&str; 4] = ["Stack", "Workspace", "Update", "Program"];
 /// Maximum number of listed events. The command omits older events.
 const MAX_EVENTS: usize = 200;
 
-/// Lists the events of a Stack, or of all Stacks of the namespace.
+/// Lists the events of one Stack, or of all Stacks in the namespace.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ async fn objects(cluster: &Cluster, name: &str) -> Result<BTreeSet<(&'static str
     Ok(objects)
 }
 
-/// Returns the field selector of the events of an object, or of all objects of a kind.
+/// Returns the field selector that selects the events of one object, or of all objects of one kind.
 fn selector(kind: &str, name: Option<&str>) -> String {
     let name = name.map(|name| format!(",involvedObject.name={name}")).unwrap_or_default();
     format!("involvedObject.kind={kind}{name}")

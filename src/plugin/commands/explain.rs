@@ -35,7 +35,7 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
     screen::print(&Explanation::of(&facts, Timestamp::now()), format)
 }
 
-/// Explanation of the state of a Stack.
+/// Explanation of a Stack's state.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Explanation {

@@ -19,7 +19,7 @@ use crate::plugin::updates;
 
 /// Maximum length of the column `CHANGES`, in characters.
 const MAX_CHANGES: usize = 60;
-/// Maximum length of each of the columns `CAUSE` and `APPROVED BY`, in characters.
+/// Maximum length of the columns `CAUSE` and `APPROVED BY`, in characters each.
 const MAX_CAUSE: usize = 40;
 
 /// Lists the last runs of a Stack.
@@ -42,7 +42,7 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
 struct History {
     /// Runs whose Updates still exist.
     runs: Vec<Run>,
-    /// Recent combinations of artifact and result, including the results of runs whose Updates no longer exist.
+    /// Recent combinations of an artifact and a result. Includes results of runs whose Updates no longer exist.
     results: Vec<RunResult>,
 }
 
@@ -64,7 +64,7 @@ struct Run {
     /// Reason for the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<String>,
-    /// Users who approved the plan of the run.
+    /// Users who approved the run's plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     approved_by: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! `logs`: prints the log of a run. The command selects the lines of the run from the log of the workspace pod.
+//! `logs`: prints the log of a run. The command selects the run's lines from the workspace pod log.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
     follow(cluster, &update, log.lines(), &mut window).await
 }
 
-/// Returns the Update of the run. With `--follow`, waits until the run starts.
+/// Returns the Update that records the run. With `--follow`, waits until the run starts.
 async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginError> {
     let namespace = cluster.namespace();
     let mut progress = Progress::new();
@@ -84,7 +84,8 @@ fn has_started(update: &Update) -> bool {
     update.is_complete() || update.status.as_ref().is_some_and(|status| status.start_time.is_some())
 }
 
-/// Returns the error for a run whose Update no longer exists. The result of the run comes from the status of the Stack.
+/// Returns the error for a run whose Update no longer exists. The error contains the run's result from the Stack
+/// status.
 fn deleted(stack: &Stack, name: &str) -> PluginError {
     let namespace = stack.namespace().unwrap_or_default();
     let Some(run) = stack.status.iter().flat_map(|status| &status.runs).find(|run| run.name == name) else {
@@ -103,13 +104,13 @@ fn deleted(stack: &Stack, name: &str) -> PluginError {
     PluginError::Missing(format!("the Update of run {name} ({result}) in namespace {namespace} was deleted; {output}"))
 }
 
-/// Returns the error for a run that has ended before its start.
+/// Returns the error for a run that completed before it started, for example a canceled run.
 fn not_started(update: &Update) -> PluginError {
     let message = update.status.as_ref().and_then(|status| status.message.as_deref());
     PluginError::NotReady(format!("run {} did not start: {}", update.name_any(), message.unwrap_or("no message")))
 }
 
-/// Prints the last lines of the output, which the status of the Update contains.
+/// Prints the last output lines from the status of the Update.
 fn print_last_output(update: &Update) -> Result<(), PluginError> {
     let status = update.status.as_ref();
     let text = status.and_then(|status| status.last_output.as_deref().or(status.message.as_deref()));
@@ -125,16 +126,16 @@ fn read_error(error: &std::io::Error) -> PluginError {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tail {
     lines: VecDeque<String>,
-    /// Whether the log contains lines that do not belong to the run.
+    /// Whether the selected log contains lines that do not belong to the run.
     has_other_lines: bool,
-    /// Whether the log reached the size limit before the end of the run.
+    /// Whether the log reached the size limit before the run's last line.
     is_cut: bool,
 }
 
-/// Prints the lines of a run until its end or, if the run is open, until now.
+/// Prints the log lines that a run has written so far.
 async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
     let mut found = Box::pin(request_tail(cluster, pod, window, tail, tail)).await?;
-    // The limit of the first request also counted the lines of other runs and of the agent.
+    // The line limit of the first request also included lines from other runs and from the agent.
     if tail.is_some() && found.has_other_lines {
         found = Box::pin(request_tail(cluster, pod, window, None, tail)).await?;
     }
@@ -156,7 +157,7 @@ fn cut_note(namespace: &str, pod: &str) -> String {
     )
 }
 
-/// Reads the last `tail` lines of a run from the last `tail_lines` lines of the log of the pod.
+/// Reads the last `tail` lines of a run from the last `tail_lines` lines of the pod log.
 async fn request_tail(
     cluster: &Cluster,
     pod: &str,
@@ -169,7 +170,7 @@ async fn request_tail(
     read_tail(log, window, tail, MAX_BYTES).await
 }
 
-/// Reads the last lines of a run from a log with at most `max_bytes` bytes.
+/// Reads at most `max_bytes` bytes of the log, and selects the last lines of a run.
 async fn read_tail(
     mut log: impl AsyncBufRead + Unpin,
     window: &Window,
@@ -204,7 +205,7 @@ async fn read_tail(
     }
 }
 
-/// Prints the lines of an open run until the run ends.
+/// Prints the lines of an open run until the run completes.
 async fn follow(
     cluster: &Cluster,
     update: &Update,

@@ -1,7 +1,7 @@
 //! `mcp`: serves commands of the plugin as tools of the Model Context Protocol (MCP) on stdin and stdout.
 //!
 //! Each call runs the plugin as a child process. A tool therefore has exactly the permissions, the output and the
-//! limits of its command, and the output of the command cannot mix with the messages of the protocol.
+//! limits of its command. The command output cannot mix with the protocol messages.
 
 mod tools;
 
@@ -26,17 +26,17 @@ use crate::plugin::args::{GlobalFlags, McpFlags};
 use crate::plugin::controller::VERSION;
 use crate::plugin::error::PluginError;
 
-/// Maximum size of a message of the client, in bytes.
+/// Maximum size of a client message, in bytes.
 const MAX_MESSAGE: usize = 1024 * 1024;
-/// Maximum size of the output of a tool, in bytes.
+/// Maximum size of a tool's stdout, in bytes.
 const MAX_OUTPUT: u64 = 256 * 1024;
-/// Maximum size of the output of a tool on stderr, in bytes.
+/// Maximum size of a tool's stderr, in bytes.
 const MAX_MESSAGES: u64 = 16 * 1024;
 /// Maximum number of concurrent calls. Other calls wait.
 const MAX_CALLS: usize = 4;
-/// Grace period between the timeout of a command and the end of its process.
+/// Grace period between the timeout of a command and the termination of its process.
 const EXIT_TIME: Duration = Duration::from_secs(10);
-/// Exit code of `doctor` if a check has failed. The result of the tool is then the report and not an error.
+/// Exit code of `doctor` if a check has failed. With this exit code, the tool returns the report and not an error.
 const UNHEALTHY: i32 = 6;
 const INSTRUCTIONS: &str = "Reads the Pulumi stacks that pulumi-controller deploys on Kubernetes. Start with `get`, and \
                             call `explain` for a Stack that is not Ready.";
@@ -121,7 +121,7 @@ impl ServerHandler for Server {
 }
 
 impl Server {
-    /// Runs a command of the plugin. If the caller drops the future, the process ends.
+    /// Runs a command of the plugin. If the caller drops the future, Tokio kills the process.
     async fn call(&self, words: &[String]) -> Result<Called, String> {
         let _permit = self.calls.acquire().await.map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.program);
@@ -138,19 +138,19 @@ impl Server {
     }
 }
 
-/// Output of a process up to a limit.
+/// Process output up to a limit.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Output {
     text: String,
     is_cut: bool,
 }
 
-/// Reads an output to its end, and keeps the bytes up to a limit.
+/// Reads an output to the end, and keeps the bytes up to a limit.
 async fn read(reader: Option<impl AsyncRead + Unpin>, limit: u64) -> Output {
     let mut bytes = Vec::new();
     if let Some(mut reader) = reader {
-        // If a read fails, the bytes before the error are the output. The second read discards the rest, because a
-        // process cannot continue while its pipe is full.
+        // If a read fails, the function keeps the bytes that it has read before the error. The second read discards the
+        // rest, because a process cannot continue while its pipe is full.
         let _ = (&mut reader).take(limit + 1).read_to_end(&mut bytes).await;
         let _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
     }
@@ -164,7 +164,7 @@ async fn read(reader: Option<impl AsyncRead + Unpin>, limit: u64) -> Output {
 struct Called {
     output: Output,
     messages: String,
-    /// Exit code, or `None` if a signal has ended the process.
+    /// Exit code, or `None` if a signal has terminated the process.
     code: Option<i32>,
 }
 
@@ -173,7 +173,7 @@ impl Called {
         Called { output: Output::default(), messages: cause.to_owned(), code: None }
     }
 
-    /// Returns the result of a tool: the output and, unless the output is sufficient, the messages on stderr.
+    /// Returns the tool result: stdout and, unless stdout is sufficient, the messages on stderr.
     fn into_result(self, tool: &str) -> CallToolResult {
         let is_report = tool == "doctor" && self.code == Some(UNHEALTHY);
         let is_success = self.code == Some(0) || is_report;

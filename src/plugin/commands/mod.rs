@@ -24,7 +24,7 @@ use crate::plugin::completion;
 use crate::plugin::error::PluginError;
 use crate::plugin::screen;
 
-/// Runs the command of a command line.
+/// Runs the command that the command line selects.
 ///
 /// # Errors
 ///
@@ -33,16 +33,17 @@ pub async fn run(line: CommandLine) -> Result<(), PluginError> {
     let CommandLine { global, command } = line;
     match command {
         Command::Completion => return screen::write(completion::SCRIPT.as_bytes()),
-        // The completion of commands and flags needs no cluster.
+        // The completion of commands and flags needs no connection to a cluster.
         Command::Complete(flags) => return completion::complete(&global, &flags.words).await,
         Command::Version => return version::run(Cluster::connect(&global).await, global.output).await,
-        // The server needs no connection: each tool connects to the cluster, and reports a missing connection itself.
+        // The MCP server needs no cluster connection, because each tool connects to the cluster and reports connection
+        // errors.
         Command::Mcp(flags) => return Box::pin(mcp::run(&global, &flags)).await,
         _ => {}
     }
     let cluster = Cluster::connect(&global).await?;
     let format = global.output;
-    // Each future contains complete objects, such as Stacks, so the future is on the heap.
+    // The futures contain complete objects, such as Stacks. Box the futures to keep the stack small.
     match command {
         Command::Get(flags) => Box::pin(get::run(&cluster, &flags, format)).await,
         Command::Tree(flags) => Box::pin(tree::run(&cluster, &flags.stack, format)).await,

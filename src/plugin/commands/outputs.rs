@@ -18,13 +18,13 @@ use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select::full_name;
 use crate::plugin::updates;
 
-/// Value of a secret output in the status of a Stack.
+/// Placeholder for a secret output in the status of a Stack.
 const MASKED: &str = "[secret]";
-/// Maximum number of names of outputs in a message.
+/// Maximum number of output names in a message.
 const MAX_NAMES: usize = 20;
 
-/// Prints the outputs of a Stack. With `--show-secrets`, reads the Secret with the values of secret outputs, which
-/// requires a permission of the user.
+/// Prints the outputs of a Stack. With `--show-secrets`, reads the values of secret outputs from a Secret. The user
+/// must have permission to read this Secret.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ fn missing(stack: &Stack, outputs: &BTreeMap<String, Value>, name: &str) -> Plug
     PluginError::Missing(format!("Stack {} has no output `{name}`; {others}", full_name(stack)))
 }
 
-/// Returns the Secret with the outputs of the last successful `up`.
+/// Returns the Secret that contains the outputs of the last successful `up`.
 async fn secret(cluster: &Cluster, stack: &Stack) -> Result<Secret, PluginError> {
     let namespace = cluster.namespace();
     let updates = updates::list(cluster, namespace, &stack.name_any()).await?;
@@ -78,7 +78,7 @@ async fn secret(cluster: &Cluster, stack: &Stack) -> Result<Secret, PluginError>
     cluster.get(namespace, name).await
 }
 
-/// Returns the name of the Secret of the newest successful `up`. `updates` are sorted, newest first.
+/// Returns the name of the outputs Secret of the newest successful `up`. `updates` are sorted, newest first.
 fn secret_name(updates: &[Update]) -> Option<&str> {
     updates.iter().filter(|update| update.spec.kind == UpdateKind::Up).find_map(|update| {
         let status = update.status.as_ref().filter(|status| status.phase == Some(UpdatePhase::Succeeded))?;
@@ -90,7 +90,7 @@ fn is_masked(value: &Value) -> bool {
     value.as_str() == Some(MASKED)
 }
 
-/// Replaces the masked values with the values in the Secret, which contains the JSON text of each output.
+/// Replaces the masked values with the values from the Secret, which contains each output as JSON.
 fn reveal(
     stack: &Stack,
     outputs: &mut BTreeMap<String, Value>,
@@ -98,7 +98,7 @@ fn reveal(
 ) -> Result<(), PluginError> {
     for (name, value) in outputs.iter_mut().filter(|(_, value)| is_masked(value)) {
         let bytes = data.and_then(|data| data.get(&key(name)));
-        // The message omits the error of the parser, because the error can contain parts of the secret value.
+        // The message omits the parser error, because the error can contain parts of the secret value.
         let found = bytes.and_then(|bytes| serde_json::from_slice(&bytes.0).ok());
         *value = found.ok_or_else(|| {
             PluginError::Failed(format!(
@@ -112,7 +112,7 @@ fn reveal(
     Ok(())
 }
 
-/// Returns the key of an output in the Secret.
+/// Returns the Secret key that contains an output.
 fn key(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }

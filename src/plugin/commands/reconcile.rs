@@ -1,4 +1,4 @@
-//! `reconcile`: requests a run of each selected Stack, and waits for the results.
+//! `reconcile`: requests a run for each selected Stack, and waits for the results.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::plugin::progress::Progress;
 use crate::plugin::select::{self, full_name};
 use crate::plugin::sources::Source;
 
-/// Timeout of the wait for the run of a new revision of the source.
+/// Maximum time that the command waits for the controller to start a run for a new source revision.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Run whose result the command waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum Goal {
-    /// The run that the annotation requests.
+    /// The run that the reconcile annotation requests.
     Requested,
-    /// The run that a new revision of the source has started. Contains the name of the previous run.
+    /// The run that a new source revision has started. Contains the name of the previous run.
     After(Option<String>),
 }
 
-/// Requests a run of each selected Stack, and waits for the results.
+/// Requests a run for each selected Stack, and waits for the results.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
     let patch = if flags.refresh { requests::request_with_refresh(&value) } else { requests::request(&value) };
     let mut goals = Vec::new();
     for stack in stacks {
-        // The run of a new revision does not refresh the state. With `--refresh`, the command therefore requests a run.
+        // A run for a new revision does not refresh the state. With `--refresh`, the command therefore requests a run.
         let revision = Source::of(&stack).and_then(|source| revisions.get(&source.describe()));
         let goal = match revision.filter(|_| !flags.refresh) {
             Some(revision) => Box::pin(started_run(cluster, &stack, revision, started_until, &mut progress)).await?,
@@ -82,8 +82,8 @@ async fn request(cluster: &Cluster, stack: &Stack, patch: &Value, progress: &mut
     Ok(())
 }
 
-/// Waits until a new revision of the source has started a run. Returns `None` if the command must request a run.
-/// `before` is the Stack before the reconciliation of the source.
+/// Waits until a new source revision has started a run. Returns `None` if the command must request a run. `before` is
+/// the Stack as it was before the source reconciliation.
 async fn started_run(
     cluster: &Cluster,
     before: &Stack,
@@ -110,7 +110,7 @@ async fn started_run(
     }
 }
 
-/// Returns the run that a revision has started between two states of a Stack.
+/// Returns the run that a new revision has started between two observed states of a Stack.
 fn run_of_revision(before: &Stack, now: &Stack, revision: &str) -> Option<Goal> {
     if attempted(before) == Some(revision) || attempted(now) != Some(revision) {
         return None;
@@ -121,12 +121,12 @@ fn run_of_revision(before: &Stack, now: &Stack, revision: &str) -> Option<Goal> 
     Some(Goal::After(last(if is_open { now } else { before })))
 }
 
-/// Returns the revision of the last run that the controller has started.
+/// Returns the source revision of the last run that the controller has started.
 fn attempted(stack: &Stack) -> Option<&str> {
     stack.status.as_ref()?.last_attempted_revision.as_deref()
 }
 
-/// Reports the suspended Stacks. A suspended Stack is a failure if the user has named the Stack.
+/// Reports the suspended Stacks. A suspended Stack is an error only if the user has named the Stack.
 fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progress) -> Missed {
     let mut missed = Missed::default();
     for stack in suspended {
@@ -142,7 +142,7 @@ fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progre
     missed
 }
 
-/// Reconciles each source of the Stacks once, and returns the fetched revision of each source.
+/// Reconciles each distinct source of the Stacks once, and returns the fetched revision of each source.
 async fn reconcile_sources(
     cluster: &Cluster,
     stacks: &[Stack],
@@ -166,8 +166,8 @@ async fn reconcile_sources(
     Ok(revisions)
 }
 
-/// Numbers of Stacks that have not reached the goal. The command prints each cause, and continues with the other
-/// Stacks.
+/// Numbers of Stacks that have failed or that wait. The command prints the cause for each Stack, and continues with the
+/// other Stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
     failed: usize,
@@ -175,11 +175,11 @@ pub struct Missed {
 }
 
 impl Missed {
-    /// Reports the error of one Stack.
+    /// Reports an error that concerns one Stack.
     ///
     /// # Errors
     ///
-    /// Returns the error if the error also affects the other Stacks.
+    /// Returns the error if it also affects the other Stacks.
     pub fn add(&mut self, error: PluginError, progress: &mut Progress) -> Result<(), PluginError> {
         match error {
             PluginError::NotReady(message) => {

@@ -1,4 +1,4 @@
-//! `resolve`: resolves the runs of Stacks that require a decision.
+//! `resolve`: resolves runs that require a decision.
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::names::ANNOTATION_RESOLVE;
@@ -14,7 +14,7 @@ use crate::plugin::progress::Progress;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select;
 
-/// Resolves the runs of Stacks that require a decision.
+/// Resolves the runs that require a decision, for all selected Stacks.
 ///
 /// # Errors
 ///
@@ -38,7 +38,7 @@ pub async fn run(cluster: &Cluster, flags: &ResolveFlags, format: Format) -> Res
     screen::print(&Resolutions(resolutions), format)
 }
 
-/// Decision about the run of a Stack.
+/// Decision about a Stack's run.
 #[derive(Serialize)]
 struct Resolution {
     namespace: String,
@@ -53,8 +53,8 @@ struct Resolution {
 struct Resolutions(Vec<Resolution>);
 
 impl Resolution {
-    /// Returns the decision about the run of a Stack, or `None` if no decision is required, or if the decision does not
-    /// apply to the state of the Stack.
+    /// Returns the decision about a Stack's run. Returns `None` if the Stack requires no decision, or if the decision
+    /// does not apply to the Stack's state.
     fn of(stack: &Stack, decision: Decision) -> Option<Self> {
         let (reason, run) = decisions::run_to_resolve(stack, decision.into())?;
         Some(Resolution {

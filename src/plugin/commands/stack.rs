@@ -1,5 +1,5 @@
-//! `stack`: exports, imports and changes the state of the Pulumi stack of a Stack. The Pulumi CLI runs in the workspace
-//! pod, which contains the backend and the credentials.
+//! `stack`: exports, imports and changes the Pulumi state of a Stack. The Pulumi CLI runs in the workspace pod, which
+//! has access to the backend and to the credentials.
 
 use std::io::{IsTerminal as _, Read as _};
 use std::path::Path;
@@ -20,10 +20,10 @@ use crate::plugin::screen::{self, escaped_json};
 use crate::plugin::select::full_name;
 use crate::plugin::workspace_pod::{self, Effect};
 
-/// Maximum length of an argument for the CLI, such as a URN or a name, in bytes.
+/// Maximum length of a CLI argument, such as a URN or a name, in bytes.
 const MAX_URN: usize = 4096;
 
-/// Runs a command for the state of a Pulumi stack.
+/// Runs a command that reads or changes the state of a Pulumi stack.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Chang
             declined: format!("the state of Stack {} is unchanged", full_name(&stack)),
         })?;
     }
-    // A user can have resumed the Stack while the command waited for the confirmation.
+    // Check again, because a user can have resumed the Stack while the command waited for the confirmation.
     let (stack, pod) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
     let mut progress = Progress::new();
     progress.action(&format!("changing the state of Stack {}", full_name(&stack)));
@@ -163,7 +163,7 @@ enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// Returns the action of the change for messages.
+    /// Returns the verb that describes the change in messages.
     fn what(&self) -> &'static str {
         match self {
             Change::Import { .. } => "import the state",
@@ -180,12 +180,12 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the command of the CLI without its arguments.
+    /// Returns the CLI command without its arguments.
     fn command(&self) -> String {
         format!("pulumi {}", self.words().join(" "))
     }
 
-    /// Returns the arguments of the CLI. Values follow `--`, so the CLI does not parse them as flags.
+    /// Returns the CLI arguments. Values follow `--`, so the CLI does not parse them as flags.
     fn arguments(&self, stack: &Stack) -> Vec<String> {
         let mut arguments = on_stack(&self.words(), stack);
         let (switches, values): (Vec<&str>, Vec<&str>) = match *self {
@@ -209,7 +209,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the description of the change for the confirmation.
+    /// Describes the change for the confirmation prompt.
     fn describe(&self, stack: &Stack) -> String {
         let mut lines = vec![("pulumi stack", stack.spec.stack.clone()), ("command", self.command())];
         match self {
@@ -235,7 +235,7 @@ impl Change<'_> {
     }
 }
 
-/// Returns the arguments of a command of the CLI for the Pulumi stack of a Stack.
+/// Returns the arguments of a CLI command for a Stack's Pulumi stack.
 fn on_stack(words: &[&str], stack: &Stack) -> Vec<String> {
     let words = words.iter().map(|word| (*word).to_owned());
     words.chain(["--non-interactive".to_owned(), format!("--stack={}", stack.spec.stack)]).collect()

@@ -1,4 +1,4 @@
-//! `suspend` and `resume`: set `spec.suspend` of Stacks.
+//! `suspend` and `resume`: set and clear `spec.suspend` of the selected Stacks.
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;

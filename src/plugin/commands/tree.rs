@@ -20,7 +20,7 @@ use crate::plugin::screen::{self, Screen};
 use crate::plugin::sources::Source;
 use crate::plugin::updates;
 
-/// Maximum length of a state, in characters.
+/// Maximum length of an object's state in the tree, in characters.
 const MAX_STATE: usize = 80;
 
 /// Shows the objects of a Stack.
@@ -114,7 +114,7 @@ fn tree(objects: &Objects) -> Node {
     Node { children, ..node("Stack", stack.name_any(), stack_state(stack)) }
 }
 
-/// Returns the kinds and names of the objects with the outputs of a Stack. The value of an entry is true if the
+/// Returns the kinds and names of the objects that contain the Stack's outputs. The value of a map entry is true if the
 /// controller has written the object.
 fn output_objects(stack: &Stack) -> BTreeMap<(OutputObjectKind, String), bool> {
     let wanted = stack.spec.write_outputs_to.iter().map(|object| ((object.kind, object.name.clone()), false));
@@ -145,7 +145,7 @@ fn source(stack: &Stack, own: &str) -> Node {
     }
 }
 
-/// Returns the state of a dependency, which can be missing or not readable for the user.
+/// Returns the state of a dependency. The dependency can be missing, and the user can lack permission to read it.
 fn dependency_state(found: Result<Option<Stack>, PluginError>) -> Result<String, PluginError> {
     match found {
         Ok(Some(stack)) => Ok(stack_state(&stack)),
@@ -163,7 +163,7 @@ fn stack_state(stack: &Stack) -> String {
     format!("{phase}{revision}{}", violations(status.and_then(|status| status.policy_violations.as_ref())))
 }
 
-/// Returns the numbers of policy violations as a suffix of a state.
+/// Returns the policy violation counts as a suffix for a state.
 fn violations(found: Option<&PolicyViolations>) -> String {
     phase::violations(found).map(|numbers| format!(", policy violations: {numbers}")).unwrap_or_default()
 }
@@ -205,7 +205,7 @@ fn update_state(update: &Update) -> String {
 impl Node {
     fn write(&self, parent: &str, first: &str, next: &str, out: &mut String) {
         let role = self.role.map(|role| format!("{role} ")).unwrap_or_default();
-        // The tree shows a namespace only if it differs from the namespace of the parent.
+        // The tree shows an object's namespace only if it differs from the parent's namespace.
         let name = match self.namespace == parent {
             true => format!("{}/{}", self.kind, self.name),
             false => format!("{}/{}/{}", self.kind, self.namespace, self.name),

@@ -1,4 +1,4 @@
-//! `version`: prints the versions of the plugin and of the controller.
+//! `version`: prints the plugin and controller versions.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::plugin::controller::{self, Controller, VERSION};
 use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen};
 
-/// Prints the versions of the plugin and of the controller. Without a cluster, prints only the version of the plugin.
+/// Prints the plugin and controller versions. Without a cluster, prints only the plugin version.
 ///
 /// # Errors
 ///

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 
 use super::*;
 
-/// Runs a command with the script `cli` as the Pulumi CLI, and with the directory `share` as the share volume.
+/// Runs a command that uses the script `cli` as the Pulumi CLI and the directory `share` as the share volume.
 fn run(share: &Path, cli: &str, command: &PodCommand, input: &[u8]) -> Output {
     let program = share.join("bin/pulumi");
     std::fs::create_dir_all(share.join("bin")).unwrap();
@@ -27,7 +27,7 @@ fn run(share: &Path, cli: &str, command: &PodCommand, input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The test keeps stdin open, as a connection to an older API server does.
+    // The test keeps stdin open, like a connection to an older API server.
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -74,7 +74,7 @@ fn missing_records_of_the_agent_are_empty() {
     assert_eq!(text(&run(share.path(), "", &command, b"").stdout), "{\"tree\":\"a\"}{\"stack\":\"dev\"}");
 }
 
-/// Script of a CLI that writes the event log of a preview, and prints its call and its project.
+/// Script that imitates the CLI: it writes a preview event log, and prints its arguments and its project.
 const PREVIEWING: &str = r#"echo "$1 in ${PWD##*/}"
 [ "$1" != preview ] || echo '{"summaryEvent":{"resourceChanges":{"create":1}}}' >"${2#--event-log=}"
 cat "$PWD/Pulumi.yaml""#;

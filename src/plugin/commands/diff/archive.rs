@@ -26,13 +26,13 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Returns a text with the number and the size of the files.
+    /// Describes the number and the total size of the files.
     pub fn describe(&self) -> String {
         format!("{} files with {} KiB", self.files, self.size.div_ceil(1024))
     }
 }
 
-/// Packs a directory. In the archive, the settings file with the path `settings` has the content `content`.
+/// Packs a directory. Replaces the content of the settings file at the path `settings` with `content` in the archive.
 ///
 /// # Errors
 ///
@@ -59,11 +59,11 @@ pub fn pack(root: &Path, settings: &str, content: &[u8]) -> Result<Archive, Plug
     packing.finish()
 }
 
-/// Returns the entries of a directory that neither Git nor Flux ignores.
+/// Returns the directory entries that neither Git nor Flux ignores.
 fn walk(root: &Path) -> ignore::Walk {
     let mut walk = WalkBuilder::new(root);
     // The archive must not contain files that Git ignores, because these files often contain secrets. The ignore rules
-    // in `.git/info/exclude` and in the global file of the user apply too.
+    // in `.git/info/exclude` and in the user's global ignore file also apply.
     walk.hidden(false).ignore(false).require_git(false);
     walk.add_custom_ignore_filename(".sourceignore");
     walk.filter_entry(|entry| entry.file_name() != ".git");
@@ -81,7 +81,7 @@ struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Appends a file, a directory or a symbolic link to the archive. Ignores other entries, such as sockets.
+    /// Appends a file, a directory or a symbolic link to the archive. Ignores entries of other types, such as sockets.
     fn append(&mut self, path: &Path) -> Result<(), PluginError> {
         let full = self.root.join(path);
         let metadata = std::fs::symlink_metadata(&full).map_err(|error| self.failed_at(path, &error.to_string()))?;
@@ -160,15 +160,14 @@ impl Packing<'_> {
     }
 }
 
-/// Returns the mode of a file in the archive.
+/// Returns the file mode for the archive.
 #[cfg(unix)]
 fn mode(metadata: &std::fs::Metadata) -> u32 {
     use std::os::unix::fs::PermissionsExt as _;
     if metadata.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 }
 }
 
-/// Returns the mode of a file in the archive. All files are executable, because Windows does not record this
-/// permission.
+/// Returns the file mode for the archive. All files are executable, because Windows does not record this permission.
 #[cfg(not(unix))]
 fn mode(_: &std::fs::Metadata) -> u32 {
     0o755
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
     use crate::plugin::reference_tests::assert_text;
 
-    /// Returns the paths of the files in an archive, and their contents.
+    /// Returns the path and the content of each file in an archive.
     fn content(archive: &Archive) -> BTreeMap<String, String> {
         let mut unpacked = tar::Archive::new(flate2::read::GzDecoder::new(archive.bytes.as_slice()));
         let entries = unpacked.entries().unwrap().map(Result::unwrap);

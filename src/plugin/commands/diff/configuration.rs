@@ -1,8 +1,8 @@
-//! Checks that the settings file in the workspace pod contains the configuration of the Stack.
+//! Checks that the settings file in the workspace pod contains the Stack configuration.
 //!
-//! The agent writes the configuration at the start of a run. Until the first run with the installed source, for example
-//! after a replacement of the pod, the pod contains only the settings file of the source. A preview would then report
-//! changes that no run would make.
+//! The agent writes the configuration at the start of a run. Before the first run with the installed source, for
+//! example after a pod replacement, the pod contains only the settings file from the source. A preview would then
+//! report changes that no run would make.
 
 use kube::ResourceExt as _;
 use pulumi_controller::api::pulumi::Stack;
@@ -10,8 +10,7 @@ use pulumi_controller::view::phase;
 use serde_json::{Deserializer, Value};
 
 /// Returns a message if a preview would not use the configuration of the Stack. The message contains the cause and the
-/// next step. `records` contains the records that the agent keeps about the installed source and about the last
-/// settings.
+/// next step. `records` contains the agent's records about the installed source and the last written settings.
 pub fn refusal(stack: &Stack, pod: &str, records: &str) -> Option<String> {
     if is_written(&stack.spec.stack, records) {
         return None;
@@ -35,7 +34,7 @@ fn is_written(stack: &str, records: &str) -> bool {
     // If a run has failed early, the agent has not encrypted all secret values.
     let is_complete = settings.get("missing_secrets").and_then(Value::as_array).is_none_or(Vec::is_empty);
     let recorded = settings.get("stack").and_then(Value::as_str).unwrap_or_default();
-    // With a default organization, the record contains the complete name of the Pulumi stack.
+    // If a default organization is set, the record contains the fully qualified name of the Pulumi stack.
     let is_of_stack = recorded == stack || recorded.rsplit('/').next() == Some(stack);
     is_complete && is_of_stack && source_tree.is_some() && source_tree == settings.get("tree").and_then(Value::as_str)
 }

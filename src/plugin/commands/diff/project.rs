@@ -8,28 +8,26 @@ use serde_json::Value;
 
 use crate::plugin::error::PluginError;
 
-/// Names of project files and the extensions of their settings files, in the order in which the Pulumi CLI searches for
-/// them.
+/// Project file names, each with the extension of the settings files, in the search order of the Pulumi CLI.
 const FILES: [(&str, &str); 3] = [("Pulumi.json", "json"), ("Pulumi.yaml", "yaml"), ("Pulumi.yml", "yml")];
-/// Maximum size of a project file or of a settings file, in bytes.
+/// Maximum size of a project file or settings file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
 
 /// Project in a local directory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LocalProject {
     pub name: String,
-    /// Directory of the project, relative to the local directory, with `/` as the separator. `.` is the local
-    /// directory.
+    /// Project directory, relative to the local directory, with `/` as the separator. `.` is the local directory.
     pub directory: String,
-    /// Whether `pulumi install` must run before the preview. The agent uses the same rule: see `pulumi/project.rs`.
+    /// Whether `pulumi install` must run before the preview. The agent follows the same rule: see `pulumi/project.rs`.
     pub needs_install: bool,
-    /// Directory of the settings files, relative to the project. Empty if the settings files are in the project
-    /// directory.
+    /// Directory of the settings files, relative to the project directory. Empty if the project directory contains the
+    /// settings files.
     settings_directory: String,
     extension: &'static str,
 }
 
-/// Returns the directory of the project in the source of a Stack.
+/// Returns the project directory in a Stack's source.
 pub fn directory_of(stack: &Stack) -> Option<String> {
     let source = stack.spec.flux_source.as_ref().and_then(|source| source.dir.clone());
     source.or_else(|| stack.spec.repo_dir.clone()).filter(|directory| !directory.is_empty())
@@ -41,7 +39,7 @@ impl LocalProject {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no project, or if its file is invalid.
+    /// Returns an error if no project exists, or if the project file is invalid.
     pub fn find(root: &Path, selected: Option<&str>) -> Result<Self, PluginError> {
         if !root.is_dir() {
             return Err(PluginError::Usage(format!("invalid --path={}: the directory does not exist", root.display())));
@@ -90,7 +88,7 @@ impl LocalProject {
         }
     }
 
-    /// Returns the path of a file of the project, relative to the local directory.
+    /// Returns the path of a project file, relative to the local directory.
     ///
     /// # Errors
     ///
@@ -99,7 +97,7 @@ impl LocalProject {
         normalized(&format!("{}/{file}", self.directory)).ok_or_else(|| outside(file))
     }
 
-    /// Returns the text of a settings file in the local directory, or `None` if the file does not exist.
+    /// Returns the content of a settings file in the local directory, or `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -113,7 +111,7 @@ impl LocalProject {
 ///
 /// # Errors
 ///
-/// Returns the message of the parser if the text is neither valid YAML nor valid JSON.
+/// Returns the parser's message if the text is neither valid YAML nor valid JSON.
 pub fn document(text: &str) -> Result<Value, String> {
     let mut options = serde_saphyr::Options::default();
     options.emit_comments = false;
@@ -122,8 +120,8 @@ pub fn document(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
 }
 
-/// Reads a file of a directory, or returns `None` if the file does not exist. Rejects symbolic links that lead out of
-/// the directory: an untrusted directory could otherwise send other files of the user to the pod.
+/// Reads a file in a directory, or returns `None` if the file does not exist. Rejects symbolic links that lead out of
+/// the directory. Otherwise, a link in an untrusted directory could send the user's other files to the pod.
 fn read(root: &Path, file: &str) -> Result<Option<String>, PluginError> {
     let path = root.join(file);
     let failed = |why: String| PluginError::Failed(format!("failed to read {}: {why}", path.display()));
@@ -149,8 +147,8 @@ fn outside(path: &str) -> PluginError {
     ))
 }
 
-/// Returns a relative path without `.` and `..`, or `None` if the path leads out of its base directory. The path of the
-/// base directory is `.`.
+/// Returns a relative path without `.` and `..`, or `None` if the path leads out of its base directory. The base
+/// directory itself has the path `.`.
 fn normalized(path: &str) -> Option<String> {
     let mut segments = Vec::new();
     for segment in path.split('/') {

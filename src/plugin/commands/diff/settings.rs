@@ -1,7 +1,7 @@
-//! Merges the settings file of a local directory with the configuration of the Stack.
+//! Merges the settings file from a local directory with the Stack configuration.
 //!
-//! The settings file in the workspace pod contains the settings of the source, and the configuration of the Stack with
-//! encrypted secrets. From this file, the merged file contains only the keys that the Stack sets.
+//! The settings file in the workspace pod contains the settings from the source, and the Stack configuration with
+//! encrypted secrets. The merged file takes only the keys that the Stack sets from the pod's settings file.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use crate::plugin::error::PluginError;
 
 use super::project::document;
 
-/// Keys that identify the encryption key of the secrets.
+/// Settings keys that identify the encryption key for secrets.
 const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 
-/// Returns the text of the settings file for the preview. The text is JSON, which is also valid YAML and has no
-/// ambiguous values.
+/// Returns the settings file for the preview. The file content is JSON, which is also valid YAML and has no ambiguous
+/// values.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ fn parse(what: &str, text: &str) -> Result<Map<String, Value>, PluginError> {
         Ok(Value::Object(settings)) => Ok(settings),
         Ok(Value::Null) => Ok(Map::new()),
         Ok(_) => Err(PluginError::Usage(format!("invalid settings in {what}: must be an object"))),
-        // The message of the parser contains no values of the file.
+        // The parser's message contains no values from the file.
         Err(why) => Err(PluginError::Usage(format!("invalid settings in {what}: {why}"))),
     }
 }
@@ -63,7 +63,7 @@ fn object(value: Option<Value>) -> Map<String, Value> {
     }
 }
 
-/// Returns the keys in the settings file that the configuration of a Stack sets.
+/// Returns the keys in the settings file that the Stack configuration sets.
 fn keys_of(stack: &Stack, project: &str) -> BTreeSet<String> {
     let spec = &stack.spec;
     let plain = spec.config.keys().chain(spec.config_ref.keys());
@@ -75,7 +75,7 @@ fn keys_of(stack: &Stack, project: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// Returns the first segment of a path such as `web.password` or `names[0]`.
+/// Returns the first segment of a configuration path such as `web.password` or `names[0]`.
 fn first_segment(path: &str) -> &str {
     path.split(['.', '[']).next().unwrap_or(path)
 }
@@ -89,13 +89,13 @@ fn full_name(key: &str, project: &str) -> String {
     }
 }
 
-/// Appends the Pulumi ESC environments of the Stack to the environments in the local settings file.
+/// Appends the Stack's Pulumi ESC environments to the environments in the local settings file.
 fn add_environments(settings: &mut Map<String, Value>, environments: &[String]) {
     if environments.is_empty() {
         return;
     }
     let own = settings.entry(ENVIRONMENT).or_insert_with(|| Value::Array(Vec::new()));
-    // The field can also contain an inline environment, which lists other environments in the key `imports`.
+    // The field can also contain an inline environment, whose `imports` key lists other environments.
     let imports = match own {
         Value::Object(environment) => environment.entry("imports").or_insert_with(|| Value::Array(Vec::new())),
         imports => imports,

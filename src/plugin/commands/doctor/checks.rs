@@ -1,4 +1,4 @@
-//! The checks of `doctor`. Each check is a pure function that derives a result from responses of the API server.
+//! The checks of `doctor`. Each check is a pure function that derives a result from API server responses.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::plugin::controller::{Controller, VERSION};
 use crate::plugin::error::PluginError;
 use crate::plugin::select::full_name;
 
-/// Maximum number of names of Stacks in a message.
+/// Maximum number of Stack names in a message.
 const MAX_STACKS: usize = 10;
 
 /// Result of a check.
@@ -110,7 +110,7 @@ pub fn api_server(version: Result<String, PluginError>) -> Check {
     }
 }
 
-/// Returns the groups and versions that the API server serves.
+/// Returns the API groups and versions that the API server serves.
 pub fn served(groups: &APIGroupList) -> BTreeSet<(String, String)> {
     let versions = groups
         .groups
@@ -134,7 +134,7 @@ pub fn kinds(served: Result<BTreeSet<(String, String)>, PluginError>) -> Check {
     }
 }
 
-/// Checks that the controller runs, and that the controller and the plugin have the same version.
+/// Checks that the controller is running, and that the controller and the plugin have the same version.
 pub fn controllers(found: Result<Vec<Controller>, PluginError>) -> Vec<Check> {
     let controllers = match found {
         Ok(controllers) => controllers,
@@ -168,7 +168,7 @@ fn controller(found: &Controller) -> Check {
     }
 }
 
-/// Checks the permissions of the user.
+/// Checks the user's permissions.
 pub fn permissions(missing: Result<Vec<&Permission>, PluginError>) -> Check {
     let missing = match missing {
         Ok(missing) => missing,
@@ -220,8 +220,8 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -
     checks
 }
 
-/// Returns whether the Stack waits for an unschedulable pod. The message of the condition of the Stack contains the
-/// reason of the Workspace.
+/// Returns whether the Stack waits for an unschedulable pod. The message of the Stack's condition contains the reason
+/// from the Workspace.
 fn has_unschedulable_pod(stack: &Stack) -> bool {
     Phase::of(stack) != Phase::Stalled
         && phase::cause(stack).is_some_and(|cause| cause.contains(workspace_reason::UNSCHEDULABLE))

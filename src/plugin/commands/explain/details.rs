@@ -1,4 +1,4 @@
-//! Facts about a Stack, its Workspace and its run, which help the user to find the cause of the state.
+//! Facts about a Stack, its Workspace and its run. These facts help the user to find the cause of the Stack's state.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
@@ -14,9 +14,9 @@ use crate::plugin::plan;
 
 /// Maximum number of policy violations in the details.
 const MAX_VIOLATIONS: usize = 5;
-/// Maximum number of resources of a plan in the details.
+/// Maximum number of planned resource changes in the details.
 const MAX_RESOURCES: usize = 10;
-/// Maximum length of the text of a policy violation, in characters.
+/// Maximum length of a policy violation's description, in characters.
 const MAX_TEXT: usize = 200;
 
 /// Objects that explain the state of a Stack.
@@ -27,7 +27,7 @@ pub struct Facts {
     pub update: Option<Update>,
 }
 
-/// Returns the details. Each detail can have several lines.
+/// Returns details about the state. Each detail can have several lines.
 pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     let mut details = Vec::new();
     let status = facts.stack.status.as_ref();
@@ -45,7 +45,7 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
         details.push(format!("the Workspace is asleep{since}; the next run creates its pod"));
     }
     let ready = workspace.and_then(|status| conditions::find(&status.conditions, READY));
-    // The cause of the Stack often contains the message of the Workspace, which the details must not repeat.
+    // The Stack's cause often contains the Workspace's message. The details must not repeat this message.
     let cause = phase::cause(&facts.stack).unwrap_or_default();
     let is_new = |ready: &&Condition| ready.message.is_empty() || !cause.contains(&ready.message);
     if let Some(ready) = ready.filter(|ready| ready.status != "True").filter(is_new) {
@@ -108,7 +108,8 @@ fn of_violation(violation: &PolicyViolation) -> String {
     format!("{level} {policy} of {pack}{resource}: {}", columns::text(&message, MAX_TEXT))
 }
 
-/// Returns the result of the last drift check. The message of the condition lists the resources, or contains the error.
+/// Returns the result of the last drift check. The condition message lists the drifted resources, or contains the
+/// error.
 fn of_drift(stack: &Stack) -> Option<String> {
     let drift = phase::drift(stack)?;
     let drifted = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, DRIFTED));

@@ -1,4 +1,4 @@
-//! The tools, their schemas, and the command lines of their calls.
+//! Defines the tools and their schemas, and converts tool calls to command lines.
 
 use pulumi_controller::api::names;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
@@ -8,19 +8,19 @@ use crate::plugin::args::GlobalFlags;
 
 /// Maximum length of an argument, in characters.
 const MAX_TEXT: usize = 1024;
-/// Maximum number of lines of a log.
+/// Maximum number of log lines that a call can request.
 const MAX_LINES: u64 = 10_000;
 
-/// Type of an argument of a tool.
+/// Type of a tool argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Positional argument of the command: the name of an object.
+    /// Positional argument of the command: an object name.
     Name,
-    /// Positional argument of the command: a text.
+    /// Positional argument of the command: a string.
     Text,
     /// Value of a flag: a text.
     TextFlag(&'static str),
-    /// Value of a flag: a number of lines. Contains the flag and the default.
+    /// Flag whose value is a number of lines. Contains the flag and the default.
     LinesFlag(&'static str, u64),
     /// Flag without a value.
     Switch(&'static str),
@@ -116,17 +116,17 @@ static TOOLS: [Definition; 11] = [
     changing("resume", "Resume a suspended Stack.", OF_RESUME),
 ];
 
-/// Returns the tools that the server offers.
+/// Returns all tools that the server offers.
 pub fn all(allow_changes: bool) -> impl Iterator<Item = &'static Definition> {
     TOOLS.iter().filter(move |tool| allow_changes || !tool.is_change)
 }
 
-/// Returns a tool that the server offers.
+/// Returns the tool with this name, if the server offers the tool.
 pub fn find(name: &str, allow_changes: bool) -> Option<&'static Definition> {
     all(allow_changes).find(|tool| tool.name == name)
 }
 
-/// Returns the global flags that a server passes to its commands.
+/// Returns the global flags that the MCP server passes to each command.
 pub fn global_flags(global: &GlobalFlags) -> Vec<String> {
     let kubeconfig = global.kubeconfig.as_ref().map(|path| format!("--kubeconfig={}", path.display()));
     let context = global.context.as_ref().map(|name| format!("--context={name}"));
@@ -136,7 +136,7 @@ pub fn global_flags(global: &GlobalFlags) -> Vec<String> {
 }
 
 impl Definition {
-    /// Returns the tool in the format of the protocol.
+    /// Returns the tool in the protocol format.
     pub fn tool(&self) -> Tool {
         let annotations = match self.is_change {
             false => ToolAnnotations::default().read_only(true),
@@ -160,8 +160,8 @@ impl Definition {
         schema
     }
 
-    /// Returns the command line of a call, without the global flags of the server. Positional arguments follow `--`, so
-    /// the plugin does not parse them as flags.
+    /// Returns the command line for a tool call, without the server's global flags. Positional arguments follow `--`,
+    /// so the plugin does not parse them as flags.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl Argument {
     }
 }
 
-/// Returns the text of a value, or `None` if the value is not a short text without control characters.
+/// Returns the string in a value, or `None` if the value is not a string, is too long or contains control characters.
 fn text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| text.chars().count() <= MAX_TEXT && !text.chars().any(char::is_control))
 }
