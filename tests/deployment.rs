@@ -1,6 +1,6 @@
-//! Checks the manifests of a release. The Deployment has enough memory and disk space for the default flags. The
-//! network policy of the overlay `single-namespace` permits no traffic from pods that a tenant can create. The test
-//! uses the kustomize files, because `deploy/manifests/build` changes only the image.
+//! Checks the manifests of a release. Checks that the Deployment has enough memory and disk space for the default
+//! flags. Also checks that the network policy in the overlay `single-namespace` permits no traffic from pods that a
+//! tenant can create. The test uses the kustomize files, because `deploy/manifests/build` changes only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 mod required_programs;
@@ -41,8 +41,8 @@ fn default_flags() -> ManagerFlags {
     }
 }
 
-/// If a container exceeds its memory limit, the kernel can kill all processes of the container. The total of the memory
-/// of the controller and the limits of its child processes must therefore be below the limit of the container.
+/// If a container exceeds its memory limit, the kernel can kill all processes in the container. The sum of the
+/// controller's memory and its child processes' memory limits must therefore be below the container's limit.
 #[test]
 fn the_memory_limit_covers_all_child_processes() {
     let container = pod().containers.into_iter().next().unwrap();
@@ -72,7 +72,7 @@ fn selected<'a>(peer: &'a NetworkPolicyPeer, label: &str) -> Option<&'a str> {
     selector?.match_labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// A tenant can set any labels on its own pods. The policy must therefore permit only a namespace in which tenants
+/// A tenant can set any label on its own pods. The policy must therefore permit only a namespace in which tenants
 /// cannot create pods.
 #[test]
 fn only_the_controller_namespace_can_reach_flux_storage() {

@@ -1,5 +1,5 @@
-//! Checks the manifests in `examples` and in the documentation without a cluster: the manifests protect production
-//! resources from an unintended destroy, images have a fixed version, and Stacks and sources have intervals.
+//! Checks the manifests in `examples` and in the documentation without a cluster. The manifests must protect production
+//! resources from an unintended destroy, use fixed image versions, and set the intervals of Stacks and sources.
 //! `tests/e2e/examples` runs the examples.
 #![allow(
     clippy::unwrap_used,
@@ -53,10 +53,11 @@ fn examples() -> Vec<Manifest> {
     files(&root().join("examples"), "yaml").iter().flat_map(|path| parse(path, &read(path))).collect()
 }
 
-/// Guides with complete manifests. The manifests in other guides contain only the relevant fields.
+/// Guides with complete manifests. The manifests in other guides contain only the fields that are relevant to the
+/// guide.
 const COMPLETE_GUIDES: [&str; 2] = ["docs/guides/flux-bootstrap.md", "docs/guides/without-flux.md"];
 
-/// Returns the manifests in the documents below a directory.
+/// Returns the manifests from all documents below a directory.
 fn documented(folder: &str) -> Vec<Manifest> {
     files(&root().join(folder), "md").iter().flat_map(|path| of_document(path)).collect()
 }
@@ -65,7 +66,7 @@ fn of_document(path: &Path) -> Vec<Manifest> {
     yaml_blocks(&read(path)).flat_map(|text| parse(path, text)).collect()
 }
 
-/// Returns the complete manifests, without patches of Stacks.
+/// Returns the complete manifests, without Stack patches.
 fn examples_and_guides() -> Vec<Manifest> {
     let mut manifests = examples();
     for guide in COMPLETE_GUIDES {
@@ -151,8 +152,8 @@ fn images<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The image of workspace pods must contain the version of the CLI that the tests use, because the tests check the
-/// documented outputs only with this version.
+/// The workspace pod image must contain the CLI version that the tests use, because the tests check the documented
+/// outputs only with this version.
 #[test]
 fn every_image_has_a_fixed_version() {
     let modules = read(&root().join("tests/cluster/tools/common/go.mod"));
@@ -186,8 +187,8 @@ fn the_flux_instance_has_the_patches_of_the_notifications_component() {
     assert_eq!(instance["spec"]["kustomize"]["patches"], component["patches"]);
 }
 
-/// Parts of commands that need no flag for the namespace. These commands select cluster-scoped objects or all
-/// namespaces, use a manifest that contains the namespace, or do not use the cluster.
+/// Parts of commands that need no `--namespace` flag. These commands select cluster-scoped objects or all namespaces,
+/// use a manifest that contains the namespace, or do not use the cluster.
 const WITHOUT_NAMESPACE: [&str; 10] = [
     " --all-namespaces",
     " customresourcedefinition/",
@@ -201,7 +202,7 @@ const WITHOUT_NAMESPACE: [&str; 10] = [
     "kubectl label namespace ",
 ];
 
-/// The result of a command must not depend on the namespace of the context.
+/// The result of a command must not depend on the kubeconfig context's namespace.
 #[test]
 fn every_command_of_an_example_names_its_namespace() {
     let mut checked = 0;

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Timeout of a response, which is sufficient for a slow machine.
+/// Timeout of a response, which is long enough for a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
@@ -95,8 +95,8 @@ fn resident() -> u64 {
 }
 
 const MEMORY: &str = "memory limit of 96Mi exceeded";
-/// Message about the CPU time limit. An unoptimized build on a busy machine can reach this limit before the memory
-/// limit.
+/// Error message about the CPU time limit. An unoptimized build on a busy machine can reach this limit before the
+/// memory limit.
 const CPU: &str = "CPU time limit of 1 s exceeded";
 
 /// Returns an expression with nine chained calls. The calls expand a string of ten bytes to 10 GB.
@@ -154,9 +154,9 @@ async fn expressions_that_exceed_limits_delay_no_other_namespace() {
     // Compares the median, because other processes on a busy machine can delay a single evaluation.
     delays.sort();
     assert!(delays[delays.len() / 2] < Duration::from_secs(1), "{delays:?}");
-    // After each expression that exceeds a limit, the evaluator pauses the evaluations for the namespace of the
-    // attacker. The first expression occupies a slot for cheap evaluations. Only the next expression occupies a slot
-    // for expensive evaluations.
+    // After an expression has exceeded a limit, the evaluator pauses evaluations for the attacker's namespace. The
+    // first expression occupies a slot for cheap evaluations. Only the next expression occupies a slot for expensive
+    // evaluations.
     let pauses = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
     assert!(evaluated <= 2 + pauses, "{evaluated} results in {:?}", began.elapsed());
 }

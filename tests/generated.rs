@@ -22,8 +22,7 @@ use serde_json::Value;
 /// Header of a generated YAML file.
 const GENERATED: &str = "# Generated from the types in src/api: change those, then run `make generate`.\n";
 
-/// Maximum total size of the annotations of an object in bytes. `kubectl apply` stores the applied object in an
-/// annotation.
+/// Maximum total size of an object's annotations in bytes. `kubectl apply` stores the applied object in an annotation.
 const ANNOTATION_LIMIT: usize = 256 * 1024;
 
 /// Compares a file with its expected content. If `REGENERATE` is set, writes the expected content to the file.
@@ -44,7 +43,8 @@ fn root() -> &'static Path {
 }
 
 /// Agents and controllers of other versions use the released protocol. With `REGENERATE=1`, this test adds new elements
-/// to the file. If an element was removed or changed, the test fails, and does not change the file.
+/// to the descriptor set file. If a released element was removed or changed, the test fails and does not change the
+/// file.
 #[test]
 fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     let protos = root().join("src/rpc/protos");
@@ -68,7 +68,7 @@ fn the_released_descriptor_set_matches_the_proto() -> Result<()> {
     std::fs::write(&path, today).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Returns the name of the file in the format of controller-gen, such as `pulumi.com_stacks.yaml`.
+/// Returns the file name that controller-gen would use, such as `pulumi.com_stacks.yaml`.
 fn file_name(crd: &CustomResourceDefinition) -> String {
     format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural)
 }
@@ -106,7 +106,7 @@ fn resource_files(folder: &Path) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Start and end markers of the table of flags in the documentation.
+/// Start and end markers of the flag table in the documentation.
 const FLAGS: [&str; 2] = ["<!-- flags: generated from src/cli.rs by `make generate` -->\n", "<!-- /flags -->\n"];
 
 #[test]
@@ -114,7 +114,7 @@ fn the_documented_flags_match_the_manager_flags() -> Result<()> {
     expect_between(&root().join("docs/flags.md"), FLAGS, &table_of_flags()?)
 }
 
-/// Compares the text between two markers in a document with its expected content. Like [`expect_file`], writes the
+/// Compares the text between two markers in a document with the expected content. Like [`expect_file`], writes the
 /// expected content if `REGENERATE` is set.
 fn expect_between(path: &Path, [start, end]: [&str; 2], expected: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -149,10 +149,10 @@ const LANGUAGES: [&str; 2] = [
     "<!-- /languages -->\n",
 ];
 
-/// Value for a feature that a language does not support.
+/// Table cell for a feature that a language does not support.
 const UNSUPPORTED: &str = "unsupported";
 
-/// A feature, and the end-to-end test of the feature in each language.
+/// A feature, and the end-to-end test that covers the feature in each language.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Feature {
@@ -190,7 +190,7 @@ fn table_of_languages(features: &[Feature]) -> String {
     format!("| feature | TypeScript | Python | Go |\n|---|---|---|---|\n{rows}")
 }
 
-/// Returns the names and files of the test functions in a directory and in the module with the same name.
+/// Maps the name of each test function in a directory, and in the module with the same name, to its file.
 fn test_functions(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut pending = vec![folder.to_owned(), folder.with_extension("rs")];
@@ -211,8 +211,8 @@ fn test_functions(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// The end-to-end tests run the examples with the registry of the test cluster, which contains only the packages of its
-/// own lock files. The test compares only the lines of the lock files that identify packages.
+/// The end-to-end tests run the examples with the test cluster's registry, which contains only the packages in the
+/// registry's lock files. The test compares only the lines that identify packages in the lock files.
 #[test]
 fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result<()> {
     let files = [
@@ -224,8 +224,8 @@ fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result
         let read = |path: PathBuf| {
             let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let lines = text.lines().filter(|line| line.contains(relevant));
-            // Python treats `-` and `_` in names as equal, and ignores case. Only the lock file of the registry
-            // contains hashes.
+            // Python treats `-` and `_` in names as equal, and ignores case. Only the registry's lock file contains
+            // hashes.
             let packages = lines.map(|line| line.split(" --hash").next().unwrap_or_default().replace('-', "_"));
             anyhow::Ok(packages.map(|package| package.to_lowercase()).collect::<BTreeSet<String>>())
         };
@@ -240,8 +240,8 @@ fn the_registry_of_the_test_cluster_has_all_packages_of_the_examples() -> Result
     Ok(())
 }
 
-/// Every path in the configuration of kube-state-metrics must exist in the schema of a Stack. kube-state-metrics does
-/// not report a wrong path, and exports an empty label instead.
+/// Every path in the kube-state-metrics configuration must exist in the Stack schema. kube-state-metrics does not
+/// report a wrong path, and exports an empty label instead.
 #[test]
 fn kube_state_metrics_paths_exist_in_the_stack_schema() -> Result<()> {
     let path = root().join("config/kube-state-metrics/custom-resource-state.yaml");

@@ -1,5 +1,5 @@
-//! Checks the manifest for krew. `deploy/release/krew` fills the template with the archives of a release, and each
-//! platform of `deploy/release/plugin` must have an archive.
+//! Checks the manifest for krew. Checks that `deploy/release/krew` fills the template with the archives of a release.
+//! Each platform in `deploy/release/plugin` must have an archive.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a missing file fails the test")]
 
 mod required_programs;
@@ -22,7 +22,7 @@ fn archive(platform: &str) -> String {
     format!("kubectl-pulumi_v{VERSION}_{platform}.tar.gz")
 }
 
-/// Returns the manifest of a release with archives for these platforms, or the error of the script.
+/// Returns the krew manifest for a release with archives for these platforms, or the script's error.
 fn manifest(platforms: &[&str]) -> Result<Value, String> {
     let files = tempfile::tempdir().unwrap();
     for platform in platforms {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use manifest_files::{covers, read};
 
-/// Fields in the spec of a Stack of the operator.
+/// Spec fields of a Stack of the Pulumi Kubernetes Operator.
 const STACK: [&str; 39] = [
     "accessTokenSecret",
     "backend",
@@ -60,7 +60,7 @@ const STACK: [&str; 39] = [
     "workspaceReclaimPolicy",
 ];
 
-/// Paths of the fields of a Program in the manifests.
+/// Paths of the Program fields in the manifests.
 const PROGRAM: [&str; 21] = [
     "/configuration/text/type",
     "/configuration/text/default",

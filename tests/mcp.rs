@@ -1,6 +1,5 @@
-//! Tests `kubectl pulumi mcp` with the client of the official SDK of the Model Context Protocol. The tests have no
-//! cluster, so each tool returns an error about the connection. `tests/e2e/kubectl_plugin.rs` calls the tools with a
-//! cluster.
+//! Tests `kubectl pulumi mcp` with the client from the official Model Context Protocol SDK. The tests have no cluster,
+//! so each tool returns a connection error. `tests/e2e/kubectl_plugin.rs` calls the tools with a cluster.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ const BUCKET_LABEL: &str = "le";
 const KEYWORDS: [&str; 10] = ["and", "or", "unless", "bool", "offset", "avg", "count", "max", "min", "sum"];
 /// Words of PromQL that precede a list of labels.
 const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
-/// Prefix of the URLs of runbooks.
+/// URL prefix of the runbooks.
 const PAGES: &str = "https://github.com/pulumi-controller/pulumi-controller/blob/main/";
 
 fn root() -> &'static Path {
@@ -34,7 +34,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
 }
 
-/// Returns the labels of each metric in `docs/metrics.md` by the names of its series. A histogram has several series.
+/// Maps each series name to the labels that `docs/metrics.md` lists for its metric. A histogram has several series.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let page = read("docs/metrics.md");
     let mut metrics = BTreeMap::new();
@@ -54,14 +54,14 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     metrics
 }
 
-/// Names in an expression of PromQL.
+/// Names in a PromQL expression.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Names {
     metrics: BTreeSet<String>,
     labels: BTreeSet<String>,
 }
 
-/// Returns the text without the contents of strings, and without durations and variables of Grafana in brackets.
+/// Returns the text without string contents, durations in brackets and Grafana variables in brackets.
 fn without_strings(expression: &str) -> String {
     let unquoted: String = expression.split('"').step_by(2).collect::<Vec<_>>().join("\"");
     let mut parts = unquoted.split('[');
@@ -69,8 +69,8 @@ fn without_strings(expression: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once(']').map_or("", |(_, rest)| rest))
 }
 
-/// Returns the names in an expression. The function supports only the parts of PromQL that the alerts and the
-/// dashboards use.
+/// Returns the names in an expression. The function supports only the PromQL syntax that the alerts and the dashboards
+/// use.
 fn names(expression: &str) -> Names {
     let text = without_strings(expression);
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_' || character == ':';
@@ -140,7 +140,7 @@ fn dashboards() -> Vec<(String, Value)> {
     paths.iter().map(|path| (name(path.as_path()), read(path.as_path()))).collect()
 }
 
-/// Returns all expressions, each with a description of its location.
+/// Returns all PromQL expressions, each with a description of its location.
 fn expressions() -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).to_owned();
     let mut found: Vec<_> = alerts().iter().map(|alert| (text(&alert["alert"]), text(&alert["expr"]))).collect();
@@ -211,7 +211,7 @@ fn every_alert_has_a_severity_texts_and_an_existing_runbook() {
     assert!(names.len() >= 20, "{names:?}");
 }
 
-/// Each alert must fire in one step of its tests, and must not fire in another step.
+/// In the alert's tests, each alert must fire in at least one step, and must not fire in at least one other step.
 #[test]
 fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let mut seen: BTreeMap<String, [bool; 2]> = BTreeMap::new();
@@ -233,7 +233,7 @@ fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     assert_eq!(seen, expected, "left: [does not fire, fires] in tests/monitoring; right: config/monitoring/rules");
 }
 
-/// The page must contain a table with the name, the severity and the summary of each alert.
+/// The page must contain a table that lists the name, the severity and the summary of each alert.
 #[test]
 fn the_documented_alerts_are_those_in_the_rules() {
     let page = read("docs/monitoring.md");
@@ -274,7 +274,7 @@ fn dashboards_have_unique_panels_and_use_the_selected_data_source() {
     }
 }
 
-/// The page must describe each panel.
+/// The page must describe each dashboard panel.
 #[test]
 fn the_documented_panels_are_those_of_the_dashboards() {
     let page = read("docs/monitoring.md");

@@ -10,7 +10,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemConst, ItemMod, LitStr, Macro, Meta};
 
-/// Files whose errors do not reach the conditions and events of users, with the reason.
+/// Files whose errors do not appear in conditions or events, each with the reason.
 const INTERNAL: &[(&str, &str)] = &[
     ("agent/bootstrap.rs", "the log of the init container bootstrap"),
     ("agent/init.rs", "the log of the pulumi container"),
@@ -36,14 +36,14 @@ const INTERNAL: &[(&str, &str)] = &[
     ("ui/session.rs", "printed at startup, or a page of the web UI"),
 ];
 
-/// Minimum number of letters in a message that the page must document. Shorter messages only add a field name to
-/// another message.
+/// Minimum number of letters in a message that `docs/troubleshooting.md` must document. Shorter messages only add a
+/// field name to another message.
 const MIN_LETTERS: usize = 9;
 
-/// Prefix of messages of the Pulumi CLI. The page also documents some of these messages.
+/// Prefix of messages from the Pulumi CLI. The troubleshooting page also documents some of these messages.
 const PULUMI: &str = "error: ";
 
-/// Source files in `src` by their path relative to `src`.
+/// Source files in `src`. Each key is a path relative to `src`.
 static SOURCES: LazyLock<BTreeMap<String, Found>> = LazyLock::new(|| sources().expect("src can be parsed"));
 
 #[test]
@@ -138,7 +138,7 @@ struct Found {
     errors: Vec<String>,
     /// All string literals.
     literals: BTreeSet<String>,
-    /// Values of the constants in modules with the suffix `_reason`.
+    /// Constant values in modules with the suffix `_reason`.
     reasons: BTreeSet<String>,
     emits_events: bool,
     is_in_reasons: bool,
@@ -208,7 +208,7 @@ fn is_for_tests(attribute: &Attribute) -> bool {
     matches!(&attribute.meta, Meta::List(list) if list.path.is_ident("cfg") && list.tokens.to_string() == "test")
 }
 
-/// Reads all files in `src`, except tests. The keys are the paths relative to `src`.
+/// Reads all files in `src`, except tests. Each key is a path relative to `src`.
 fn sources() -> Result<BTreeMap<String, Found>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut sources = BTreeMap::new();
@@ -238,13 +238,13 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the messages and reasons of a page in `docs`.
+/// Returns the messages and reasons that a page in `docs` documents.
 fn documented(page: &str) -> Result<BTreeSet<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page);
     Ok(code_spans(&std::fs::read_to_string(path).with_context(|| page.to_owned())?))
 }
 
-/// Returns the code spans in the headings and in the first cells of the tables of a Markdown page.
+/// Returns the code spans in the headings and in the first table column of a Markdown page.
 fn code_spans(page: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut is_code = false;
@@ -282,7 +282,7 @@ fn parts(template: &str) -> Vec<String> {
     parts
 }
 
-/// Returns whether a text consists of these parts with any text between the parts.
+/// Returns whether a string consists of these parts with any text between the parts.
 fn matches(parts: &[String], text: &str) -> bool {
     let [first, between @ .., last] = parts else { return parts.first().is_some_and(|only| only == text) };
     let Some(mut rest) = text.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {

@@ -1,10 +1,10 @@
-//! Checks that no schema has defaults in the items of a list of the spec. Argo CD compares a list as a whole. If the
-//! API server added a default to an item, the object would always be out of sync.
+//! Checks that no schema sets defaults in the list items of a spec. Argo CD compares a list as a whole. If the API
+//! server added a default to an item, the object would always be out of sync.
 
 use pulumi_controller::api::definitions::custom_resource_definitions;
 use serde_json::Value;
 
-/// Collects the paths of all fields with a default in a schema.
+/// Collects the paths of all schema fields that have a default.
 fn collect(schema: &Value, path: &str, found: &mut Vec<String>) {
     if schema.get("default").is_some() {
         found.push(path.to_owned());

@@ -33,7 +33,7 @@ pub fn restricted_lua() -> Lua {
     Lua::new_with(StdLib::TABLE, LuaOptions::new()).expect("a Lua state")
 }
 
-/// Runs the health check of the kind of an object, and returns the result.
+/// Runs the health check for the object's kind, and returns the result.
 pub fn health(object: &impl Serialize) -> Health {
     let object = serde_json::to_value(object).expect("a JSON object");
     let field = |name: &str| object[name].as_str().unwrap_or_else(|| panic!("{name} is absent: {object}"));

@@ -1,5 +1,5 @@
-//! Tests the health checks for Argo CD in `config/argocd` with each state that the controllers report, and with objects
-//! of the Pulumi Kubernetes Operator.
+//! Tests the Argo CD health checks in `config/argocd` with each state that the controller reports, and with objects
+//! from the Pulumi Kubernetes Operator.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -26,7 +26,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("timestamp in range")
 }
 
-/// Sets the deletion timestamp of an object, and increments the generation like the API server.
+/// Sets an object's deletion timestamp, and increments the generation like the API server.
 fn deleted<K: Resource + Clone>(object: &K) -> K {
     let mut deleted = object.clone();
     deleted.meta_mut().deletion_timestamp = Some(Time(at(100)));
@@ -41,8 +41,8 @@ fn edited<K: Resource + Clone>(object: &K) -> K {
     edited
 }
 
-/// Checks the health of an object that the controller has not reconciled: without a status, and with the status that
-/// the API server sets.
+/// Checks the health of an object that the controller has not reconciled: without a status, and with the default status
+/// that the API server sets.
 fn expect_not_reconciled<K: Resource + serde::Serialize>(object: &K) {
     let mut object = serde_json::to_value(object).expect("a JSON object");
     let expected = Health::new("Progressing", "waiting for the first reconciliation");
@@ -52,7 +52,7 @@ fn expect_not_reconciled<K: Resource + serde::Serialize>(object: &K) {
     }
 }
 
-/// Checks the health of an object whose last generation the controller has not observed.
+/// Checks the health of an object whose latest generation the controller has not observed.
 fn expect_unobserved<K: Resource + Clone + serde::Serialize>(object: &K) {
     let edited = edited(object);
     let generation = edited.meta().generation.expect("a generation");

@@ -1,4 +1,4 @@
-//! Health of objects of the Pulumi Kubernetes Operator before their migration to the controller.
+//! Tests the health of Pulumi Kubernetes Operator objects that the controller has not migrated yet.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Health of Programs, StackReceivers, Workspaces and Updates in each state.
+//! Tests the health of Programs, StackReceivers, Workspaces and Updates in each state.
 
 use pulumi_controller::api::auto::{RunBinding, RunProgress, Update, UpdateSpec, Workspace, WorkspaceSpec};
 use pulumi_controller::api::auto::{UpdateStatus, WorkspaceStatus};

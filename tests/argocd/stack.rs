@@ -1,4 +1,4 @@
-//! Health of a Stack in each state of the table in `docs/spec/v1/stack.md`.
+//! Tests the health of a Stack in each state that the table in `docs/spec/v1/stack.md` lists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,8 +39,8 @@ fn of_preview(last: Option<LastUpdate>) -> Option<LastUpdate> {
     Some(LastUpdate { kind: Some("preview".to_owned()), ..last.unwrap_or_default() })
 }
 
-/// A state, the last run, and the expected health. The health consists of a status, and of texts that the message must
-/// contain exactly once each, in this order.
+/// A state, the last run, and the expected health. The health consists of a status and a list of strings. The message
+/// must contain each string exactly once, in this order.
 type Row = (State, Option<LastUpdate>, &'static str, &'static [&'static str]);
 
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -153,7 +153,7 @@ fn a_suspended_stack_is_suspended_in_each_state() {
         stack.metadata.generation = Some(4);
         stack.status = Some(with_state(&stack, &State::Suspended, at(20)));
         assert_eq!(health(&stack).status, "Suspended", "{state:?}");
-        // The controller does not observe the next change to the spec.
+        // The controller has not observed this change to the spec.
         stack.metadata.generation = Some(5);
         stack.status = Some(with_state(&stack, &State::Suspended, at(30)));
         let after = health(&stack);
@@ -201,7 +201,7 @@ fn a_suspended_stack_that_is_being_deleted_explains_what_to_do() {
     assert!(found.message.contains("set spec.suspend to false"), "{found:?}");
 }
 
-/// Fails if the table in the documentation contains a state that the rows of this test do not contain.
+/// Fails if the documentation table contains a state that no row of this test contains.
 #[test]
 fn the_rows_cover_each_documented_state() {
     let brief = |condition: &Condition| format!("{}={}/{}", condition.type_, condition.status, condition.reason);
@@ -220,7 +220,7 @@ fn the_rows_cover_each_documented_state() {
     assert_eq!(documented, tested);
 }
 
-/// Converts a row of the table in the documentation to the format `type=status/reason`.
+/// Converts a row of the documentation table to the format `type=status/reason`.
 fn documented(line: &str) -> String {
     let columns = line.trim_matches('|').split(" | ").skip(1).zip(["Ready", "Reconciling", "Stalled"]);
     let condition = |(column, kind): (&str, &str)| {

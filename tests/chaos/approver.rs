@@ -10,13 +10,13 @@ use crate::harness::{Scene, kubectl, try_kubectl};
 /// User who approves plans.
 const APPROVER: &str = "approver";
 
-/// Grants the user the permission to approve plans in the namespace of the scene.
+/// Grants the user permission to approve plans in the scene's namespace.
 pub async fn permit(scene: &Scene) {
     let (role, user) = ("--clusterrole=pulumi-controller-approver", format!("--user={APPROVER}"));
     kubectl(&["--namespace", &scene.namespace, "create", "rolebinding", APPROVER, role, &user], "").await;
 }
 
-/// Returns the settings of a Stack whose changes and destroys require an approval.
+/// Returns the settings for a Stack whose updates and destroys require an approval.
 pub fn settings() -> Value {
     json!({"mode": "Always", "destroy": true})
 }

@@ -1,4 +1,4 @@
-//! Reads the states of the Pulumi stacks from their backend: the S3 server, or Pulumi Cloud with `CHAOS_BACKEND=cloud`.
+//! Reads the Pulumi states from the backend: the S3 server, or Pulumi Cloud with `CHAOS_BACKEND=cloud`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -84,8 +84,8 @@ impl S3Backend {
         self.keys(&format!(".pulumi/locks/organization/{}/{stack}/", self.project)).await
     }
 
-    /// Returns the object keys with a prefix. The client library can sign only requests for objects. S3 responds to a
-    /// request for the empty key with a list of keys.
+    /// Returns the object keys with a prefix. The client library can sign only object requests. If the requested object
+    /// key is empty, S3 responds with a list of keys.
     async fn keys(&self, prefix: &str) -> Vec<String> {
         let mut list = self.bucket.get_object(Some(&self.credentials), "");
         list.query_mut().insert("list-type", "2");
@@ -114,7 +114,7 @@ struct Checkpoint {
     latest: Option<Snapshot>,
 }
 
-/// Fields of an exported state of Pulumi Cloud that the checks require.
+/// Fields of a state exported from Pulumi Cloud that the checks require.
 #[derive(Deserialize)]
 struct Deployment {
     deployment: Option<Snapshot>,

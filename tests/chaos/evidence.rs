@@ -13,7 +13,7 @@ use crate::harness::is_done;
 use crate::provider_log;
 use crate::stage::{PROJECT, Stage};
 
-/// Returns the facts about one Stack. `seen` contains all states of Updates that the watch has observed.
+/// Returns the facts about one Stack. `seen` contains all Update states that the watch has observed.
 pub async fn of(stage: &Stage<'_>, name: &str, seen: &[Update]) -> Facts {
     let stack = stage.scene.list::<Stack>().await.into_iter().find(|stack| stack.name_any() == name);
     let current = stage.scene.list::<Update>().await;
@@ -45,7 +45,7 @@ fn stuck(stack: Option<&Stack>) -> Option<String> {
     Some(if text.is_empty() { "no condition has a message".to_owned() } else { text.join("; ") })
 }
 
-/// Returns the latest state of each run of the Stack, except previews, which create plans. The watch can have missed
+/// Returns the latest state of each run of the Stack, except the previews that create plans. The watch can have missed
 /// the latest state, so `current` has priority.
 fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], current: &[Update]) -> Vec<Run> {
     let current_uids: BTreeSet<Option<String>> = current.iter().map(Update::uid).collect();

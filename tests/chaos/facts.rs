@@ -1,12 +1,11 @@
-//! Facts after the fault injection: events of the test provider, states of the Pulumi stacks, and results of the
-//! Updates.
+//! Facts that the checks examine after the fault injection: provider events, Pulumi states, and Update results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// Operation of the provider on a resource.
+/// Provider operation on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -38,7 +37,7 @@ pub struct Event {
     pub phase: Phase,
     pub pid: i64,
     pub time: Timestamp,
-    /// ID of the operation, which all events of the operation contain.
+    /// Operation ID, which all events of one operation share.
     pub id: String,
 }
 
@@ -59,15 +58,15 @@ pub struct State {
     pub pending_creates: BTreeSet<String>,
 }
 
-/// Revision that all Stacks of a repository must finally reach.
+/// Latest revision of a repository, which all Stacks of the repository must reach.
 #[derive(Clone, Debug)]
 pub struct LatestRevision {
-    /// Revision in the format of Flux.
+    /// Revision in the Flux format.
     pub revision: String,
     pub number: u64,
 }
 
-/// Result that the status of an Update contains.
+/// Result in the status of an Update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     Succeeded,
@@ -78,7 +77,7 @@ pub enum RunOutcome {
 #[derive(Clone, Debug)]
 pub struct Run {
     pub update: String,
-    /// Number of the revision of the program.
+    /// Revision number of the program.
     pub number: u64,
     pub is_destroy: bool,
     pub created: Timestamp,
@@ -121,7 +120,7 @@ pub fn resources_of(number: u64) -> [String; 4] {
     ["first".to_owned(), "second".to_owned(), "third".to_owned(), format!("turn{}", number % 3)]
 }
 
-/// Returns the name of a resource in the provider, which contains the revision.
+/// Returns the provider's name for a resource, which contains the revision.
 pub fn called(name: &str, number: u64) -> String {
     format!("{name}@{number}")
 }

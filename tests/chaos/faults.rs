@@ -1,4 +1,4 @@
-//! Executes the acts of the plan. The faults affect only the pods of this scene, the controller and, if the tests have
+//! Executes the planned acts. The faults affect only the pods of this scene, the controller and, if the tests have
 //! started the cluster, the API server.
 
 use std::collections::BTreeMap;

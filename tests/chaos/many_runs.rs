@@ -1,5 +1,6 @@
-//! Tests five hundred open runs. The open runs do not delay other runs, a restarted controller attaches to all open
-//! runs, and the controller records each result once. One run in ten has an agent of an older version.
+//! Tests five hundred open runs. Tests the controller with five hundred open runs. These runs do not delay other runs,
+//! a restarted controller attaches to all open runs, and the controller records each result once. One run in ten has an
+//! agent of an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -24,7 +25,7 @@ use crate::harness::{
 use crate::progress::until_count;
 
 const RUNS: usize = 500;
-/// Duration of a run. The runs last longer than the test, so the test must end all runs.
+/// Duration of a run. The runs would last longer than the test, so the test must complete all runs itself.
 const RUN_TIME: Duration = Duration::from_secs(3600);
 /// Maximum number of concurrent creations or deletions.
 const CONCURRENCY: usize = 16;
@@ -104,7 +105,7 @@ async fn many_runs(scene: &Scene, controller: &Controller) {
     remove(scene).await;
 }
 
-/// Creates the source of all Stacks.
+/// Creates the source that all Stacks share.
 async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many-runs").output("text", "hello".into()).files()).await;
@@ -133,8 +134,8 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks individually, because the deletion of five hundred Stacks exceeds the timeouts of a scene and of
-/// a single call.
+/// Deletes the Stacks individually, because deleting five hundred Stacks at once would exceed the timeouts of the scene
+/// and of a single API call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)
@@ -152,7 +153,7 @@ async fn remove(scene: &Scene) {
     .await;
 }
 
-/// Observed runs of the Stacks with the fake agent. A watch observes the runs, because polls of hundreds of objects
+/// Observed runs of the Stacks with the fake agent. A watch observes the runs, because polling hundreds of objects
 /// would dominate the load.
 struct Runs {
     seen: Arc<Mutex<BTreeMap<String, Seen>>>,

@@ -1,11 +1,11 @@
-//! Derives a plan from a seed. A plan contains acts and their times. All functions are pure.
+//! Derives a plan from a seed. Plans a chaos test: a plan contains acts and their times. All functions are pure.
 
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Kind of an act: a change by the simulated user, or a fault.
+/// Kind of an act: a user's change or a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     PushRevision,
@@ -20,8 +20,8 @@ pub enum Kind {
     StopApiServer,
 }
 
-/// Number of acts of each kind in one deck. All acts of a deck precede the acts of the next deck. Pushes are frequent,
-/// because most faults interrupt the runs that pushes start.
+/// Number of acts of each kind in one deck. The plan executes all acts of a deck before the acts of the next deck.
+/// Pushes are frequent, because most faults interrupt the runs that pushes start.
 const DECK: [(Kind, usize); 10] = [
     (Kind::PushRevision, 4),
     (Kind::RecreateStack, 1),

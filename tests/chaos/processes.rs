@@ -1,4 +1,4 @@
-//! Finds the processes of pods in `/proc` of the machine that runs the node.
+//! Finds pod processes in the `/proc` directory of the machine that runs the node.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

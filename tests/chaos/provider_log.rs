@@ -1,4 +1,4 @@
-//! Reads the log of the test provider and other test services.
+//! Reads the provider log, and sends requests to other test services.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,13 +12,13 @@ static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(|| {
     client.build().expect("HTTP client")
 });
 
-/// Sends a GET request to a test service and returns the body of the response. Panics if the request fails.
+/// Sends a GET request to a test service and returns the response body. Panics if the request fails.
 pub async fn get(url: &str) -> String {
     let response = async { CLIENT.get(url).send().await?.error_for_status()?.text().await };
     response.await.unwrap_or_else(|error| panic!("requesting {url}: {error:?}"))
 }
 
-/// Returns all provider events of a Pulumi stack in order.
+/// Returns all provider events for a Pulumi stack in order.
 pub async fn events(stack: &str) -> Vec<Event> {
     let url = format!("{}/events?stack={stack}", Environment::get().provider_log_url);
     let text = get(&url).await;

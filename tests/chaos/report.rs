@@ -16,11 +16,11 @@ pub struct Tally {
     /// Number of acts by kind.
     pub done: BTreeMap<Kind, usize>,
     pub runs: usize,
-    /// Number of runs that a fault has interrupted.
+    /// Number of runs that faults have interrupted.
     pub interrupted: usize,
-    /// Number of interrupted runs after which another run of the Stack has succeeded.
+    /// Number of interrupted runs that a successful run of the same Stack followed.
     pub recovered: usize,
-    /// Number of decisions of the simulated user for waiting Stacks.
+    /// Number of decisions that the simulated user has made for waiting Stacks.
     pub resolved: usize,
     pub settled_after: Option<Duration>,
     pub broken: Vec<Violation>,

@@ -1,4 +1,4 @@
-//! Stacks and repositories of the test, and the pushed revisions.
+//! Manages the Stacks, the repositories and the pushed revisions of a chaos test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ pub struct Member {
     pub hits: Vec<Timestamp>,
     hits_on_revision: usize,
     pub removed_manually: Vec<RemovedManually>,
-    /// Updates about which the simulated user has made a decision.
+    /// Names of the Updates for which the simulated user has made a decision.
     pub resolved: BTreeSet<String>,
 }
 
@@ -130,8 +130,8 @@ impl<'a> Stage<'a> {
         &self.latest[member.repository]
     }
 
-    /// Deletes a Stack, which [`Stage::create_again`] recreates. Returns `None` if all Stacks are already being
-    /// deleted.
+    /// Deletes a Stack. [`Stage::create_again`] recreates the Stack later. Returns `None` if all Stacks are already
+    /// being deleted.
     pub async fn delete_one(&mut self, pick: usize) -> Option<String> {
         let staying: Vec<String> =
             self.stacks.iter().filter(|(_, member)| !member.is_deleted).map(|(name, _)| name.clone()).collect();
@@ -185,7 +185,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Returns the backend of all Stacks. For Pulumi Cloud, creates the organization and the Secret with an access token.
+/// Returns the backend of all Stacks. For Pulumi Cloud, first creates the organization and the Secret with an access
+/// token.
 async fn backend(scene: &Scene) -> Backend {
     if !is_cloud() {
         return Backend::S3(S3Backend::of(PROJECT));
@@ -207,9 +208,8 @@ fn repository_name(repository: usize) -> String {
     format!("r{repository}")
 }
 
-/// Returns a program with four resources. Three resources form a chain of dependencies. Each operation takes a few
-/// seconds and consists of several steps. The resource names contain the revision, and one resource changes with each
-/// revision.
+/// Returns a program with four resources. Three resources form a dependency chain. Each operation takes a few seconds
+/// and consists of several steps. The resource names contain the revision, and one resource changes with each revision.
 fn program(number: u64) -> Value {
     let step = |name: &str, seconds: f64, value: &str| {
         let properties = json!({"name": called(name, number), "seconds": seconds, "steps": 3, "value": value});

@@ -23,8 +23,8 @@ use crate::user::{Resolution, resolve_all};
 
 /// Interval at which the simulated user checks the Stacks.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout of the wait from the last fault until all Stacks are Ready. After several restarts of a container, the
-/// kubelet delays the next restart by minutes.
+/// Maximum time from the last fault until all Stacks must be Ready. After several restarts of a container, the kubelet
+/// delays the next restart by minutes.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// An executed act or an observation.
@@ -40,9 +40,9 @@ pub struct StormResults {
     pub facts: Vec<Facts>,
     pub log: Vec<LogEntry>,
     pub resolutions: Vec<Resolution>,
-    /// Time until all Stacks were Ready, or `None` if the timeout expired.
+    /// Time from the last fault until all Stacks were Ready, or `None` if the timeout expired.
     pub settled_after: Option<Duration>,
-    /// Start time of the scene. The times of the timeline are relative to this time.
+    /// Start time of the scene. Start time of the timeline, to which all its times are relative.
     pub began: Timestamp,
 }
 
@@ -106,7 +106,7 @@ async fn until_first_run(stage: &Stage<'_>) {
     .await;
 }
 
-/// Makes the decisions for waiting Stacks, recreates deleted Stacks, and returns all Stacks.
+/// Makes the user's decisions for waiting Stacks, recreates deleted Stacks, and returns all Stacks.
 async fn observe(stage: &mut Stage<'_>, results: &mut StormResults) -> Vec<Stack> {
     let stacks = stage.scene.list::<Stack>().await;
     for name in stage.create_again(&stacks).await {
@@ -160,7 +160,7 @@ fn is_settled(stage: &Stage<'_>, name: &str, stacks: &[Stack]) -> bool {
     !member.is_deleted && stacks.iter().any(|stack| stack.name_any() == name && is_at_latest(stack))
 }
 
-/// Returns the history of a Stack in chronological order: states of its objects, events of its provider, and faults.
+/// Returns the Stack's history in chronological order: object states, provider events and faults.
 pub fn timeline(scene: &Scene, results: &StormResults, facts: &Facts) -> String {
     let seconds = |at: Timestamp| at.duration_since(results.began).as_secs_f64();
     let mut lines: Vec<(f64, String)> = Vec::new();

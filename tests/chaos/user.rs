@@ -35,7 +35,7 @@ pub struct Resolution {
     pub unjustified: Option<String>,
 }
 
-/// Makes the decision for every waiting Stack, once per run.
+/// Makes one decision per run for every waiting Stack.
 pub async fn resolve_all(stage: &mut Stage<'_>, stacks: &[Stack]) -> Vec<Resolution> {
     let mut resolutions = Vec::new();
     for decision in stacks.iter().filter_map(pending_decision) {
@@ -81,8 +81,8 @@ fn pending_decision(stack: &Stack) -> Option<PendingDecision> {
     }
     let last = status.last_update.as_ref().and_then(|last| last.name.clone());
     let current = status.current_update.as_ref().map(|current| current.name.clone());
-    // The message normally contains the name of the run. If the message contains no name, the open run takes precedence
-    // over the last run.
+    // The condition message normally contains the run name. If the message contains no run name, the open run takes
+    // precedence over the last run.
     let names = [current, last].into_iter().flatten().collect::<Vec<_>>();
     let named = names.iter().find(|name| stalled.message.contains(name.as_str())).or_else(|| names.first())?;
     Some(PendingDecision {

@@ -1,5 +1,5 @@
 //! Runs Stacks with the settings in `docs/guides/cloud-identity.md` for clusters without a webhook, and checks the
-//! environment of the CLI and the token in the pod. The tests need no account of a cloud provider.
+//! environment of the CLI and the token in the pod. The tests need no cloud provider account.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,13 +15,13 @@ const GUIDE: &str = include_str!("../../docs/guides/cloud-identity.md");
 /// ServiceAccount in the guide.
 const SERVICE_ACCOUNT: &str = "web";
 
-/// Returns the objects of the guide.
+/// Returns the objects in the guide.
 fn objects() -> Vec<Value> {
     let blocks = objects_of(GUIDE).join("\n---\n");
     serde_saphyr::from_multiple(&blocks).expect("the guide contains valid YAML")
 }
 
-/// Returns the Stack of the guide whose pod mounts a ServiceAccount token only with this audience.
+/// Returns the guide's Stack whose pod mounts ServiceAccount tokens only for this audience.
 fn documented_stack(audience: &str) -> Stack {
     let mounts_token = |object: &Value| object["kind"] == "Stack" && audiences(object) == [audience];
     let stacks: Vec<Value> = objects().into_iter().filter(mounts_token).collect();
@@ -29,15 +29,15 @@ fn documented_stack(audience: &str) -> Stack {
     serde_json::from_value(stack.clone()).expect("a valid Stack")
 }
 
-/// Returns the audiences of the ServiceAccount tokens that the pod of a Stack mounts.
+/// Returns the audiences of the ServiceAccount tokens that a Stack's pod mounts.
 fn audiences(stack: &Value) -> Vec<&str> {
     let volumes = stack["spec"]["workspaceTemplate"]["spec"]["podTemplate"]["spec"]["volumes"].as_array();
     let sources = volumes.into_iter().flatten().filter_map(|volume| volume["projected"]["sources"].as_array());
     sources.flatten().filter_map(|source| source["serviceAccountToken"]["audience"].as_str()).collect()
 }
 
-/// Runs a program with the settings of the guide, and checks the token in the file `path`. Returns the environment
-/// variables of the CLI.
+/// Runs a program with the guide's settings, and checks the token in the file `path`. Returns the CLI's environment
+/// variables.
 async fn environment_of_run(scene: &Scene, audience: &str, path: &str) -> Vec<String> {
     let documented = documented_stack(audience);
     scene.create::<ServiceAccount>(json!({"metadata": {"name": SERVICE_ACCOUNT}})).await;

@@ -10,7 +10,7 @@ use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, run};
 #[test]
 fn a_new_stack_has_observed_generation_minus_one() {
     run("unseen", async |scene| {
-        // The response to the create request contains the object before its first reconciliation.
+        // The response to the create request contains the Stack before its first reconciliation.
         let stack: Stack = scene
             .create(json!({
                 "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "main"},
@@ -62,7 +62,7 @@ fn assert_never_ready_before(scene: &Scene, done: &Stack) {
     assert!(early.is_empty(), "{early:#?}");
 }
 
-/// The memory of a parsed Stack with so many values would be a hundred times the size of its JSON text.
+/// A parsed Stack with so many values would need a hundred times the memory of its JSON text.
 #[test]
 fn a_stack_with_too_many_values_stalls_until_it_is_shortened() {
     run("values", async |scene| {

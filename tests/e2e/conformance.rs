@@ -1,8 +1,9 @@
-//! Applies the condition rules of Flux (`pkg/runtime/conditions/check`) to the conditions of a Stack.
+//! Applies the Flux condition rules (`pkg/runtime/conditions/check`) to a Stack's conditions.
 //!
-//! The rules have the same IDs as in Flux, such as `FAIL0001`. Flux has no rule `FAIL0010`. The warnings of Flux are
-//! errors in this module. The module omits `WARN0002`, which requires that the condition Ready has the reason of a
-//! negative condition, because the condition Ready of a Stack has a reason of the Pulumi Kubernetes Operator.
+//! The rules have the same IDs as in Flux, such as `FAIL0001`. Flux has no rule `FAIL0010`. This module treats the
+//! rules that only warn in Flux as errors. The module omits `WARN0002`, which requires that the Ready condition has the
+//! same reason as a negative condition. A Stack's Ready condition has the reasons that the Pulumi Kubernetes Operator
+//! defines.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
@@ -12,7 +13,7 @@ use pulumi_controller::api::pulumi::Stack;
 /// Conditions with negative polarity.
 const ABNORMAL_TRUE: [&str; 2] = [RECONCILING, STALLED];
 
-/// Fields of a Stack that the rules check.
+/// Stack fields that the rules check.
 struct View<'a> {
     conditions: &'a [Condition],
     generation: i64,
@@ -105,7 +106,7 @@ impl<'a> View<'a> {
 }
 
 /// Returns the violations in the observed states of a Stack. Ignores states before the first reconciliation, because
-/// they do not contain the conditions of the controller: a new Stack has its default condition, and a Stack of the
+/// these states do not contain the controller's conditions. A new Stack has its default condition, and a Stack of the
 /// Pulumi Kubernetes Operator has conditions without an observed generation.
 pub fn check_observed_states(states: &[Stack]) -> Vec<String> {
     let was_seen = |stack: &&Stack| {
@@ -120,8 +121,8 @@ pub fn check_observed_states(states: &[Stack]) -> Vec<String> {
     states.iter().filter(was_seen).flat_map(broken).collect()
 }
 
-/// Returns the violations in the state of a Stack at the end of a test. If the condition Ready is Unknown, checks only
-/// the rules that apply during a reconciliation.
+/// Returns the violations in a Stack's state at the end of a test. If the condition Ready is Unknown, checks only the
+/// rules that apply during a reconciliation.
 pub fn check_final_state(stack: &Stack) -> Vec<String> {
     let view = View::of(stack);
     let rest = if view.ready_is("Unknown") { view.in_progress() } else { view.at_rest() };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{Commit, Program, Scene, StackHandle, WaitLimit, condition, has_condition, once, run};
 
 /// Runs a Stack with a resource that drifts, and waits until a drift check reports the drift. Returns the Stack, the
-/// applied commit and the state of the Stack with the drift.
+/// applied commit and the Stack's state after the drift check.
 async fn until_drifted<'a>(scene: &'a Scene, drift: Value) -> (StackHandle<'a>, Commit, Stack) {
     let source = scene.source("app").await;
     let program = Program::new("drift").step("step", json!({"value": "one"}));
@@ -59,7 +59,8 @@ fn a_drift_check_that_expects_no_changes_previews_the_program() {
         let drift = json!({"interval": "1m", "expectNoChanges": true});
         let (main, _, drifted) = until_drifted(scene, drift).await;
         let message = condition(&drifted, DRIFTED).expect("Drifted condition").message.clone();
-        // The check previews an update and not a refresh, which would report a deletion instead of a creation.
+        // The drift check previews an update and not a refresh. A refresh would report a deletion instead of a
+        // creation.
         let expected = "1 resource(s) differ from the state and the program: create urn:pulumi:";
         assert!(message.starts_with(expected), "{message}");
         assert_eq!(main.log.operations().await, once(&["create step"]), "a check changes nothing");

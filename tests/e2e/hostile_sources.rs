@@ -1,5 +1,5 @@
-//! Tests malicious and broken sources. The controller or the agent rejects each source with a specific message, and the
-//! workspace pod keeps the installed source. The Stack recovers with the next valid artifact.
+//! Tests malicious and broken sources. Tests hostile sources. The controller or the agent rejects each source with a
+//! specific message, and the workspace pod keeps the installed source. The Stack recovers with the next valid artifact.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::harness::{
     is_stalled, once, run, waits_for_source,
 };
 
-/// A Stack that has run with a valid artifact, and its source, which then provides other artifacts.
+/// A Stack that has run with a valid artifact, and the Stack's source, which then provides other artifacts.
 struct Fixture<'a> {
     server: FaultServer,
     source: FluxObject<'a>,
@@ -46,8 +46,8 @@ impl<'a> Fixture<'a> {
         self.expect_stalled(revision, &[&[revision], words].concat()).await;
     }
 
-    /// Provides an artifact that the controller cannot fetch yet, and waits until the message of the Stack contains
-    /// `words`. Checks that no run starts and that the pod does not change.
+    /// Provides an artifact that the controller cannot fetch yet, and waits until the Stack's message contains `words`.
+    /// Checks that no run starts and that the pod does not change.
     async fn expect_wait(&self, artifact: &SourceArtifact, words: &[&str]) {
         self.source.publish(artifact).await;
         let revision = artifact.revision.as_str();
@@ -113,13 +113,13 @@ fn compress(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("write to memory")
 }
 
-/// Returns a malicious archive from the seeds of `tests/fuzz_corpora`. The tests of the seeds run without a cluster.
+/// Returns a malicious archive from the `tests/fuzz_corpora` seeds. Other tests check these seeds without a cluster.
 fn seed(name: &str) -> Vec<u8> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/archive").join(format!("{name}.tar"));
     std::fs::read(&file).unwrap_or_else(|error| panic!("reading {}: {error}", file.display()))
 }
 
-/// Malicious archives, and the words that the message about the rejection of each archive must contain.
+/// Malicious archives, each with the words that the rejection message must contain.
 const HOSTILE_ARCHIVES: [(&str, &[&str]); 19] = [
     ("parent", &["\"../evil\"", "\"..\""]),
     ("absolute", &["\"/etc/evil\"", "absolute"]),
@@ -252,8 +252,8 @@ fn server_errors_are_reported_until_the_artifact_is_available() {
         fixture.server.upload("endless", archive(&program("answers", "endless"))).await;
         let artifact = fixture.server.set_faults("endless", json!({"endless": true})).await;
         fixture.expect_refusal(&artifact, &[&artifact.url, "exceeds the limit of 268435456 bytes"]).await;
-        // The first request fails with status 404, and later requests succeed. The controller must retry without
-        // another trigger.
+        // The first request fails with status 404, and later requests succeed. The controller must retry the request
+        // without another trigger.
         let better = fixture.server.upload("better", archive(&program("answers", "two"))).await;
         fixture.server.set_faults("better", json!({"status": 404, "times": 1})).await;
         fixture.expect_wait(&better, &["404"]).await;

@@ -202,7 +202,7 @@ fn an_expression_over_its_memory_limit_stalls_only_its_stack() {
     });
 }
 
-/// Returns the pods of the controller with the restart counts of their containers.
+/// Returns the controller pods with the restart counts of their containers.
 fn restarts(pods: &[Pod]) -> Vec<(String, i32)> {
     let count = |pod: &Pod| {
         let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());

@@ -35,8 +35,8 @@ fn two_stacks_on_one_program_run_and_an_edit_runs_both_once() {
             assert_eq!(stack.pod_and_restarts().await, pod, "the pod is not replaced");
         }
 
-        // A change to the labels does not change the program, so no run starts. The run of the Stack `witness` proves
-        // that the controller has observed the change to the labels.
+        // A label change does not change the program, so no run starts. The run of the Stack `witness` proves that the
+        // controller has observed the label change.
         scene.patch::<ProgramObject>("app", json!({"metadata": {"labels": {"team": "a"}}})).await;
         scene.start(scene.stack_on_program("witness", "app")).await.until_revision("2").await;
         for stack in &stacks {
@@ -119,7 +119,8 @@ fn a_stack_waits_for_its_program_to_be_created() {
             waits_for_source(stack) && reports_program(stack)
         })
         .await;
-        // The Stack becomes stalled only after a delay, because users often create the Program shortly after the Stack.
+        // The controller marks the Stack as stalled only after a delay, because users often create the Program shortly
+        // after the Stack.
         main.until("to be stalled", WaitLimit::Run, |stack| {
             is_stalled(stack, stack_reason::SOURCE_UNAVAILABLE) && reports_program(stack)
         })
@@ -156,7 +157,7 @@ fn a_program_recreated_under_the_same_name_runs() {
         main.until_revision("1").await;
         scene.delete::<ProgramObject>("app").await;
         scene.create::<ProgramObject>(program("two")).await;
-        // The new Program has the same generation as the deleted Program, but another digest.
+        // The new Program has the same generation as the deleted Program, but a different digest.
         main.until("to run the new Program", WaitLimit::Run, |stack| {
             stack.status.as_ref().is_some_and(|status| status.outputs.get("text") == Some(&json!("two")))
         })

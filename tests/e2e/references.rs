@@ -1,5 +1,5 @@
-//! Tests references to Secrets and ConfigMaps that do not exist yet. For example, the operator of an ExternalSecret can
-//! create the Secret later than the Stack.
+//! Tests references to Secrets and ConfigMaps that do not exist yet. For example, the External Secrets Operator can
+//! create the Secret after the Stack.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use pulumi_controller::api::auto::{Update, UpdateStatus};
@@ -12,12 +12,12 @@ use serde_json::json;
 
 use crate::harness::{Poll, Program, Scene, Source, StackHandle, WaitLimit, condition, is_done, once, run, wait_until};
 
-/// Maximum delay between the creation of the last object and the start of the run, in seconds. The goal is 5 seconds,
+/// Maximum delay from the creation of the last referenced object to the run start, in seconds. The goal is 5 seconds,
 /// but a busy machine needs more time. Without a change to the pod, the kubelet would retry only after 60 to 90
 /// seconds.
 const MAX_START_SECONDS: i64 = 15;
 
-/// Returns a Stack that reads the address of the provider log from a Secret and the region from a ConfigMap. Every run
+/// Returns a Stack that reads the provider log address from a Secret and the region from a ConfigMap. Every run
 /// requires the address.
 fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) {
     let mut stack = scene.stack("main", source);
@@ -27,7 +27,7 @@ fn stack_with_references(scene: &Scene, source: &Source<'_>) -> (Stack, String) 
     (stack, log)
 }
 
-/// Waits until the message of the condition `Ready` contains all `words`.
+/// Waits until the `Ready` condition's message contains all `words`.
 async fn until_reported(main: &StackHandle<'_>, words: &[&str]) -> Stack {
     main.until(&format!("to report {words:?}"), WaitLimit::Run, |stack| {
         condition(stack, READY).is_some_and(|ready| words.iter().all(|word| ready.message.contains(word)))
@@ -64,7 +64,7 @@ fn a_first_run_starts_soon_after_its_secret_and_config_map_exist() {
         assert_eq!(main.updates().await.len(), 0, "no run is requested");
         let pod = main.pod_and_restarts().await;
 
-        // An empty ConfigMap satisfies a reference to all keys of the ConfigMap.
+        // An empty ConfigMap satisfies a reference that selects all keys.
         scene.create::<ConfigMap>(json!({"metadata": {"name": "defaults"}})).await;
         until_reported(&main, &["Secret \"provider\" (envFrom): not found"]).await;
         let created = jiff::Timestamp::now();

@@ -1,4 +1,4 @@
-//! Tests the progress of an Update during its run, and runs that end early.
+//! Tests the progress that an Update reports during its run, and runs that end early.
 
 use std::time::Duration;
 
@@ -58,8 +58,7 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
     });
 }
 
-/// Checks the log lines of a run (requested, started, finished) and their keys. The controllers of Flux use the same
-/// keys.
+/// Checks the log lines of a run (requested, started, finished) and their keys. The Flux controllers use the same keys.
 async fn assert_one_log_line_per_transition(scene: &Scene, update: &str, revision: &str) {
     let lines = Controller::new(&scene.client).log_lines(&format!("\"{update}\"")).await;
     let lines: Vec<Value> = lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();

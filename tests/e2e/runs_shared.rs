@@ -1,5 +1,5 @@
-//! Tests runs that overlap with another client: another run holds the lock of the Pulumi stack, a user runs a command
-//! in the pod, or an administrator drains the node.
+//! Tests runs that other clients disturb. Another run holds the stack lock, a user runs a command in the pod, or an
+//! administrator drains the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

@@ -31,7 +31,7 @@ pub fn is_asleep(workspace: &Workspace) -> bool {
     ready.is_some_and(|ready| ready.status == "True" && ready.reason == workspace_reason::SLEEPING)
 }
 
-/// Waits until the Workspace is asleep and has no pod.
+/// Waits until the Workspace sleeps and has no pod.
 pub async fn until_asleep(scene: &Scene, name: &str) -> Workspace {
     let asleep = until_workspace(scene, name, "to be asleep", WaitLimit::Long, is_asleep).await;
     wait_until("the pod to be removed", WaitLimit::Reaction, async || {
@@ -164,12 +164,12 @@ fn an_interactive_session_keeps_the_pod_of_an_idle_stack() {
         let main = scene.start(stack_with_idle_time(scene, &source)).await;
         main.until_applied(&commit).await;
         let pod = main.pod_and_restarts().await;
-        // The command runs until the end of its input, because it reads the value from stdin.
+        // The command runs until the test closes stdin, because the command reads the value from stdin.
         let wait = "for i in $(seq 900); do [ -e /tmp/end ] && break; sleep 1; done";
         let script = format!("cd /share/workspace && ({wait}) | pulumi config set note");
         let mut session = shell_in_pod(scene, "main", &script).spawn().expect("kubectl starts");
-        // The idle time of the other Workspace begins later than the idle time of the Workspace of the Stack. When the
-        // other Workspace is asleep, both idle times have therefore expired.
+        // The other Workspace becomes idle after the Stack's Workspace. When the other Workspace sleeps, both idle
+        // times have therefore expired.
         let artifact = source.artifact_of(&commit).await;
         let fields = json!({"flux": {"url": artifact.url, "digest": artifact.digest}, "idle": {"after": "1m"}});
         workspace(scene, "other", fields).await;

@@ -1,4 +1,4 @@
-//! Tests Updates that a user creates for a Workspace of the user or for the Workspace of a Stack.
+//! Tests Updates that a user creates for a user-defined Workspace or for a Stack's Workspace.
 
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};

@@ -1,4 +1,4 @@
-//! Tests the settings of a Stack for its runs: options, TTL and log level.
+//! Tests the run settings of a Stack: options, TTL and log level.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;

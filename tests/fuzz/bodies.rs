@@ -1,5 +1,5 @@
-//! Calls the parsers of untrusted bytes, and checks their invariants. The fuzz targets use generated inputs, and
-//! `tests/fuzz_corpora` uses the committed inputs.
+//! Calls the parsers of untrusted bytes, and checks their invariants. The fuzz targets call these functions with
+//! generated inputs, and `tests/fuzz_corpora` calls them with the committed inputs.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -23,7 +23,7 @@ pub const BODIES: [(&str, fn(&[u8])); 6] = [
     ("revision", revision),
 ];
 
-/// Returns low limits, which the fuzzer can reach.
+/// Returns limits that are low enough for the fuzzer to reach.
 fn limits() -> Limits {
     Limits {
         unpacked_bytes: 256 * 1024,
@@ -160,8 +160,8 @@ pub fn revision(bytes: &[u8]) {
     }
 }
 
-/// Checks that the result does not depend on the division of the event log into chunks, and that the size of the result
-/// is limited.
+/// Checks that the result does not depend on how the event log is divided into chunks, and that the result has a
+/// limited size.
 pub fn event_log(bytes: &[u8]) {
     const MAX_LINE: usize = 4 * 1024;
     let whole = lines(std::iter::once(bytes), MAX_LINE);

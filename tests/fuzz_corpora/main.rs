@@ -1,6 +1,6 @@
-//! Runs the functions of the fuzz targets with the inputs in their corpora, and requires only the stable compiler.
+//! Runs the fuzz target functions with the inputs from their corpora. These tests require only the stable compiler.
 //! `make fuzz` starts from the same corpora, and requires a nightly compiler. `REGENERATE=1 cargo test --test
-//! fuzz_corpora` rewrites the seeds. The corpora also contain inputs that the fuzzer has found.
+//! fuzz_corpora` rewrites the seeds. The corpora contain the seeds and the inputs that the fuzzer has found.
 #![allow(clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 #[path = "../fuzz/bodies.rs"]
@@ -58,7 +58,7 @@ fn the_committed_seeds_match_their_generator() {
     }
 }
 
-/// The test uses the limits of the agent.
+/// The test uses the agent's limits.
 #[test]
 fn each_hostile_archive_is_rejected_with_the_expected_error() {
     let archives: BTreeMap<_, _> = seeds::archives().into_iter().map(|a| (a.name, a)).collect();

@@ -1,11 +1,11 @@
-//! Seeds of the corpora: malicious archives, intact and damaged event logs of real runs, and nearly valid digests. The
-//! end-to-end tests use the same archives as sources.
+//! Seeds for the corpora: malicious archives, intact and damaged event logs from real runs, and almost valid digests.
+//! The end-to-end tests use the same archives as sources.
 
 use tar::{EntryType, Header};
 
 use crate::bodies::compress;
 
-/// Expected result of the extraction of an archive.
+/// Expected result when the agent unpacks an archive.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Taken,
@@ -20,7 +20,7 @@ pub struct Archive {
     pub expected: Expected,
 }
 
-/// File names and contents of the seeds of a fuzz target.
+/// File names and contents of the seeds for a fuzz target.
 pub type Seeds = Vec<(String, Vec<u8>)>;
 
 pub fn all() -> Vec<(&'static str, Seeds)> {
@@ -214,7 +214,7 @@ fn texts(texts: &[(impl AsRef<str>, impl AsRef<str>)]) -> Seeds {
     texts.iter().map(|(name, text)| (name.as_ref().to_owned(), text.as_ref().as_bytes().to_vec())).collect()
 }
 
-/// Returns event logs of real runs, and event logs that a malicious program could write.
+/// Returns event logs from real runs, and event logs that a malicious program could write.
 fn event_logs() -> Seeds {
     let failed = include_bytes!("../../src/pulumi/testdata/failed.events.jsonl");
     let mut damaged = failed.to_vec();

@@ -1,4 +1,4 @@
-//! Compares the patch of the ConfigMap of Argo CD with the files of the health checks that the patch must contain.
+//! Compares the patch for the Argo CD ConfigMap with the health check files that the patch must contain.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{expect_file, root};
 
-/// Content of the patch before the health checks.
+/// Patch content that precedes the health checks.
 const HEADER: &str = "\
 # Generated from the files health.lua in this directory: change those, then run `make generate`.
 apiVersion: v1
@@ -17,7 +17,7 @@ metadata:
 data:
 ";
 
-/// Returns the source of each health check. The key is the key of the ConfigMap that Argo CD reads.
+/// Maps each key that Argo CD reads from the ConfigMap to the health check script for this key.
 fn health_checks() -> Result<BTreeMap<String, String>> {
     let mut checks = BTreeMap::new();
     for group in std::fs::read_dir(root().join("config/argocd"))? {

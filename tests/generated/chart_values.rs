@@ -10,7 +10,7 @@ use super::{expect_between, root};
 
 const CHART: &str = "deploy/chart";
 
-/// Start and end markers of the table of values.
+/// Start and end markers of the values table.
 const VALUES: [&str; 2] = ["<!-- values: generated from values.yaml by `make generate` -->\n", "<!-- /values -->\n"];
 
 fn read(file: &str) -> Result<String> {
@@ -18,8 +18,8 @@ fn read(file: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns the paths in `values.yaml` that have a comment with the prefix `# -- `, and the comments. A path is a list
-/// of keys.
+/// Returns each path in `values.yaml` that has a comment with the prefix `# -- `, and its comment. A path is a list of
+/// keys.
 fn documented(text: &str) -> Vec<(Vec<String>, String)> {
     let mut found = Vec::new();
     let mut keys: Vec<(usize, String)> = Vec::new();
@@ -45,7 +45,7 @@ fn documented(text: &str) -> Vec<(Vec<String>, String)> {
     found
 }
 
-/// Returns the paths of the values without a comment. A comment on an object also covers the fields of the object.
+/// Returns the paths of undocumented values. A comment on an object also documents the fields of the object.
 fn undocumented(value: &Value, path: &[String], documented: &[(Vec<String>, String)]) -> Vec<String> {
     if documented.iter().any(|(other, _)| other == path) {
         return Vec::new();
@@ -59,7 +59,7 @@ fn undocumented(value: &Value, path: &[String], documented: &[(Vec<String>, Stri
     }
 }
 
-/// Returns the properties in the schema without a value, and the values without a property in the schema.
+/// Returns the schema properties that have no value, and the values that have no schema property.
 fn mismatches(schema: &Value, part: &Value, value: &Value, path: &str) -> Vec<String> {
     let part = match part["$ref"].as_str().and_then(|reference| reference.strip_prefix('#')) {
         Some(pointer) => schema.pointer(pointer).unwrap_or(&Value::Null),
@@ -144,7 +144,7 @@ fn the_chart_has_the_version_of_the_controller() -> Result<()> {
     Ok(())
 }
 
-/// Returns the text of all templates.
+/// Returns the concatenated content of all templates.
 fn templates() -> Result<String> {
     let folder = root().join(CHART).join("templates");
     let files = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -196,7 +196,7 @@ fn the_templates_read_existing_files_and_set_existing_flags() -> Result<()> {
     let arguments = read("templates/_args.tpl")?;
     let is_flag = |character: char| character.is_ascii_lowercase() || character == '-';
     let flags = ["(list \"", "\"--"].into_iter().flat_map(|prefix| words_after(&arguments, prefix, is_flag));
-    // Ignores the format string `--%s=%v`, which contains no name of a flag.
+    // Ignores the format string `--%s=%v`, which contains no flag name.
     let flags: Vec<_> = flags.filter(|flag| !flag.is_empty()).collect();
     assert!(flags.len() >= 20, "{flags:?}");
     for flag in flags {

@@ -29,7 +29,7 @@ fn no_element_of_the_released_protocol_is_removed_renumbered_or_retyped() {
     );
 }
 
-/// The older agent of the tests uses an older version of the protocol, which the current protocol must extend.
+/// The tests' older agent uses an older version of the protocol. The current protocol must extend this version.
 #[test]
 fn the_current_protocol_is_compatible_with_the_older_test_protocol() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -59,7 +59,8 @@ fn pool(proto: &str) -> DescriptorPool {
 
 #[test]
 fn breaking_protocol_changes_are_reported_and_additions_are_not() {
-    // Each example consists of a text, its replacement, and the expected description.
+    // Each example consists of a string in the protocol definition, its replacement, and the expected description of
+    // the change.
     let examples = [
         ("string id = 1;", "string id = 1; string name = 9;", ""),
         ("OUTCOME_DONE = 1;", "OUTCOME_DONE = 1; OUTCOME_LOST = 2;", ""),

@@ -1,4 +1,4 @@
-//! Tests the agent client of the controller with an agent of an older version, over a real connection.
+//! Tests the controller's agent client with an agent of an older version, over a real connection.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -129,7 +129,7 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
     Box::pin(tokio::time::timeout(TIMEOUT, whole)).await.expect("the test ends within the timeout");
 }
 
-/// A current agent must support the features that the older agent of the other test lacks.
+/// A current agent must support the features that the older agent in the other test lacks.
 #[tokio::test]
 async fn a_current_agent_reports_fields_that_an_older_agent_lacks() {
     let whole = async {

@@ -1,5 +1,5 @@
-//! Checks whether the programs that a test starts are available. If a program is missing, the test must skip itself. If
-//! the environment variable `CI` is set, the test fails instead, because a CI job must not pass without its tests.
+//! Checks whether the programs that a test starts are available. The caller must skip the test if a program is missing.
+//! If the environment variable `CI` is set, the test fails instead, because a CI job must not pass without its tests.
 
 /// Returns whether all programs are on the `PATH`. Panics if `CI` is set and a program is missing.
 pub fn has_programs(test: &str, programs: &[&str]) -> bool {

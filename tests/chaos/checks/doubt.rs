@@ -13,8 +13,8 @@ pub struct PendingCreates {
     pub do_not_exist: Vec<String>,
 }
 
-/// Finds the pending creates in the state, and checks in the provider whether their resources exist. Returns the reason
-/// as an error if no create is pending.
+/// Finds the pending creates in the state, and checks in the provider whether their resources exist. If no create is
+/// pending, returns an error with the reason why the Stack waits.
 pub fn find_pending_creates(facts: &Facts) -> Result<PendingCreates, String> {
     if facts.state.pending_creates.is_empty() {
         return Err("the state has no pending create".to_owned());

@@ -1,4 +1,4 @@
-//! Derives the lifecycles of resources from the events of the provider.
+//! Derives resource lifecycles from the provider events.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use crate::facts::{Event, Facts, Operation, Phase, RemovedManually, name_of};
 
-/// Step in the lifecycle of the resources of a Stack.
+/// Step in the lifecycle of a Stack's resources.
 enum Step<'a> {
     Event(&'a Event),
     RemovedManually(&'a RemovedManually),
 }
 
-/// Returns the provider events and the manual removals in order.
+/// Returns the provider events and the manual removals in chronological order.
 fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     let events = facts.events.iter().map(|event| ((event.sequence, 0), Step::Event(event)));
     let removals = facts.removed_manually.iter().map(|removed| ((removed.after, 1), Step::RemovedManually(removed)));

@@ -1,4 +1,5 @@
-//! Checks of the guarantees. Pure functions derive the violations from the facts.
+//! Checks of the guarantees. Checks the facts that a chaos test has collected. Pure functions derive the violations
+//! from these facts.
 
 mod doubt;
 mod life;

@@ -18,8 +18,8 @@ fn urn(name: &str) -> String {
     format!("urn:pulumi:dev::chaos::testing:index:Step::{name}")
 }
 
-/// Parses events such as `create first@1 begin`. The events have intervals of one second. A suffix such as `#2` selects
-/// another process.
+/// Parses events such as `create first@1 begin`. The events are one second apart. A suffix such as `#2` selects another
+/// process.
 fn history(text: &str) -> Vec<Event> {
     let mut events = Vec::new();
     for (sequence, sentence) in (1_u64..).zip(text.split("; ").filter(|sentence| !sentence.is_empty())) {
@@ -72,7 +72,7 @@ fn run(update: &str, number: u64, ended: i64, outcome: Option<RunOutcome>) -> Ru
     }
 }
 
-/// Returns a manual removal shortly after the event with this number.
+/// Returns a manual removal that takes place shortly after the event with this number.
 fn removed_manually(name: &str, after: u64) -> RemovedManually {
     RemovedManually { urn: urn(name), after, at: at(i64::try_from(after).unwrap() + 2) }
 }
@@ -97,7 +97,7 @@ fn good() -> Facts {
     }
 }
 
-/// Returns the kinds of all violations, and the text of their messages.
+/// Returns the kinds and the messages of all violations.
 fn found(facts: &Facts) -> (Vec<Kind>, String) {
     let broken = find_violations(facts);
     let text = broken.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");

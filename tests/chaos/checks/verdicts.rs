@@ -1,11 +1,11 @@
-//! Checks that the results in the Updates agree with the events of the provider.
+//! Checks that the results in the Updates agree with the provider events.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::life;
 use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
-/// Resolution of the times in a status.
+/// Resolution of the timestamps in a status.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
 /// Maximum time between a fault and the creation of an Update whose failure the fault can explain.
 const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
@@ -14,8 +14,8 @@ const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
 /// never starts.
 const EXPLAINED_REASONS: [&str; 4] = ["UpdateConflict", "PendingCreates", "RunRefused", "RunOutcomeUnknown"];
 
-/// Message of a provider that could not report the end of an operation because of a fault in the scene. The run fails
-/// even if no fault has affected its Stack.
+/// Error message of a provider that could not write an event to the provider log because of a fault in the scene. The
+/// run then fails even if no fault has affected its Stack.
 const NOT_REPORTED: &str = "to the provider log at";
 
 /// Returns a description of each existing Update that has no result.
@@ -24,7 +24,7 @@ pub(super) fn missing(facts: &Facts) -> Vec<String> {
     silent.map(|run| format!("{} has not ended", run.update)).collect()
 }
 
-/// Returns a description of each Update whose result contradicts the events of the provider.
+/// Returns a description of each Update whose result contradicts the provider events.
 pub(super) fn wrong(facts: &Facts) -> Vec<String> {
     facts.runs.iter().filter_map(|run| contradiction(facts, run)).collect()
 }
@@ -36,7 +36,7 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
             missing_change(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
         RunOutcome::Failed { reason, .. } if EXPLAINED_REASONS.contains(&reason.as_str()) => None,
-        // The controller has canceled the queued run because of a newer revision.
+        // A newer revision has replaced the queued run, so the controller has canceled the run.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         RunOutcome::Failed { reason, message } => (!was_hit(facts, run))
@@ -59,7 +59,7 @@ fn missing_change(facts: &Facts, run: &Run, end: Timestamp) -> Option<String> {
     left.map(|(_, called)| format!("{called} still existed"))
 }
 
-/// Returns whether a fault that affected the Stack can explain the failure of the run.
+/// Returns whether a fault that affected the Stack can explain the run's failure.
 pub fn was_hit(facts: &Facts, run: &Run) -> bool {
     let end = run.ended.unwrap_or(Timestamp::MAX - PRECISION);
     facts.hits.iter().any(|hit| *hit >= run.created - FAULT_EFFECT_TIME && *hit <= end + PRECISION)

@@ -11,13 +11,13 @@ use tokio::time::timeout;
 /// Timeout for a command that stops the API server or waits until it is ready.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Kind of an outage of the API server.
+/// Kind of an API server outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutageKind {
-    /// The test kills the process, and connections close. After the next start, the resource versions of the watches
+    /// The test kills the process, and all connections close. After the restart, the resource versions of the watches
     /// have expired.
     Stopped,
-    /// The test suspends the process. Connections stay open, and requests receive no response.
+    /// The test suspends the process. Connections stay open, but requests receive no response.
     Paused,
 }
 
@@ -86,8 +86,8 @@ fn command(word: &str) -> Command {
     command
 }
 
-/// Reports a skipped test. The function writes directly to stderr, because the test harness of Rust does not capture
-/// direct writes, and because `tests/run` lists these lines.
+/// Reports a skipped test. The function writes directly to stderr, because Rust's test harness does not capture direct
+/// writes. `tests/run` lists these lines.
 pub fn report_skipped(test: &str, why: &str) {
     drop(writeln!(std::io::stderr(), "NOT RUN: {test}: {why}"));
 }

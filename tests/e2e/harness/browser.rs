@@ -1,4 +1,4 @@
-//! HTTP client of the web UI. The client connects through the proxy of the API server to the pod of the controller.
+//! HTTP client for the web UI. The client connects to the controller pod through the API server's proxy.
 
 use axum::http::{Request, header};
 use kube::client::Body;
@@ -14,7 +14,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// Client of the UI, which keeps the cookies of the session.
+/// UI client that keeps the session cookies.
 pub struct Browser {
     client: Client,
     pod: String,
@@ -64,7 +64,7 @@ impl Browser {
         self.cookies = page.cookies.join("; ");
     }
 
-    /// Performs an action on the page of a Stack. `fields` are additional fields of the form.
+    /// Performs an action on a Stack's page. `fields` are additional form fields.
     pub async fn act(&self, namespace: &str, stack: &str, action: &str, fields: &str) -> Page {
         let path = format!("/stacks/{namespace}/{stack}");
         let page = self.get(&path).await;

@@ -19,7 +19,7 @@ const REGION: &str = "us-east-1";
 /// Validity period of a presigned request.
 const SIGNATURE_VALIDITY: Duration = Duration::from_secs(300);
 
-/// A bucket of one scene, and the Flux Bucket object that tracks the bucket.
+/// A scene's bucket, and the Flux Bucket object that tracks the bucket.
 pub struct Bucket<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,

@@ -56,15 +56,14 @@ impl Controller {
         .await;
     }
 
-    /// Deletes the pod of the controller without a grace period, which simulates the loss of a machine. Returns the UID
-    /// of the pod.
+    /// Deletes the controller pod without a grace period to simulate the loss of a machine. Returns the UID of the pod.
     pub async fn kill(&self) -> String {
         let pod = self.pod().await;
         self.kill_pod(&pod.name_any()).await;
         pod.uid().unwrap_or_default()
     }
 
-    /// Deletes one pod of the controller without a grace period.
+    /// Deletes one controller pod without a grace period.
     pub async fn kill_pod(&self, name: &str) {
         let without_grace_period = DeleteParams::default().grace_period(0);
         api_call(format!("deleting the controller's pod {name}"), self.pods.delete(name, &without_grace_period)).await;
@@ -90,7 +89,7 @@ impl Controller {
         self.until_available().await;
     }
 
-    /// Returns the arguments of the container of the controller.
+    /// Returns the arguments of the controller container.
     pub async fn arguments(&self) -> Vec<String> {
         self.container().await.args.expect("the controller has arguments")
     }
@@ -101,12 +100,12 @@ impl Controller {
         self.until_replicas(replicas).await;
     }
 
-    /// Sets environment variables of the container of the controller. The caller must wait for the rollout.
+    /// Sets environment variables in the controller container. The caller must wait for the rollout.
     pub async fn set_variables(&self, variables: &[Value]) {
         self.change(json!({ "env": variables })).await;
     }
 
-    /// Removes environment variables of the container of the controller. The caller must wait for the rollout.
+    /// Removes environment variables from the controller container. The caller must wait for the rollout.
     pub async fn remove_variables(&self, names: &[&str]) {
         let variables: Vec<Value> = names.iter().map(|name| json!({"name": name, "$patch": "delete"})).collect();
         self.change(json!({ "env": variables })).await;
@@ -118,7 +117,7 @@ impl Controller {
         containers.into_iter().next().expect("the controller has a container")
     }
 
-    /// Patches the container of the controller.
+    /// Patches the controller container.
     async fn change(&self, mut container: Value) {
         let action = format!("patching the controller's container with {container}");
         container["name"] = json!(self.container().await.name);
@@ -126,7 +125,7 @@ impl Controller {
         api_call(action, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until a container of the controller has restarted after the last rollout.
+    /// Waits until a controller container has restarted after the last rollout.
     pub async fn until_failpoint_reached(&self, failpoint: &str) {
         wait_until(format!("the controller to exit at the failpoint {failpoint}"), WaitLimit::Reaction, async || {
             let deployment = self.deployment().await;
@@ -141,7 +140,7 @@ impl Controller {
         .await;
     }
 
-    /// Returns the lines that contain `text` from the current and the previous logs of the controller.
+    /// Returns the lines that contain `text` from the controller's current and previous logs.
     pub async fn log_lines(&self, text: &str) -> Vec<String> {
         let Ok(deployment) = self.deployments.get(DEPLOYMENT).await else {
             return vec!["the controller is not installed".to_owned()];
@@ -162,7 +161,7 @@ impl Controller {
         self.list_pods(&deployment).await.into_iter().next().expect("the controller has a pod")
     }
 
-    /// Returns all pods of the controller.
+    /// Returns all controller pods.
     pub async fn pods(&self) -> Vec<Pod> {
         let deployment = self.deployment().await;
         self.list_pods(&deployment).await

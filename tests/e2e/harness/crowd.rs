@@ -25,23 +25,23 @@ const REPOSITORY: &str = "app";
 /// Many Stacks that the harness has created at the same time.
 pub struct Crowd<'a> {
     pub stacks: Vec<StackHandle<'a>>,
-    /// Digest of the artifact of all Stacks.
+    /// Digest of the artifact that all Stacks use.
     pub digest: String,
     scene: &'a Scene,
     began: Instant,
 }
 
-/// Times from the creation of the first Stack until the Stacks are Ready.
+/// Times from the creation of the first Stack until each Stack is Ready.
 #[derive(Debug)]
 pub struct CompletionTimes {
-    /// Times of the Stacks in each namespace, in ascending order.
+    /// Times for the Stacks in each namespace, in ascending order.
     pub done: BTreeMap<String, Vec<Duration>>,
     pub all_done: Duration,
 }
 
 impl<'a> Crowd<'a> {
-    /// Creates the given number of Stacks in each scene simultaneously. The program of the Stacks has one resource. The
-    /// artifact is available before the creation of the first Stack.
+    /// Creates the given number of Stacks in each scene simultaneously. The Stacks' program has one resource. The
+    /// artifact is available before the harness creates the first Stack.
     pub async fn start(groups: &[(&'a Scene, usize)]) -> Crowd<'a> {
         let (scene, _) = *groups.first().expect("at least one scene");
         let source = scene.source(REPOSITORY).await;
@@ -67,7 +67,7 @@ impl<'a> Crowd<'a> {
         Crowd { stacks: stacks.await, digest, scene, began }
     }
 
-    /// Waits until each Stack has applied the commit. Uses a watch, because polls of sixty Stacks would increase the
+    /// Waits until each Stack has applied the commit. Uses a watch, because polling sixty Stacks would increase the
     /// load.
     pub async fn until_done(&self, wait_limit: WaitLimit) -> CompletionTimes {
         let mut latest: BTreeMap<(String, String), Stack> = BTreeMap::new();

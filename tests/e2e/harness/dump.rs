@@ -21,7 +21,7 @@ use super::source::GitRepository;
 /// Maximum number of log lines per container.
 const LOG_LINES: i64 = 400;
 
-/// Timeout of the collection of the state.
+/// Maximum time for collecting the state.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Writes the file to the target directory, and returns the path of the file.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Addresses and credentials of the cluster and of the test services.
+/// Addresses and credentials for the cluster and the test services.
 #[derive(Debug)]
 pub struct Environment {
     pub git_url: String,

@@ -1,4 +1,4 @@
-//! Client of the source server with injected faults (`tests/cluster/services/faultserver`).
+//! Client for the source server that injects faults (`tests/cluster/services/faultserver`).
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use super::scene::Scene;
 pub struct ServedFile {
     pub size: i64,
     pub digest: String,
-    /// Number of requests for the file.
+    /// Number of requests for the file that the server has received.
     pub requests: u64,
 }
 
-/// Client of the fault server for the files of one scene.
+/// Fault server client for the files of one scene.
 pub struct FaultServer {
     folder: String,
 }
 
-/// Timeout of a request. The generation of a large archive is slow.
+/// Timeout of a request. The server needs a long time to generate a large archive.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl FaultServer {
@@ -32,14 +32,14 @@ impl FaultServer {
         FaultServer { folder: scene.namespace.clone() }
     }
 
-    /// Uploads a file, which the server then provides without faults. Returns an artifact whose revision is the name of
-    /// the file.
+    /// Uploads a file, which the server then provides without faults. Returns an artifact whose revision is the file
+    /// name.
     pub async fn upload(&self, name: &str, content: Vec<u8>) -> SourceArtifact {
         let described = self.put(&format!("content/{}/{name}", self.folder), content).await;
         self.artifact(name, &described)
     }
 
-    /// Sets the faults of the responses to requests for a file. `{}` removes all faults.
+    /// Sets the faults that the server injects into its responses to requests for a file. `{}` removes all faults.
     pub async fn set_faults(&self, name: &str, behavior: Value) -> SourceArtifact {
         let described = self.put(&format!("behavior/{}/{name}", self.folder), behavior.to_string().into_bytes()).await;
         self.artifact(name, &described)

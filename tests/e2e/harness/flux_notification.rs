@@ -1,4 +1,4 @@
-//! Objects of the notification-controller of Flux, and the HTTP requests that this controller receives and sends.
+//! Objects of the Flux notification-controller, and the HTTP requests that this controller receives and sends.
 
 use axum::http::Request;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -51,8 +51,7 @@ impl Scene {
         .await
     }
 
-    /// Calls a Flux Receiver through the proxy of the API server to its Service, and returns the status code of the
-    /// response.
+    /// Calls a Flux Receiver through the API server's Service proxy, and returns the status code of the response.
     pub async fn call_webhook(&self, path: &str, headers: &[(&str, String)], body: &str) -> u16 {
         let url = format!("/api/v1/namespaces/flux-system/services/webhook-receiver:80/proxy{path}");
         let mut request = Request::post(&url).header("Content-Type", "application/json");
@@ -64,7 +63,7 @@ impl Scene {
         response.status().as_u16()
     }
 
-    /// Returns an in-cluster URL at which the server records the requests of this scene.
+    /// Returns the in-cluster URL at which the server records this scene's requests.
     pub fn hook_url(&self, name: &str) -> String {
         format!("{}/hooks/{}/{name}", Environment::get().source_faults_url_in_cluster, self.namespace)
     }

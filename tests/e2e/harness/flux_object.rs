@@ -17,7 +17,7 @@ pub struct FluxObject<'a> {
 }
 
 impl Scene {
-    /// Returns a handle for a source in the API group of Flux. Does not create the object.
+    /// Returns a handle for a source in the Flux API group. Does not create the object.
     pub fn flux_object(&self, kind: &str, plural: &str, name: &str) -> FluxObject<'_> {
         self.source_object("source.toolkit.fluxcd.io", kind, plural, name)
     }
@@ -73,7 +73,7 @@ impl FluxObject<'_> {
         api_call(format!("reading {}", self.what()), call.get_opt(&self.name)).await.is_some()
     }
 
-    /// Deletes the object if it exists, and waits until the object no longer exists.
+    /// Deletes the object if the object exists, and waits until the deletion is complete.
     pub async fn delete(&self) {
         if !self.exists().await {
             return;
@@ -91,7 +91,7 @@ impl FluxObject<'_> {
         .await;
     }
 
-    /// Requests a reconciliation by Flux with the same annotation as a Receiver.
+    /// Requests a Flux reconciliation with the same annotation as a Receiver.
     pub async fn request_reconciliation(&self) {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}}));
@@ -99,7 +99,7 @@ impl FluxObject<'_> {
         api_call(format!("annotating {}", self.what()), call.patch(&self.name, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until the status of the source contains an artifact that matches `expected`.
+    /// Waits until the source status contains an artifact that matches `expected`.
     pub async fn artifact(&self, what: &str, expected: impl Fn(&SourceArtifact) -> bool) -> SourceArtifact {
         wait_until(format!("{} to serve {what}", self.what()), WaitLimit::Reaction, async || {
             match self.api().get(&self.name).await {
@@ -118,7 +118,7 @@ impl FluxObject<'_> {
         .await
     }
 
-    /// Writes an artifact to the status of the source, like the controller of the source.
+    /// Writes an artifact to the source status, like source-controller.
     pub async fn publish(&self, artifact: &SourceArtifact) {
         let path =
             artifact.url.split_once("//").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
@@ -133,7 +133,7 @@ impl FluxObject<'_> {
         self.write_status(json!({"artifact": artifact, "conditions": [ready]})).await;
     }
 
-    /// Removes the artifact from the status of the source.
+    /// Removes the artifact from the source status.
     pub async fn withdraw(&self) {
         self.write_status(json!({"artifact": null})).await;
     }

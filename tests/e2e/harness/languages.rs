@@ -1,4 +1,4 @@
-//! Image with the language runtimes, and the registry of the test cluster for npm, Python and Go packages.
+//! Image with the language runtimes, and the test cluster's registry for npm, Python and Go packages.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ pub const IMAGE: &str = "localhost/pulumi-controller-test/languages:test";
 pub const REGISTRY: &str = "http://packages.test-services";
 pub const REGISTRY_HOST: &str = "packages.test-services";
 
-/// Returns the environment variables of a Workspace that uses the registry. Pods of the test cluster have no access to
+/// Returns the environment variables for a Workspace that uses the registry. Pods in the test cluster have no access to
 /// the internet.
 pub fn registry_variables() -> Value {
     json!([

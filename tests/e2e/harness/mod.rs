@@ -1,7 +1,7 @@
-//! Test harness: the cluster, one scene per test, and helpers to observe it.
+//! Test harness: the cluster, one scene per test, and helpers that observe the cluster.
 //!
 //! A test calls `run("name", async |scene| …)`. Tests run in parallel, each in its own namespace. A test that restarts
-//! the controller calls `run_alone`, and no other test runs during this test.
+//! the controller calls `run_alone`, so that no other test runs at the same time.
 
 mod api_server;
 mod browser;
@@ -64,7 +64,7 @@ pub use stack::{StackHandle, condition, has_condition, is_done, is_stalled, wait
 pub use volume::Volume;
 pub use wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 
-/// Async runtime of all tests. The connections of the shared clients also use this runtime.
+/// Async runtime of all tests. The shared clients' connections also use this runtime.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     rustls::crypto::ring::default_provider()
         .install_default()
@@ -119,8 +119,8 @@ pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     match outcome {
         Ok(()) => {
             scene.remove().await;
-            // Writes the duration directly to stderr, because the test harness of Rust neither reports durations nor
-            // captures direct writes.
+            // Writes the duration directly to stderr, because Rust's test harness does not report durations. The test
+            // harness does not capture direct writes.
             let _ = writeln!(std::io::stderr(), "{name}: {:.0} s", began.elapsed().as_secs_f64());
         }
         Err(failure) => {

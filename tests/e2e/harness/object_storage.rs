@@ -1,4 +1,4 @@
-//! A bucket on the S3 server for the history of runs.
+//! A bucket on the S3 server for the run history.
 
 use std::io::Read;
 use std::time::Duration;
@@ -38,14 +38,14 @@ impl ObjectStorage {
         ObjectStorage { name: name.to_owned(), bucket, credentials }
     }
 
-    /// Returns the URL of a prefix for the flag `--history-url`.
+    /// Returns the URL for the `--history-url` flag, which selects a prefix in the bucket.
     pub fn history_url(&self, prefix: &str) -> String {
         let host = &Environment::get().s3_host_in_cluster;
         let parameters = format!("region={REGION}&endpoint=http://{host}&allow_http=true");
         format!("s3://{}/{prefix}?{parameters}", self.name)
     }
 
-    /// Returns the environment variables with the credentials of the bucket.
+    /// Returns the environment variables that contain the bucket credentials.
     pub fn variables() -> Vec<Value> {
         let environment = Environment::get();
         let variables =
@@ -64,7 +64,7 @@ impl ObjectStorage {
         listed.contents.into_iter().map(|object| object.key).collect()
     }
 
-    /// Returns the text of an object, which the function decompresses if necessary.
+    /// Returns the content of an object, decompressed if necessary.
     pub async fn read(&self, name: &str) -> String {
         let url = self.bucket.get_object(Some(&self.credentials), name).sign(SIGNATURE_VALIDITY);
         let response = http::send("reading the history", http::client().get(url)).await;

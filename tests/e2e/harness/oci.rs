@@ -1,5 +1,5 @@
 //! Repositories in the OCI registry, and the OCIRepository objects that track these repositories. The tests push
-//! artifacts in the format of `flux push artifact`.
+//! artifacts in the `flux push artifact` format.
 
 use pulumi_controller::artifact::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -17,7 +17,7 @@ const CONFIG: &str = "application/vnd.cncf.flux.config.v1+json";
 const LAYER: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
 const TAG: &str = "latest";
 
-/// A repository in the registry, and the OCIRepository that tracks the tag `latest` of the repository.
+/// A repository in the registry, and the OCIRepository that tracks the repository's `latest` tag.
 pub struct OciRepository<'a> {
     scene: &'a Scene,
     pub object: FluxObject<'a>,
@@ -32,8 +32,7 @@ impl Scene {
 }
 
 impl OciRepository<'_> {
-    /// Pushes the files with the tag `latest`, and requests a reconciliation. Returns the revision in the format of
-    /// Flux.
+    /// Pushes the files with the tag `latest`, and requests a reconciliation. Returns the revision in the Flux format.
     pub async fn push(&self, files: &[File]) -> String {
         self.push_with(files, json!({})).await
     }
@@ -82,7 +81,7 @@ impl OciRepository<'_> {
         format!("{}/v2/{}", Environment::get().registry_url, self.repository())
     }
 
-    /// Returns the name of the repository. All scenes share the registry, so the name contains the namespace.
+    /// Returns the repository name. All scenes share the registry, so the name contains the namespace.
     fn repository(&self) -> String {
         format!("{}/{}", self.scene.namespace, self.object.name)
     }

@@ -18,20 +18,20 @@ use serde_json::{Value, json};
 use super::scene::Scene;
 use super::wait::api_call;
 
-/// Name of the Stack in `tests/operator` that is the template.
+/// Name of the template Stack in `tests/operator`.
 const EXAMPLE: &str = "from-flux";
 /// UID of this Stack.
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
 /// UID of the Workspace of this Stack.
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
-/// Script that replaces the agent of the operator in the containers of the StatefulSet. The script runs until SIGTERM.
+/// Script that replaces the operator's agent in the StatefulSet's containers. The script runs until SIGTERM.
 const AGENT: &str = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nsleep 3600 &\\nwait\\n' > /share/agent && cp /share/agent /share/tini && \
                      chmod +x /share/agent /share/tini && mkdir -p /share/workspace";
 
-/// Objects of the operator for one Stack.
+/// Objects that the operator creates for one Stack.
 pub struct OperatorObjects {
-    /// Stack after its creation in the API server.
+    /// Stack as the API server returned it on creation.
     pub stack: Stack,
     pub workspace: Option<Workspace>,
     pub update: Update,
@@ -41,24 +41,24 @@ pub struct OperatorObjects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
     Ended,
-    /// The run has ended, and the operator has deleted the Workspace.
+    /// The run is complete, and the operator has deleted the Workspace.
     Reclaimed,
     /// The operator has stopped during the run.
     Open,
 }
 
 impl Scene {
-    /// Creates a Stack with its Workspace, Update and pod. The last run of the operator has applied this revision.
+    /// Creates a Stack with its Workspace, Update and pod. The operator's last run has applied this revision.
     pub async fn create_operator_objects(&self, stack: Stack, revision: &str) -> OperatorObjects {
         self.create_objects(stack, revision, Run::Ended).await
     }
 
-    /// Creates a Stack without a Workspace and a pod. The last run of the operator has applied this revision.
+    /// Creates a Stack without a Workspace and a pod. The operator's last run has applied this revision.
     pub async fn create_operator_objects_without_workspace(&self, stack: Stack, revision: &str) -> OperatorObjects {
         self.create_objects(stack, revision, Run::Reclaimed).await
     }
 
-    /// Creates a Stack with an open run of another revision. The last completed run of the operator has applied this
+    /// Creates a Stack with an open run for another revision. The operator's last completed run has applied this
     /// revision.
     pub async fn create_operator_objects_with_open_run(&self, stack: Stack, revision: &str) -> OperatorObjects {
         self.create_objects(stack, revision, Run::Open).await
@@ -136,7 +136,7 @@ impl Scene {
         self.patch::<K>(name, json!({"metadata": {"managedFields": object["metadata"]["managedFields"]}})).await
     }
 
-    /// Replaces the images of the operator, which the test cluster does not have, and the commands of the containers.
+    /// Replaces the operator's images, which the test cluster does not have, and the container commands.
     fn with_placeholder_agent(&self, mut stateful_set: Value) -> Value {
         let pod = &mut stateful_set["spec"]["template"]["spec"];
         for kind in ["initContainers", "containers"] {
@@ -156,7 +156,8 @@ impl Scene {
                 }
             }
         }
-        // The test cluster contains neither the Secrets and ConfigMaps nor the ServiceAccount of the example.
+        // The test cluster does not contain the Secrets, the ConfigMaps and the ServiceAccount to which the example
+        // refers.
         pod["serviceAccountName"] = json!("default");
         pod["serviceAccount"] = json!("default");
         pod["volumes"] = json!([{"name": "share", "emptyDir": {}}]);
@@ -178,7 +179,7 @@ impl<K> Kind for K where
 {
 }
 
-/// Returns the example object in a file after the replacement of the name, the namespace and the UIDs.
+/// Reads the example object from a file, and replaces the name, the namespace and the UIDs.
 fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Value {
     let document: Value = serde_saphyr::from_str(text).expect("valid YAML");
     let is_example = |object: &&Value| {
@@ -196,18 +197,18 @@ fn example(text: &str, name: &str, namespace: &str, uids: &[(&str, &str)]) -> Va
     object
 }
 
-/// Replaces the UID of the Workspace of the example in the owner references.
+/// Replaces the example Workspace's UID in the owner references.
 fn with_workspace_uid(object: Value, workspace: &str) -> Value {
     serde_json::from_str(&object.to_string().replace(WORKSPACE_UID, workspace)).expect("valid JSON")
 }
 
-/// Returns the names of the field managers of an object.
+/// Returns the names of an object's field managers.
 pub fn field_managers<K: Resource>(object: &K) -> Vec<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.manager.clone()).collect()
 }
 
-/// Returns whether the operator manages fields of an object.
+/// Returns whether the operator manages any field of an object.
 pub fn has_operator_fields<K: Resource>(object: &K) -> bool {
     field_managers(object).iter().any(|manager| manager.starts_with(OPERATOR_FIELD_MANAGER))
 }

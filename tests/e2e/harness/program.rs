@@ -11,7 +11,7 @@ pub struct File {
     pub content: String,
 }
 
-/// Returns an archive with the files in the format `.tar.gz`.
+/// Returns a `.tar.gz` archive that contains the files.
 pub fn archive(files: &[File]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for file in files {
@@ -23,7 +23,7 @@ pub fn archive(files: &[File]) -> Vec<u8> {
     archive.into_inner().and_then(GzEncoder::finish).expect("write to memory")
 }
 
-/// A project file with a program in Pulumi YAML. The format of the file is JSON, which is also valid YAML.
+/// A project file with a program in Pulumi YAML. The file format is JSON, which is also valid YAML.
 #[derive(Clone, Debug)]
 pub struct Program {
     content: Map<String, Value>,
@@ -42,13 +42,13 @@ impl Program {
         self.with("config", key, json!({"type": "string", "default": default}))
     }
 
-    /// Adds a configuration value with a type of the Pulumi YAML language: `String`, `Number`, `Boolean` or `Object`.
-    /// The `config` section of the project file has fewer types.
+    /// Adds a configuration value whose type the Pulumi YAML language defines: `String`, `Number`, `Boolean` or
+    /// `Object`. The `config` section of the project file has fewer types.
     pub fn typed_config(self, key: &str, kind: &str) -> Program {
         self.with("configuration", key, json!({"type": kind}))
     }
 
-    /// Adds a resource of the test provider. The provider log contains the resource with the same name.
+    /// Adds a resource that the test provider manages. The provider log contains the resource under the same name.
     pub fn step(self, name: &str, properties: Value) -> Program {
         let mut properties = properties;
         properties["name"] = json!(name);
@@ -69,7 +69,7 @@ impl Program {
         File { path: path.to_owned(), content: format!("{:#}\n", Value::Object(self.content.clone())) }
     }
 
-    /// Returns a Program object with this program.
+    /// Returns a Program object that contains this program.
     pub fn object(&self, name: &str) -> Value {
         let is_content = |(key, _): &(&String, &Value)| !["name", "runtime"].contains(&key.as_str());
         let content: Map<String, Value> =

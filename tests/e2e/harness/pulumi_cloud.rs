@@ -1,4 +1,4 @@
-//! Client of the control API of the Pulumi Cloud server in the test cluster (`tests/cluster/services/pulumicloud`).
+//! Client for the control API of the test cluster's Pulumi Cloud server (`tests/cluster/services/pulumicloud`).
 
 use pulumi_controller::api::pulumi::Stack;
 use reqwest::RequestBuilder;
@@ -13,8 +13,8 @@ use super::source::Source;
 /// Secret with the access token of a scene.
 pub const TOKEN_SECRET: &str = "pulumi-access-token";
 
-/// Organization of one scene in Pulumi Cloud with two members. The names of the members contain the ID of the scene,
-/// because all scenes share the server.
+/// Organization of one scene in Pulumi Cloud with two members. The member names contain the scene ID, because all
+/// scenes share the server.
 pub struct PulumiCloud {
     pub organization: String,
     pub alice: String,
@@ -50,18 +50,18 @@ struct UpdateMetadata {
 }
 
 impl CloudUpdate {
-    /// Returns the message of the update in the history.
+    /// Returns the message of the update in the Pulumi Cloud history.
     pub fn message(&self) -> &str {
         &self.program.metadata.message
     }
 
-    /// Returns a value in the metadata of the update, such as `git.head`.
+    /// Returns a value from the update metadata, such as `git.head`.
     pub fn metadata(&self, name: &str) -> Option<&str> {
         self.program.metadata.environment.get(name).map(String::as_str)
     }
 }
 
-/// Name of a Pulumi stack in an organization: project and stack.
+/// Name of a Pulumi stack in an organization, which consists of the project name and the stack name.
 pub type StackName<'a> = (&'a str, &'a str);
 
 impl PulumiCloud {
@@ -75,8 +75,8 @@ impl PulumiCloud {
         Self::create(scene, format!("default-{}", scene.id)).await
     }
 
-    /// Creates an organization. The server selects the organization with the alphabetically first name as the default
-    /// of a user.
+    /// Creates an organization. For each user, the server selects the organization with the alphabetically first name
+    /// as the default.
     async fn create(scene: &Scene, organization: String) -> PulumiCloud {
         let control = format!("{}/control/organizations/{organization}", Environment::get().pulumi_cloud_url);
         let [alice, bob] = ["alice", "bob"].map(|name| format!("{name}-{}", scene.id));
@@ -86,7 +86,7 @@ impl PulumiCloud {
         cloud
     }
 
-    /// Returns a new access token of a user.
+    /// Creates an access token for a user.
     pub async fn token(&self, user: &str) -> String {
         let request = http::client().post(format!("{}/tokens", self.control)).body(json!({"user": user}).to_string());
         let response: Value = self.read("creating an access token", request).await;
@@ -97,7 +97,7 @@ impl PulumiCloud {
         self.send("revoking a token", http::client().delete(format!("{}/tokens/{token}", self.control))).await;
     }
 
-    /// Adds a fault. The documentation of the server describes the fields of a fault.
+    /// Adds a fault. The server's documentation describes the fields of a fault.
     pub async fn add_fault(&self, fault: Value) {
         self.send("adding a fault", http::client().post(format!("{}/faults", self.control)).body(fault.to_string()))
             .await;
@@ -150,12 +150,12 @@ impl PulumiCloud {
         Some(text.unwrap_or_else(|error| panic!("reading the state of {stack:?}: {error:?}")))
     }
 
-    /// Ends the lease of the update in progress.
+    /// Expires the lease of the update in progress.
     pub async fn expire_lease(&self, stack: StackName<'_>) {
         self.send("expiring a lease", http::client().post(self.stack_url(stack, "/lease/expire"))).await;
     }
 
-    /// Deletes a stack with the same request as the CLI.
+    /// Deletes a stack with the request that the CLI sends.
     pub async fn delete_stack(&self, (project, stack): StackName<'_>, token: &str) {
         let base = &Environment::get().pulumi_cloud_url;
         let url = format!("{base}/api/stacks/{}/{project}/{stack}?force=true", self.organization);
@@ -163,7 +163,7 @@ impl PulumiCloud {
         self.send("deleting a stack", request).await;
     }
 
-    /// Creates an environment of Pulumi ESC.
+    /// Creates a Pulumi ESC environment.
     pub async fn create_environment(&self, project: &str, name: &str, token: &str, definition: &str) {
         let base = format!("{}/api/esc/environments/{}", Environment::get().pulumi_cloud_url, self.organization);
         let authorization = format!("token {token}");
@@ -196,7 +196,7 @@ impl PulumiCloud {
 }
 
 impl Scene {
-    /// Returns a Stack with its state in Pulumi Cloud. The Secret [`TOKEN_SECRET`] contains the access token.
+    /// Returns a Stack that stores its state in Pulumi Cloud. The Secret [`TOKEN_SECRET`] contains the access token.
     pub fn stack_in_cloud(&self, name: &str, source: &Source<'_>, cloud: &PulumiCloud, project: &str) -> Stack {
         let mut stack = self.stack(name, source);
         stack.spec.stack = format!("{}/{project}/{name}-{}", cloud.organization, self.id);

@@ -15,12 +15,12 @@ use super::timeline::Timeline;
 use super::wait::{Poll, WaitLimit, api_call, wait_until};
 
 const LEASE: &str = "pulumi-controller-leader-election";
-/// Path of the audit log of the API server in the run directory of a cluster that the tests have started.
+/// Path of the API server's audit log, relative to the run directory of a cluster that the tests have started.
 const AUDIT_LOG: &str = "logs/audit.log";
 
 impl Controller {
-    /// Scales the Deployment. With more than one replica, increases the failure threshold of the liveness probe,
-    /// because a test suspends a process.
+    /// Scales the Deployment. With more than one replica, the function increases the liveness probe's failure
+    /// threshold, because a test suspends a process.
     pub async fn scale(&self, replicas: i32) {
         let failures = if replicas > 1 { 60 } else { 3 };
         let probe = json!({"name": "manager", "livenessProbe": {"failureThreshold": failures}});
@@ -42,12 +42,12 @@ impl Controller {
         api_call(action, self.deployments.patch(DEPLOYMENT, &parameters, &patch)).await;
     }
 
-    /// Starts to record the states of all leases in the namespace of the controller.
+    /// Starts to record the states of all leases in the controller's namespace.
     pub fn watch_lease(&self) -> Timeline {
         Timeline::of::<Lease>(Api::namespaced(self.client.clone(), NAMESPACE))
     }
 
-    /// Waits until the leader is a running pod with another name than `not`, and returns the name of the leader.
+    /// Waits until a running pod other than `not` is the leader, and returns the pod name.
     pub async fn until_leader_other_than(&self, not: &str) -> String {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait_until(format!("a pod other than {not:?} to lead"), WaitLimit::Reaction, async || {
@@ -64,7 +64,7 @@ impl Controller {
         .await
     }
 
-    /// Sends a request to an endpoint of a pod, and returns the body of the response.
+    /// Sends a request to an endpoint of a pod, and returns the response body.
     pub async fn get_endpoint(&self, pod: &str, port: u16, path: &str) -> String {
         let url = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{port}/proxy{path}");
         let request = axum::http::Request::get(&url).body(Vec::new()).expect("a valid request");
@@ -88,7 +88,7 @@ impl Controller {
     }
 }
 
-/// Returns the holders of the lease of the controller in order. Ignores other leases in the same namespace.
+/// Returns the holders of the controller's lease in chronological order. Ignores other leases in the same namespace.
 pub fn holders(states: &Timeline) -> Vec<String> {
     let leases = states.states_of::<Lease>();
     let mut holders: Vec<String> = leases.iter().filter(|lease| lease.name_any() == LEASE).map(holder).collect();
@@ -107,7 +107,7 @@ fn holder(lease: &Lease) -> String {
 pub struct StoppedProcess(Pid);
 
 impl StoppedProcess {
-    /// Suspends the process of the controller in a pod. The node must run on this machine.
+    /// Suspends the controller process in a pod. The node must run on this machine.
     pub fn in_pod(pod: &str) -> StoppedProcess {
         let named = format!("HOSTNAME={pod}\0");
         let is_match = |pid: i32| {
@@ -133,7 +133,7 @@ impl Drop for StoppedProcess {
     }
 }
 
-/// Audit log of the API server, which contains the writes of each pod of the controller.
+/// API server audit log, which contains the writes of each controller pod.
 pub struct AuditLog(PathBuf);
 
 /// One write request.
@@ -166,7 +166,7 @@ impl AuditLog {
         Some(AuditLog(PathBuf::from(folder).join(AUDIT_LOG)))
     }
 
-    /// Returns the writes of a pod in order.
+    /// Returns a pod's writes in chronological order.
     pub fn writes_of(&self, pod: &str) -> Vec<String> {
         let text = std::fs::read_to_string(&self.0)
             .unwrap_or_else(|error| panic!("the audit log {} cannot be read: {error}", self.0.display()));

@@ -23,14 +23,14 @@ use super::timeline::Timeline;
 use super::wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 use crate::conformance;
 
-/// Secret with the S3 credentials of the state backend and the passphrase of the Pulumi secrets.
+/// Secret with the state backend's S3 credentials and the passphrase for Pulumi secrets.
 pub const STATE_SECRET: &str = "state";
 
-/// Namespace of one test with its objects.
+/// A test's namespace with its objects.
 pub struct Scene {
     pub client: Client,
     pub namespace: String,
-    /// Unique ID of the scene for names outside of the namespace, such as the names of Pulumi stacks.
+    /// Unique scene ID for names outside the namespace, such as Pulumi stack names.
     pub id: String,
     pub timeline: Timeline,
 }
@@ -84,7 +84,7 @@ impl Scene {
         api_call(action, self.api::<K>().list(&ListParams::default())).await.items
     }
 
-    /// Deletes an object, and does not wait for the end of the deletion.
+    /// Deletes an object without waiting until the deletion is complete.
     pub async fn delete<K>(&self, name: &str)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -113,13 +113,13 @@ impl Scene {
         Source::new(self, name).await
     }
 
-    /// Creates a ServiceAccount with the permission to manage ConfigMaps in this namespace.
+    /// Creates a ServiceAccount with permission to manage ConfigMaps in this namespace.
     pub async fn service_account_for_config_maps(&self, name: &str) {
         self.create::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
         self.allow_config_maps(name).await;
     }
 
-    /// Grants a ServiceAccount the permission to manage ConfigMaps in this namespace.
+    /// Grants a ServiceAccount permission to manage ConfigMaps in this namespace.
     pub async fn allow_config_maps(&self, name: &str) {
         let verbs = ["get", "create", "update", "patch", "delete"];
         self.create::<Role>(json!({
@@ -135,7 +135,7 @@ impl Scene {
         .await;
     }
 
-    /// Checks the condition rules of Flux for every observed state and for the final state of the Stacks in this scene.
+    /// Checks that every observed state and the final state of this scene's Stacks follow the Flux condition rules.
     pub async fn check_conditions_of_every_stack(&self) {
         let broken = conformance::check_observed_states(&self.timeline.states_of::<Stack>());
         assert!(broken.is_empty(), "conditions that violate the Flux conventions:\n{}", broken.join("\n"));
@@ -171,11 +171,11 @@ impl Scene {
         api_call(action, namespaces.delete(&self.namespace, &DeleteParams::default())).await;
     }
 
-    /// Writes the state to a file, and keeps the namespace for inspection. Suspends the Stacks, so that their runs do
-    /// not disturb other tests.
+    /// Writes the scene's state to a file, and keeps the namespace for inspection. Suspends the Stacks, so that their
+    /// runs do not disturb other tests.
     pub async fn keep(self) {
         let file = dump::write(&self).await;
-        // Ignores errors, because the failure of the test is more important.
+        // Ignores errors, because the test failure is more important.
         let stacks = self.api::<Stack>().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         for stack in stacks {
             let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
@@ -205,7 +205,7 @@ pub fn from_json<K: DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).expect("an object written in a test has the fields of its type")
 }
 
-/// Returns the client for the cluster of the environment. All tests share this client.
+/// Returns the client for the cluster that the environment variables select. All tests share this client.
 pub async fn client() -> Client {
     static CLIENT: OnceCell<Client> = OnceCell::const_new();
     Environment::get();

@@ -16,7 +16,7 @@ use super::program::File;
 use super::scene::Scene;
 use super::wait::{Poll, WaitLimit, wait_until};
 
-/// Environment variables of Git that disable the settings of the user who runs the tests.
+/// Git environment variables that disable the settings of the user who runs the tests.
 pub const GIT_ENVIRONMENT: [(&str, &str); 7] = [
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -27,7 +27,7 @@ pub const GIT_ENVIRONMENT: [(&str, &str); 7] = [
     ("GIT_COMMITTER_EMAIL", "test@example.com"),
 ];
 
-/// Fields of a GitRepository of Flux that the tests read.
+/// Flux GitRepository fields that the tests read.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
 #[kube(group = "source.toolkit.fluxcd.io", version = "v1", kind = "GitRepository", plural = "gitrepositories")]
 #[kube(namespaced, schema = "disabled", status = "GitRepositoryStatus")]
@@ -52,13 +52,13 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// Returns the revision in the format of Flux: `main@sha1:…`.
+    /// Returns the revision in the Flux format: `main@sha1:…`.
     pub fn revision(&self) -> String {
         format!("main@sha1:{}", self.sha)
     }
 }
 
-/// A repository on the Git server of the tests, and its working copy.
+/// A repository on the test Git server, and a working copy of the repository.
 pub struct Source<'a> {
     scene: &'a Scene,
     pub name: String,
@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
         format!("{}/{}.git", Environment::get().git_url_in_cluster, self.repository())
     }
 
-    /// Requests a reconciliation of the GitRepository, and returns the value of the annotation.
+    /// Requests a GitRepository reconciliation, and returns the annotation value.
     pub async fn request_reconciliation(&self) -> String {
         let request = format!("{:?}", std::time::SystemTime::now());
         let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
@@ -117,7 +117,7 @@ impl<'a> Source<'a> {
         .await;
     }
 
-    /// Waits until the status of the GitRepository contains the artifact of a commit.
+    /// Waits until the GitRepository status contains the artifact of a commit.
     pub async fn artifact_of(&self, commit: &Commit) -> SourceArtifact {
         self.scene.until_served(&self.name, commit).await
     }
@@ -191,7 +191,7 @@ impl<'a> Source<'a> {
 }
 
 impl Scene {
-    /// Waits until the status of a GitRepository in this scene contains the artifact of a commit.
+    /// Waits until the status of a GitRepository in this scene contains the commit's artifact.
     pub async fn until_served(&self, repository: &str, commit: &Commit) -> SourceArtifact {
         let revision = commit.revision();
         let is_there = |status: &GitRepositoryStatus| {

@@ -23,7 +23,7 @@ use super::wait::{Poll, WaitLimit, api_call, wait_for_change, wait_until};
 pub struct StackHandle<'a> {
     scene: &'a Scene,
     pub name: String,
-    /// Log of the test provider for this Stack.
+    /// Provider log for this Stack.
     pub log: ProviderLog,
 }
 
@@ -33,7 +33,7 @@ impl Scene {
         self.stack_on(name, &source.name)
     }
 
-    /// Returns a Stack with the GitRepository of this name as its source.
+    /// Returns a Stack whose source is the GitRepository with this name.
     pub fn stack_on(&self, name: &str, repository: &str) -> Stack {
         let environment = Environment::get();
         let source_ref = SourceReference {
@@ -60,7 +60,7 @@ impl Scene {
         )
     }
 
-    /// Returns a Stack with the Program of this name as its source.
+    /// Returns a Stack whose source is the Program with this name.
     pub fn stack_on_program(&self, name: &str, program: &str) -> Stack {
         let mut stack = self.stack_on(name, "");
         stack.spec.flux_source = None;
@@ -77,12 +77,13 @@ impl Scene {
         stack
     }
 
-    /// Returns the image of workspace pods.
+    /// Returns the image for workspace pods.
     pub fn pulumi_image(&self) -> &str {
         &Environment::get().pulumi_image
     }
 
-    /// Creates a Stack. The deletion of the Stack destroys no resources unless the test sets `destroyOnFinalize`.
+    /// Creates a Stack. When the Stack is deleted, the controller destroys no resources unless the test sets
+    /// `destroyOnFinalize`.
     pub async fn start(&self, stack: Stack) -> StackHandle<'_> {
         let action = format!("creating the Stack {} (is the controller installed?)", stack.name_any());
         api_call(action, self.api::<Stack>().create(&PostParams::default(), &stack)).await;
@@ -90,7 +91,7 @@ impl Scene {
     }
 }
 
-/// Returns the provider log of a Stack. The log contains the name of the Pulumi stack without its organization and
+/// Returns the provider log of a Stack. The log contains the Pulumi stack name without the organization and the
 /// project.
 fn provider_log(stack: &Stack) -> ProviderLog {
     ProviderLog::of(stack.spec.stack.rsplit('/').next().unwrap_or_default())
@@ -239,8 +240,8 @@ impl StackHandle<'_> {
     }
 }
 
-/// Returns the environment variables of the runs: the credentials in the Secret of the scene, and the address of the
-/// provider log.
+/// Returns the environment variables for the runs: the credentials from the scene's Secret, and the provider log
+/// address.
 fn run_environment() -> BTreeMap<String, ResourceRef> {
     let from_secret = |key: &str| ResourceRef {
         kind: "Secret".to_owned(),
@@ -283,7 +284,7 @@ pub fn waits_for_source(stack: &Stack) -> bool {
         && condition(stack, STALLED).is_none()
 }
 
-/// Returns whether the Stack is stalled for this reason. The condition Ready must have the reason that the Pulumi
+/// Returns whether the Stack is stalled for this reason. The Ready condition must have the reason that the Pulumi
 /// Kubernetes Operator uses for stalled Stacks.
 pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
     has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)

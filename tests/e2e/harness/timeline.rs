@@ -35,7 +35,7 @@ pub struct Timeline {
     watches: JoinSet<()>,
 }
 
-/// States that the watches of a timeline have observed.
+/// States that a timeline's watches have observed.
 #[derive(Clone, Default)]
 struct Record {
     observed: Arc<Mutex<Vec<ObservedState>>>,
@@ -44,7 +44,7 @@ struct Record {
 }
 
 impl Timeline {
-    /// Starts watches of Stacks, Workspaces, Updates and pods.
+    /// Starts the Stack, Workspace, Update and pod watches.
     pub fn start(client: &Client, namespace: &str) -> Timeline {
         let record = Record::default();
         let mut watches = JoinSet::new();
@@ -73,7 +73,8 @@ impl Timeline {
         Timeline { record, watches }
     }
 
-    /// Stops the watches. In a benchmark with thousands of objects, the record of their states would dominate the load.
+    /// Stops the watches. In a benchmark with thousands of objects, recording the object states would dominate the
+    /// load.
     #[allow(dead_code, reason = "used by the benchmarks")]
     pub fn end(&mut self) {
         self.watches = JoinSet::new();
@@ -84,7 +85,7 @@ impl Timeline {
         (!self.watches.is_empty()).then(|| self.record.changes.subscribe())
     }
 
-    /// Returns every observed state of the objects of a type.
+    /// Returns every observed state of all objects of this type.
     pub fn states_of<K>(&self) -> Vec<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -110,7 +111,7 @@ impl Timeline {
         found.iter().filter(of_kind).find(is_match).map(|state| state.at)
     }
 
-    /// Returns a text with one line per state.
+    /// Returns a string with one line per state.
     pub fn text(&self) -> String {
         self.all().iter().map(line).collect::<Vec<_>>().join("\n")
     }

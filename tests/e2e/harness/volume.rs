@@ -9,7 +9,7 @@ use super::command::kubectl;
 use super::scene::Scene;
 
 /// A PersistentVolume for a PersistentVolumeClaim of a scene. A local node has no StorageClass, so the volume is a
-/// directory of the machine. In an existing cluster, the default StorageClass provides the volume.
+/// directory on the machine. In an existing cluster, the default StorageClass provides the volume.
 pub struct Volume {
     name: Option<String>,
     _folder: TempDir,

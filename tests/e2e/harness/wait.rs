@@ -1,4 +1,5 @@
-//! Waits with a timeout. The failure message contains the last observed state.
+//! Waits with a timeout. Waits for states of the cluster. If a wait times out, the failure message contains the last
+//! observed state.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -13,19 +14,19 @@ pub enum Poll<T> {
     NotYet(String),
 }
 
-/// Timeouts, which are long enough for a small machine with many concurrent runs.
+/// The timeouts are long enough for a small machine with many concurrent runs.
 #[derive(Clone, Copy, Debug)]
 pub enum WaitLimit {
-    /// Timeout of one response of the API server.
+    /// Timeout of one API server request.
     Call,
     /// Timeout of one reconciliation.
     Reaction,
-    /// Timeout of the start of a pod and a short run.
+    /// Timeout for a pod start and a short run.
     Run,
-    /// Timeout of a run with retries, or of the sync of a changed Secret to a volume.
+    /// Timeout for a run with retries, or for the kubelet's sync of a changed Secret to a volume.
     Long,
-    /// Timeout of the installation and the first run of a program, which compiles all packages of the Pulumi SDK for
-    /// Go.
+    /// Timeout for the installation and the first run of a program. For a Go program, the first run compiles all
+    /// packages of the Pulumi SDK.
     Compilation,
 }
 
@@ -45,7 +46,7 @@ impl WaitLimit {
 const PAUSE: Duration = Duration::from_millis(150);
 /// Maximum interval between two polls if no notification arrives.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Delay between a notification and the poll, so that several changes in a short time cause only one poll.
+/// Delay between a notification and the poll, so that several quick changes cause only one poll.
 const SETTLING_TIME: Duration = Duration::from_millis(50);
 
 /// Polls until `poll` returns `Found`. After the timeout, panics with the last observed state.
@@ -63,7 +64,7 @@ pub async fn wait_for_change<T>(
 ) -> T {
     poll_until(what, wait_limit, poll, async || match &mut changes {
         Some(changes) => {
-            // Ignores an error, which means that no more notifications follow.
+            // Ignores errors. An error means that no more notifications follow.
             let _ = timeout(MAX_PAUSE, changes.changed()).await;
             sleep(SETTLING_TIME).await;
         }
