@@ -1,5 +1,5 @@
-//! Tests the exit code and the messages of the controller and of the kubectl plugin for an invalid command line or
-//! environment.
+//! Tests the exit codes and messages of the controller and the kubectl plugin for invalid command lines and
+//! environments.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 fn run_controller(flags: &[&str], environment: &[(&str, &str)]) -> Result<(Option<i32>, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pulumi-controller"));
     command.env("RUNTIME_NAMESPACE", "flux-system").env("AGENT_IMAGE", "example.org/controller:v1");
-    // If the process wrongly accepts an invalid value, the process must not connect to a cluster.
+    // The process must not connect to a cluster if it wrongly accepts an invalid value.
     command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
     let output = command.args(flags).envs(environment.iter().copied()).output()?;
     Ok((output.status.code(), String::from_utf8(output.stderr)?))

@@ -1,6 +1,6 @@
-//! Checks the manifests of a release. Checks that the Deployment has enough memory and disk space for the default
-//! flags. Also checks that the network policy in the overlay `single-namespace` permits no traffic from pods that a
-//! tenant can create. The test uses the kustomize files, because `deploy/manifests/build` changes only the image.
+//! Checks the release manifests. The Deployment must have enough memory and disk space for the default flags. The
+//! network policy in the overlay `single-namespace` must permit no traffic from pods that a tenant can create. The test
+//! uses the kustomize files, because `deploy/manifests/build` changes only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 mod required_programs;

@@ -1,6 +1,6 @@
-//! Checks the `kubectl` commands in the documentation without a cluster: the fields in patches and in paths must exist
+//! Checks the `kubectl` commands in the documentation without a cluster. The fields in patches and in paths must exist
 //! in the CustomResourceDefinitions, and the annotations must exist in the code. `tests/e2e/documents.rs` applies the
-//! objects in the documentation, and `tests/e2e/examples` runs all commands of the examples.
+//! objects in the documentation, and `tests/e2e/examples` runs all commands from the examples.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// Key that selects the elements of a list or the values of a map.
 const ELEMENT: &str = "[]";
-/// Schema of a field with any content.
+/// Schema of a field that accepts any content.
 static ANY: Value = Value::Null;
 
 fn root() -> &'static Path {
@@ -35,7 +35,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
-/// Returns the schemas of all kinds by their names in commands, such as `stack` and `stacks.pulumi.com`.
+/// Maps the names by which commands select a kind, such as `stack` and `stacks.pulumi.com`, to the kind's schema.
 fn schemas() -> BTreeMap<String, Value> {
     let mut schemas = BTreeMap::new();
     for path in files(&root().join("config/crd"), "yaml") {
@@ -67,7 +67,7 @@ fn child<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     known.or(values).or_else(|| has_any_content.then_some(&ANY))
 }
 
-/// Adds the paths of unknown fields, which the schema does not contain.
+/// Adds the paths of fields that the schema does not contain.
 fn find_unknown(schema: &Value, value: &Value, path: &str, unknown: &mut Vec<String>) {
     let fields: Vec<(&str, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.as_str(), value)).collect(),
@@ -119,7 +119,7 @@ fn patch(command: &str) -> Option<Value> {
     Some(serde_json::from_str(patch).unwrap_or_else(|error| panic!("{command}: {error}")))
 }
 
-/// Returns the paths below `spec` and `status` in the output format and in the conditions of a command.
+/// Returns the paths below `spec` and `status` in a command's output format and wait conditions.
 fn field_paths(command: &str) -> Vec<Vec<String>> {
     let starts = command.match_indices(".status").chain(command.match_indices(".spec"));
     let starts = starts.map(|(start, _)| command.split_at(start));
@@ -150,7 +150,7 @@ fn keys(path: &str) -> Vec<String> {
     }
 }
 
-/// Returns the annotations of this project and of Flux that a command sets or removes.
+/// Returns the annotations that a command sets or removes and that this project or Flux defines.
 fn annotations(command: &str) -> Vec<&str> {
     if !command.split_whitespace().any(|word| word == "annotate") {
         return Vec::new();
@@ -205,7 +205,7 @@ fn every_annotation_exists_in_the_code() {
     assert!(checked > 40, "found only {checked} annotations");
 }
 
-/// Tests that the checks of this file find mistakes.
+/// Tests that the checks in this file find mistakes.
 #[test]
 fn unknown_fields_paths_and_annotations_are_found() {
     let schemas = schemas();

@@ -1,5 +1,5 @@
-//! Checks the manifest for krew. Checks that `deploy/release/krew` fills the template with the archives of a release.
-//! Each platform in `deploy/release/plugin` must have an archive.
+//! Checks the krew manifest. `deploy/release/krew` fills the template with the archives of a release. Each platform in
+//! `deploy/release/plugin` must have an archive.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a missing file fails the test")]
 
 mod required_programs;

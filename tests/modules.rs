@@ -1,4 +1,4 @@
-//! Checks the dependencies between the modules of `src`, and checks that files do not import each other in a cycle.
+//! Checks the dependencies between the modules in `src`, and checks that files do not import each other in a cycle.
 //! `ARCHITECTURE.md` explains the layers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ struct Module {
     name: &'static str,
     /// Names of the top-level modules that this module may import, separated by spaces.
     uses: &'static str,
-    /// Explanation of the rule, which the message about a forbidden import contains.
+    /// Explanation of the rule. The message about a forbidden import contains this explanation.
     rule: &'static str,
 }
 
@@ -187,7 +187,7 @@ fn forbidden_uses(file: &SourceFile) -> Vec<String> {
     found
 }
 
-/// Location of one import for each pair of a module and an imported module. Does not contain imports in tests.
+/// Maps each pair of a module and an imported module to the location of one import. Omits imports in tests.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Returns the sets of modules that import each other, directly or transitively.
@@ -209,10 +209,10 @@ fn describe(cycle: &BTreeSet<&str>, imports: &Imports) -> String {
     within.map(|(imported, place)| format!("{place} imports {imported}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A path relative to the root of the crate. For example, the path of `crate::api::names` is `["api", "names"]`.
+/// A path relative to the crate root. For example, the path of `crate::api::names` is `["api", "names"]`.
 type ModulePath = Vec<String>;
 
-/// Source files of the crate by module.
+/// Source files in the crate by module.
 struct Crate {
     files: BTreeMap<ModulePath, SourceFile>,
 }
@@ -223,7 +223,7 @@ struct SourceFile {
     /// Path relative to `src`.
     path: PathBuf,
     module: ModulePath,
-    /// All references in the file to items of this crate.
+    /// All references in the file to items in this crate.
     references: Vec<Reference>,
     /// Names that the file re-exports with `pub use`, and their paths.
     re_exports: BTreeMap<String, ModulePath>,
@@ -324,11 +324,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the path relative to the root of the crate, or `None` for paths of other crates and for local names.
+    /// Returns the path relative to the crate root, or `None` for paths in other crates and for local names.
     fn absolute(&self, path: &[String]) -> Option<ModulePath> {
         let parents = path.iter().take_while(|name| *name == "super").count();
         let (base, rest) = match path.first()?.as_str() {
-            // The binaries use the name of the crate to import modules of the library.
+            // The binaries use the crate name to import modules from the library.
             "crate" | "pulumi_controller" => (0, 1),
             "self" => (self.module.len(), 1),
             "super" => (self.module.len().saturating_sub(parents), parents),
@@ -364,7 +364,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the paths in the arguments of a macro.
+    /// Adds the paths in macro arguments.
     fn add_tokens(&mut self, tokens: TokenStream) {
         let (mut path, mut line, mut colons) = (Vec::new(), 0, 0);
         for token in tokens {

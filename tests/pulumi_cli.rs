@@ -115,8 +115,8 @@ fn write_settings(directory: &Path, config: &Value) {
 
 #[test]
 fn a_program_reads_each_config_value_with_its_type() {
-    // Each row contains a key, the configured value, and the value in the program. The YAML runtime converts a string
-    // that contains a number to a number.
+    // Each row contains a key, the configured value, and the value that the program receives. The YAML runtime converts
+    // a string that contains a number to a number.
     let table = [
         ("text", json!("plain"), json!("plain")),
         ("empty", json!(""), json!("")),
@@ -153,7 +153,7 @@ fn a_program_reads_each_config_value_with_its_type() {
     for (key, _, expected) in &table {
         assert_eq!(seen.get(*key), Some(expected), "{key}");
     }
-    // The program also receives the values in the settings file of the source.
+    // The program also receives the values from the source's settings file.
     assert_eq!(seen.get("kept"), Some(&json!("yes")));
     assert_eq!(seen.get("octal"), Some(&json!(8)));
 
@@ -220,7 +220,7 @@ fn a_lock_is_reported_as_a_conflict_with_its_holder() {
     );
 }
 
-/// Returns a program that uses the built-in resources of the CLI, and every resource option that needs no provider.
+/// Returns a program that uses the CLI's built-in resources, and every resource option that needs no provider.
 fn every_option() -> Value {
     let options = json!({
         "additionalSecretOutputs": ["output"], "aliases": [{"name": "older", "noParent": true}], "parent": "${group}",
@@ -243,7 +243,7 @@ fn every_option() -> Value {
     })
 }
 
-/// Returns programs. The flag of a program is true if the CLI can run the program.
+/// Returns programs. The flag for a program is true if the CLI can run the program.
 fn programs() -> Vec<(Value, bool)> {
     let stash = |more: Value| {
         let mut stash = json!({"type": "pulumi:index:Stash", "properties": {"input": "x"}});

@@ -249,7 +249,7 @@ pub struct OutputFlags {
     #[arg(value_name = "STACK")]
     pub stack: String,
 
-    /// Name of an output. If set, the plugin prints only the value of this output.
+    /// Name of an output. If set, the plugin prints only this output's value.
     #[arg(value_name = "OUTPUT")]
     pub name: Option<String>,
 

@@ -1,4 +1,4 @@
-//! Counts the writes of the controller to the API in the audit log of the API server.
+//! Counts the controller's API writes in the API server's audit log.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ pub struct ApiWrites {
 }
 
 impl ApiWrites {
-    /// Starts at the current end of the audit log. Requires a cluster that the tests have started.
+    /// Starts to count at the current end of the audit log. Requires a cluster that the tests have started.
     pub fn from_now() -> ApiWrites {
         let folder = std::env::var("CLUSTER_RUN_DIR").expect("only a cluster of the tests has an audit log");
         let path = PathBuf::from(folder).join("logs/audit.log");
@@ -27,7 +27,7 @@ impl ApiWrites {
     }
 
     /// Returns the number of writes since the last call by verb and resource, such as `patch stacks/status`. Ignores
-    /// writes to the lease of the controller.
+    /// writes to the controller's lease.
     pub fn take_new(&mut self) -> BTreeMap<String, usize> {
         let mut file = File::open(&self.path).expect("the audit log is readable");
         let length = file.metadata().expect("the audit log exists").len();

@@ -1,6 +1,5 @@
-//! Baseline for the creation of many Stacks: a Job whose pods do the work of Workspaces without the controller. The
-//! pods use the same image, CLI calls and backend. The controller cannot be faster than this baseline on the same
-//! machine.
+//! Baseline for the creation of many Stacks: a Job whose pods do the Workspaces' work without the controller. The pods
+//! use the same image, CLI calls and backend. The controller cannot be faster than this baseline on the same machine.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ const SCRIPT: &str = "set -e; mkdir -p /tmp/project /tmp/home; cd /tmp/project; 
     pulumi --non-interactive stack select --create bare-$JOB_COMPLETION_INDEX; \
     pulumi --non-interactive --color=never up --yes --skip-preview --stack=bare-$JOB_COMPLETION_INDEX";
 
-/// Returns the duration of a Job that creates `stacks` Pulumi stacks of a program.
+/// Returns the duration of a Job that creates `stacks` Pulumi stacks from one program.
 pub async fn run(scene: &Scene, program: &str, stacks: usize) -> Duration {
     let began = Instant::now();
     scene.create::<Job>(job(program, stacks)).await;

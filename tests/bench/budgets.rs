@@ -1,4 +1,4 @@
-//! End-to-end benchmarks and their budgets, on the test cluster with the installed controller. `make bench` runs the
+//! End-to-end benchmarks with budgets, on the test cluster with the installed controller. `make bench` runs the
 //! benchmarks, and docs/performance.md explains them.
 #![allow(
     clippy::panic,
@@ -62,7 +62,7 @@ use futures::FutureExt;
 use crate::harness::run_alone;
 use crate::table::{Row, publish};
 
-/// Names of all benchmarks, in the order of their execution.
+/// Names of all benchmarks, in execution order.
 const BENCHMARKS: [&str; 16] = [
     "size",
     "parts",
@@ -117,7 +117,7 @@ fn main() {
     }
 }
 
-/// Runs a benchmark. A failure of the benchmark does not stop the other benchmarks.
+/// Runs a benchmark. A failed benchmark does not stop the other benchmarks.
 async fn run(benchmark: &str, expected: &[String], folder: &Path) -> Vec<Row> {
     let with_rest = expected.iter().any(|name| name == "rest");
     let result = AssertUnwindSafe(async {

@@ -1,11 +1,11 @@
-//! Reads the metrics of the controller.
+//! Reads the controller metrics.
 
 use kube::ResourceExt;
 
 use crate::harness::Controller;
 
 const PORT: u16 = 8080;
-/// Counter of the requests to the API server. A watch increments the counter once.
+/// Counter of the API server requests. A watch increments the counter once.
 const API_REQUESTS: &str = "rest_client_requests_total";
 /// Prefix of the metric series that exists for each reconciled Stack.
 const RECONCILED_STACK: &str = "gotk_reconcile_duration_seconds_count{kind=\"Stack\",";
@@ -19,7 +19,7 @@ impl ControllerMetrics {
         ControllerMetrics(controller.get_endpoint(&pod, PORT, "/metrics").await)
     }
 
-    /// Returns the number of requests to the API server.
+    /// Returns the number of API server requests.
     pub fn api_requests(&self) -> f64 {
         let series = self.0.lines().filter(|line| line.starts_with(API_REQUESTS));
         let values = series.filter_map(|line| Some(line.rsplit_once(' ')?.1));

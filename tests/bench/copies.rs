@@ -1,6 +1,5 @@
 //! Creates many idle Stacks as copies, which need no runs. While the controller is stopped, this module copies all
-//! objects of a Stack whose run has ended, with a different name for each copy. The pods of the copies run on the fake
-//! node.
+//! objects of a Stack whose run is complete. Each copy has a different name, and its pods run on the fake node.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Scene, api_call};
 
-/// Maximum number of concurrent creations of copies.
+/// Maximum number of copies that the benchmark creates concurrently.
 const CONCURRENCY: usize = 16;
 /// Metadata fields that the API server sets.
 const SERVER_FIELDS: [&str; 6] =
@@ -47,8 +46,8 @@ impl Original {
             (ApiResource::erase::<Secret>(&()), false),
             (ApiResource::erase::<Service>(&()), false),
             (ApiResource::erase::<PodDisruptionBudget>(&()), false),
-            // The pod precedes the StatefulSet, so the copy of the StatefulSet adopts the copy of the pod instead of
-            // creating another pod.
+            // The pod precedes the StatefulSet, so the copied StatefulSet adopts the copied pod instead of creating
+            // another pod.
             (ApiResource::erase::<Pod>(&()), false),
             (ApiResource::erase::<StatefulSet>(&()), false),
         ];
@@ -111,7 +110,7 @@ impl Part {
     }
 }
 
-/// Returns the value after all replacements in its JSON text.
+/// Applies all replacements to a value's JSON text, and returns the resulting value.
 fn with(value: &Value, texts: &[(String, String)]) -> Value {
     let text = texts.iter().fold(value.to_string(), |text, (from, to)| text.replace(from.as_str(), to));
     serde_json::from_str(&text).expect("valid JSON")

@@ -1,4 +1,5 @@
-//! Measures the simultaneous creation of sixty Stacks with the same source, and the cost of sixty idle Stacks.
+//! Measures how long the simultaneous creation of sixty Stacks with the same source takes, and what sixty idle Stacks
+//! cost.
 
 use std::time::Duration;
 
@@ -21,15 +22,15 @@ const STACKS: usize = 60;
 /// Maximum ratio of the measured time to the duration of a Job that creates the same Pulumi stacks. ARCHITECTURE.md
 /// explains why the budget is relative.
 const BUDGET: f64 = 1.5;
-/// Budget for the memory of the controller after the runs, in MiB.
+/// Budget for the controller's memory after the runs, in MiB.
 const MEMORY_BUDGET: f64 = 20.0;
-/// Delay between the end of the last run and the measurement of the memory of the controller.
+/// Delay between the end of the last run and the measurement of the controller's memory.
 const MEMORY_DELAY: Duration = Duration::from_secs(60);
 /// Budget for the memory of one agent, in MiB.
 const AGENT_BUDGET: f64 = 10.0;
 /// Duration without writes after which the benchmark regards the controller as idle.
 const QUIET: Duration = Duration::from_secs(30);
-/// Timeout of the wait until the controller is idle.
+/// Maximum time until the controller must be idle.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub async fn measure(with_rest: bool) -> Vec<Row> {
@@ -85,7 +86,7 @@ fn is_failed(update: &Update) -> bool {
     update.status.as_ref().is_some_and(|status| is_true(&status.conditions, "Failed"))
 }
 
-/// Returns the memory of the controller one minute after the last Stack was Ready. Without load, the controller needs
+/// Returns the controller's memory one minute after the last Stack became Ready. Without load, the controller needs
 /// memory only for its caches.
 async fn memory_afterwards(scene: &Scene) -> Row {
     let process = controller(scene).await;
@@ -103,7 +104,8 @@ async fn memory_afterwards(scene: &Scene) -> Row {
     .with_note(format!("resident memory (RSS) one minute afterwards: {:.1} MiB", process.rss()))
 }
 
-/// Returns the row for the agent that uses the most memory. The memory of an agent is the sum of its two processes.
+/// Returns the table row for the agent that uses the most memory. An agent's memory is the sum of its two processes'
+/// memory.
 async fn agents(scene: &Scene) -> Row {
     let pods: Vec<Pod> = scene.list().await;
     let pods = pods.iter().filter(|pod| pod.labels().contains_key(LABEL_COMPONENT));
@@ -143,8 +145,8 @@ async fn rest(scene: &Scene) -> Row {
     .with_note(format!("the controller uses {share:.1} % of a CPU"))
 }
 
-/// Waits until the status of each Workspace contains the version of the CLI. The agent queries this version with a
-/// delay after its start, so each status changes once more after the first run.
+/// Waits until each Workspace status contains the CLI version. The agent queries this version with a delay after its
+/// start, so each status changes once more after the first run.
 async fn until_versions_are_reported(scene: &Scene) {
     let is_unknown = |workspace: &Workspace| workspace.status.as_ref().is_none_or(|it| it.pulumi_version.is_none());
     wait_until("the version of the CLI in the status of each Workspace", WaitLimit::Long, async || {
@@ -156,7 +158,7 @@ async fn until_versions_are_reported(scene: &Scene) {
     .await;
 }
 
-/// Returns the duration of the measurement of the idle controller, in seconds. The environment variable
+/// Returns how long the benchmark measures the idle controller, in seconds. The environment variable
 /// `BENCH_REST_SECONDS` overrides the default, so a developer can shorten the benchmark.
 pub fn rest_seconds(default: u64) -> u64 {
     std::env::var("BENCH_REST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)

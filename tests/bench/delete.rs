@@ -1,5 +1,5 @@
-//! Measures the deletion of a namespace with many Stacks. The baseline is the deletion of a namespace that contains the
-//! same number of pods and no Stacks.
+//! Measures how long the deletion of a namespace with many Stacks takes. The baseline is the deletion of a namespace
+//! that contains the same number of pods and no Stacks.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,12 +27,12 @@ use crate::table::{Row, Step};
 const STACKS: usize = 60;
 /// Maximum ratio of the measured time to the baseline.
 const BUDGET: f64 = 1.5;
-/// Timeout for the start of the pods.
+/// Timeout until all pods must be running.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
-/// Timeout for the deletion of a namespace. The namespace controller waits for up to half of the termination grace
-/// period of the pods between two checks.
+/// Timeout for the deletion of a namespace. Between two checks, the namespace controller waits for up to half of the
+/// pods' termination grace period.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(TERMINATION_GRACE_SECONDS + 300);
-/// Script of a pod that exits at SIGTERM, as the agent does.
+/// Pod script that exits on SIGTERM, like the agent.
 const SCRIPT: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 
 pub async fn measure() -> Vec<Row> {
@@ -81,7 +81,7 @@ fn steps(began: Moment, total: f64, deletions: [&Deletions; 3]) -> Vec<Step> {
     steps
 }
 
-/// Returns a scene with a new namespace. The harness does not record the states of its objects.
+/// Returns a scene with a new namespace. The harness does not record the states of the objects in this namespace.
 async fn scene(name: &str) -> Scene {
     let mut scene = Scene::new(name).await;
     scene.timeline.end();
@@ -94,8 +94,8 @@ struct Bare {
     pod: f64,
 }
 
-/// Measures the deletion of one pod, and the deletion of a namespace with pods. The pods have the image and the grace
-/// period of workspace pods.
+/// Measures the deletion of one pod, and the deletion of a namespace with pods. The pods have the same image and grace
+/// period as workspace pods.
 async fn bare(pods: usize) -> Bare {
     let scene = scene("bench-delete-bare").await;
     println!("creating {} pods without the controller", pods + 1);
@@ -156,14 +156,14 @@ async fn delete_namespace(scene: &Scene) {
     .await;
 }
 
-/// Returns the messages of the namespace controller about the remaining objects.
+/// Returns the namespace controller's messages about the remaining objects.
 fn remaining(namespace: &Namespace) -> String {
     let conditions = namespace.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let remaining = conditions.filter(|condition| condition.status == "True");
     remaining.filter_map(|condition| condition.message.clone()).collect::<Vec<_>>().join("; ")
 }
 
-/// Time at which a watch has observed the last deletion of an object.
+/// Time at which a watch observed the most recent deletion of an object.
 struct Deletions {
     last: Arc<Mutex<Option<Moment>>>,
     _watch: JoinSet<()>,

@@ -15,7 +15,7 @@ use crate::harness::api_call;
 use crate::progress::until_count;
 
 const NAME: &str = "fake0";
-/// Key of the label, the annotation and the taint of fake nodes. KWOK manages the nodes with this annotation.
+/// Key of the label, the annotation and the taint on fake nodes. KWOK manages the nodes with this annotation.
 const FAKE_NODE_KEY: &str = "kwok.x-k8s.io/node";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -54,7 +54,7 @@ pub async fn create(client: &Client) {
     .await;
 }
 
-/// Changes the template of a Stack so that its pod runs on the fake node.
+/// Changes a Stack's workspace template so that its pod runs on the fake node.
 pub fn place(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
         let toleration = json!({"key": FAKE_NODE_KEY, "operator": "Exists", "effect": "NoSchedule"});

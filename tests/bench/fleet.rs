@@ -1,7 +1,7 @@
 //! Measures the controller with thousands of Stacks in many namespaces. A few Stacks have real workspace pods, and the
-//! pods of the others are on a fake node with fake agents. The benchmark measures the memory and the CPU usage of the
-//! idle controller, the start of a new controller, a push to one Stack, a change to a source that many Stacks share,
-//! the web UI, and three shards.
+//! other Stacks' pods are on a fake node with fake agents. The benchmark measures the idle controller's memory and CPU
+//! usage, the start of a new controller, and a push to one Stack. It also measures a change to a source that many
+//! Stacks share, the web UI, and three shards.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
@@ -41,26 +41,26 @@ const SHARED_PART: usize = 10;
 const REAL: usize = 6;
 /// Number of sources that change while no controller runs.
 const PUSHES: usize = 5;
-/// Prefix of the names of the Stacks.
+/// Name prefix of the Stacks.
 const PREFIX: &str = "fleet-";
 
 /// Budget for the memory of the idle controller, in MiB.
 const MEMORY_BUDGET: f64 = 250.0;
 /// Budget for the CPU usage of the idle controller, in percent of one CPU.
 const PROCESSOR_BUDGET: f64 = 5.0;
-/// Budget for the time until a new controller has started the runs of all pushes, in seconds.
+/// Budget for the time until a new controller has started the runs for all pushes, in seconds.
 const START_BUDGET: f64 = 60.0;
-/// Budget for the number of requests to the API server that a new controller sends per Stack.
+/// Budget for the number of API server requests that a new controller sends per Stack.
 const REQUESTS_BUDGET: f64 = 3.0;
-/// Budget for the duration of the part of a push that the controller executes, in seconds.
+/// Budget for the duration of the push steps that the controller executes, in seconds.
 const PUSH_BUDGET: f64 = 1.0;
-/// Budget for the number of writes to the API per run.
+/// Budget for the number of API writes per run.
 const WRITES_BUDGET: f64 = 12.0;
 
-/// Timeout of the wait until a new controller has started the runs of all pushes. The timeout exceeds the budget, so
+/// Maximum time until a new controller must have started the runs for all pushes. The timeout exceeds the budget, so
 /// the benchmark can measure a missed budget.
 const START_TIMEOUT: Duration = Duration::from_secs(1800);
-/// Timeout of the wait until the controller is idle after the creation of all Stacks.
+/// Maximum time until the controller must be idle after all Stacks have been created.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Interval between two reads of the metrics, which contain series for each Stack.
 const METRICS_INTERVAL: Duration = Duration::from_secs(5);
@@ -87,17 +87,17 @@ impl Size {
         }
     }
 
-    /// Returns the index of the source of a Stack.
+    /// Returns the index of a Stack's source.
     fn source_of(&self, stack: usize) -> usize {
         if stack < self.shared { 0 } else { 1 + stack % (self.sources - 1) }
     }
 
-    /// Returns the index of the namespace of a source.
+    /// Returns the index of a source's namespace.
     fn namespace_of_source(&self, source: usize) -> usize {
         source % self.namespaces
     }
 
-    /// Returns the index of the namespace of a Stack. The Stacks with the shared source are in all namespaces.
+    /// Returns the index of a Stack's namespace. The Stacks with the shared source are in all namespaces.
     fn namespace_of(&self, stack: usize) -> usize {
         if stack < self.shared { stack % self.namespaces } else { self.namespace_of_source(self.source_of(stack)) }
     }
@@ -149,7 +149,7 @@ async fn attempt(name: &str, measuring: impl Future<Output = Vec<Row>>) -> Vec<R
     rows
 }
 
-/// Creates the namespaces. The harness does not record the states of their objects.
+/// Creates the namespaces. The harness does not record the states of the objects in these namespaces.
 async fn create_scenes(namespaces: usize) -> Vec<Scene> {
     let mut scenes = Vec::new();
     for number in 1..=namespaces {
@@ -272,7 +272,7 @@ impl<'a> Fleet<'a> {
         vec![memory, processor]
     }
 
-    /// Restarts the controller, and measures its first reconciliation of all Stacks and Workspaces.
+    /// Restarts the controller, and measures the first reconciliation of all Stacks and Workspaces.
     async fn measure_first_reconciliation(&self) -> Vec<Row> {
         let (size, began) = (self.size, Instant::now());
         self.fake_agent.forget_called();
@@ -305,7 +305,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Changes some sources while no controller runs, and measures the time until a new controller has started the runs
-    /// of these sources.
+    /// for these sources.
     async fn measure_pushes_during_restart(&self) -> Vec<Row> {
         self.until_quiet().await;
         let size = self.size;

@@ -1,5 +1,5 @@
-//! Measures the cost of the idle controller and the load on the Git server. In the first case, five hundred Stacks poll
-//! one Git repository. In the second case, each of five hundred Stacks polls its own repository. The pods are on a fake
+//! Measures the idle controller's cost and the load on the Git server. In the first case, five hundred Stacks poll one
+//! Git repository. In the second case, each of five hundred Stacks polls its own repository. The pods are on a fake
 //! node with a fake agent.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -28,11 +28,11 @@ const CONCURRENT_PUSHES: usize = 4;
 const PUSHES_PER_MESSAGE: usize = 50;
 /// Minimum poll interval of a repository in seconds.
 const MIN_INTERVAL: u64 = 60;
-/// Number of requests per poll: one for the capabilities of the server, and one for the reference of the branch.
+/// Number of requests per poll: one for the server capabilities, and one for the branch reference.
 const REQUESTS_PER_POLL: usize = 2;
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Counters of the read requests to the Git server of the tests.
+/// Counters of the read requests to the test Git server.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct RequestCounts {
     repositories: usize,
@@ -123,7 +123,7 @@ async fn rows(scene: &Scene, repositories: usize) -> Vec<Row> {
     vec![memory, git]
 }
 
-/// Returns the total of the counters of all repositories of this scene.
+/// Returns the sum of the counters for all repositories in this scene.
 async fn request_counts(scene: &Scene) -> RequestCounts {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30)).build().expect("a client");
     let url = format!("{}/requests?prefix={}-", Environment::get().git_url, scene.namespace);
@@ -132,8 +132,7 @@ async fn request_counts(scene: &Scene) -> RequestCounts {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{url}: {error}: {text}"))
 }
 
-/// Deletes the Stacks of a scene, and then the scene. The timeout of the deletion is longer than the timeout of a
-/// scene.
+/// Deletes the Stacks of a scene, and then the scene. The timeout for the Stacks is longer than the scene's timeout.
 pub async fn remove(scene: Scene, number: usize) {
     let stacks: Api<Stack> = scene.api();
     stream::iter(api_call("listing Stacks", stacks.list_metadata(&ListParams::default())).await)

@@ -1,6 +1,5 @@
-//! Measures the warm path of a Git repository that the controller polls. The path starts with a reconcile request
-//! immediately after a push, and ends with the start of the CLI. Only the first step differs from the steps of
-//! `path.rs`.
+//! Measures the warm path for a Git repository that the controller polls. The path starts with a reconcile request
+//! immediately after a push, and ends when the CLI starts. Only the first step differs from the steps in `path.rs`.
 
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
@@ -12,7 +11,7 @@ use crate::table::{Row, median};
 
 /// Poll interval in seconds. The interval is so long that only reconcile requests cause polls.
 const POLL_INTERVAL: i64 = 3600;
-/// Description of the first step, which differs from the first step of a Flux artifact.
+/// Description of the first step, which differs from the first step for a Flux artifact.
 const FIRST_STEP: &str = "Stack reconciled: repository polled, commit fetched and packed, Workspace written";
 
 pub async fn measure() -> Row {

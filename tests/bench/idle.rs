@@ -1,5 +1,5 @@
-//! Measures many Stacks with sleeping Workspaces: the requests of all pods, and the cost of the controller. The pods
-//! are on a fake node with a fake agent.
+//! Measures many Stacks with sleeping Workspaces: the total pod requests, and the controller's cost. The pods are on a
+//! fake node with a fake agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,13 +30,13 @@ use crate::table::Row;
 
 /// Default number of Stacks, which `IDLE_STACKS` overrides.
 const STACKS: usize = 1_000;
-/// Value of `idle.after` of each Workspace, which is the minimum that the controller permits.
+/// Value of `idle.after` for each Workspace, which is the minimum that the controller permits.
 const IDLE_AFTER: &str = "1m";
-/// Budget for the CPU requests of all pods including the controller, in cores.
+/// Budget for the total CPU requests of all pods including the controller, in cores.
 const PROCESSOR_BUDGET: f64 = 1.0;
-/// Budget for the memory requests of all pods including the controller, in MiB.
+/// Budget for the total memory requests of all pods including the controller, in MiB.
 const MEMORY_BUDGET: f64 = 4096.0;
-/// Timeout of the wait until all Workspaces are asleep. The controller checks each Workspace every two minutes.
+/// Maximum time until all Workspaces must sleep. The controller checks each Workspace every two minutes.
 const SLEEP_TIMEOUT: Duration = Duration::from_secs(1800);
 
 pub async fn measure() -> Vec<Row> {
@@ -86,7 +86,8 @@ fn stack(scene: &Scene, external: &FluxObject<'_>, number: usize) -> Stack {
     stack
 }
 
-/// Returns the row for the requests of all pods. `awake` are the requests of the pod of one Workspace that is awake.
+/// Returns the table row for the requests of all pods. `awake` contains the pod requests for one Workspace that is
+/// awake.
 async fn requests(scene: &Scene, stacks: usize, awake: Requests) -> Row {
     let asleep = Requests::of(&scene.list::<Pod>().await);
     let controller = Requests::of(&Controller::new(&scene.client).pods().await);
@@ -103,7 +104,7 @@ async fn requests(scene: &Scene, stacks: usize, awake: Requests) -> Row {
     .with_note(format!("the same Stacks with a pod each: {all_awake}, without the controller"))
 }
 
-/// Returns the rows for the controller while all Workspaces are asleep.
+/// Returns the table rows for the controller while all Workspaces sleep.
 async fn controller_at_rest(scene: &Scene, stacks: usize) -> Vec<Row> {
     println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
@@ -133,7 +134,7 @@ async fn controller_at_rest(scene: &Scene, stacks: usize) -> Vec<Row> {
     ]
 }
 
-/// Names of the Workspaces that a watch has observed as asleep.
+/// Names of the sleeping Workspaces that a watch has observed.
 struct Asleep {
     names: Arc<Mutex<BTreeSet<String>>>,
     _watch: JoinSet<()>,

@@ -1,5 +1,5 @@
-//! Measures programs in TypeScript, Python and Go. The measured time starts with a new artifact in the status of the
-//! source, and ends with the Update. The baseline makes the same change in the same pod with only the package manager
+//! Measures programs in TypeScript, Python and Go. The measured time starts with a new artifact in the source status,
+//! and ends when the Update completes. The baseline makes the same change in the same pod with only the package manager
 //! and the CLI.
 
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -27,13 +27,13 @@ const GO_SUM: &str = include_str!("../cluster/languages/packages/go/go.sum");
 /// A language, and the commands that a user would run without the controller.
 struct Language {
     name: &'static str,
-    /// Returns the files of the project. The program exports `text`. If `more` is true, the project has an additional
-    /// direct dependency.
+    /// Returns the project files. The program exports `text`. If `more` is true, the project has an additional direct
+    /// dependency.
     project: fn(text: &str, more: bool) -> Vec<File>,
     /// Command that installs the dependencies.
     install: &'static str,
-    /// Files that the command completes, such as lock files. The measured projects contain the completed files, as a
-    /// repository does.
+    /// Files that the installation command completes, such as lock files. The measured projects contain the completed
+    /// files, like a real repository.
     completed: &'static [&'static str],
 }
 
@@ -196,7 +196,7 @@ fn row(language: &Language, change: &str, runs: &[Vec<Moment>], bare: f64, budge
     .with_note(format!("overhead of the controller: {:.2} s; medians of {ROUNDS}", to_end - bare))
 }
 
-/// Returns the Stack with the image of the language runtimes and the registry of the test cluster.
+/// Returns the Stack with the image that contains the language runtimes, and with the test cluster's registry.
 pub fn with_registry(mut stack: Stack) -> Stack {
     if let Some(template) = &mut stack.spec.workspace_template {
         template["spec"]["image"] = json!(IMAGE);

@@ -1,4 +1,4 @@
-//! Index lookups of the controller for one push while any number of other Stacks are idle.
+//! Performs the controller's index lookups for one push while any number of other Stacks are idle.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const UPDATES: usize = 5;
 /// Number of Stacks per source.
 const STACKS_PER_SOURCE: usize = 10;
 
-/// Idle Stacks, and the indexes of the controller with these Stacks.
+/// Idle Stacks, and the controller indexes that contain these Stacks.
 pub struct AtRest {
     stacks: Stacks,
     updates: Updates,
@@ -54,8 +54,8 @@ impl AtRest {
         AtRest { stacks, updates, dependents, duplicates, reader, update_writer, pushed, runtime }
     }
 
-    /// Simulates a push: the source changes, the controller creates an Update, and the Update runs and ends. Each step
-    /// looks up the related objects.
+    /// Simulates a push: the source changes, the controller creates an Update, and the Update runs and completes. Each
+    /// step looks up the related objects.
     pub fn push(&mut self) {
         let (namespace, name) = (self.pushed.namespace().unwrap_or_default(), self.pushed.name_any());
         let source = self.pushed.spec.flux_source.as_ref().map(|source| source.source_ref.name.clone());
@@ -65,7 +65,7 @@ impl AtRest {
         let (of_stack, of_workspace) =
             (UpdateGroup::stack(&namespace, &name), UpdateGroup::workspace(&namespace, &name));
         let number = name.trim_start_matches("app-").parse().unwrap_or_default();
-        // Five events change the Update: the creation, the binding to a pod, the end of the run, the result, and the
+        // Five events change the Update: its creation, its binding to a pod, the end of its run, its result, and its
         // record in the Stack.
         for _ in 0..5 {
             self.update_writer.apply(&Event::Apply(update_number(number, 0)));

@@ -1,5 +1,4 @@
-//! Measures the memory of the controller with an increasing number of Stacks. The pods are on a fake node with a fake
-//! agent.
+//! Measures the controller's memory with an increasing number of Stacks. The pods are on a fake node with a fake agent.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,23 +27,23 @@ use crate::table::Row;
 const BUDGETS: [(usize, f64); 4] = [(1, 25.0), (60, 35.0), (1_000, 80.0), (10_000, 400.0)];
 /// Duration of each run of the fake agent.
 pub const RUN_TIME: Duration = Duration::from_millis(200);
-/// Maximum number of Stacks with a first run. All further Stacks are copies of a Stack whose run has ended.
+/// Maximum number of Stacks that run. All further Stacks are copies of a Stack whose run is complete.
 const MAX_RUNS: usize = 1_000;
 /// Minimum number of reconciled copies before the measurement. After this number, the caches of a new controller are
 /// complete.
 const RECONCILED: usize = 500;
 /// Maximum number of concurrent creations.
 pub const CONCURRENCY: usize = 16;
-/// Timeout per Stack of the wait until all Stacks are Ready. [`MIN_TIMEOUT`] is the minimum.
+/// Maximum time per Stack until all Stacks must be Ready. [`MIN_TIMEOUT`] is the minimum.
 pub const TIMEOUT_PER_STACK: Duration = Duration::from_secs(2);
-/// Minimum timeout of the wait until all Stacks are Ready.
+/// Minimum timeout until all Stacks must be Ready.
 pub const MIN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Duration without writes after which the benchmark regards the controller as idle.
 pub const QUIET: Duration = Duration::from_secs(30);
-/// Timeout of the wait until the controller is idle.
+/// Maximum time until the controller must be idle.
 pub const QUIET_TIMEOUT: Duration = Duration::from_secs(600);
-/// Duration of the measurement of the idle controller, in seconds. The duration exceeds the interval at which the
-/// controller queries the agent of an idle Stack.
+/// Time during which the benchmark measures the idle controller, in seconds. This time exceeds the interval at which
+/// the controller queries an idle Stack's agent.
 pub const REST_SECONDS: u64 = 150;
 
 pub async fn measure() -> Vec<Row> {
@@ -151,9 +150,9 @@ async fn copy(scene: &Scene, fake_agent: &FakeAgent, numbers: std::ops::Range<us
     controller.until_available().await;
 }
 
-/// Measures the memory during the first reconciliation of all Stacks, which is higher than the memory of the idle
-/// controller. With ten thousand Stacks, the first reconciliations take more than an hour because of the load on the
-/// API server.
+/// Measures the memory during the first reconciliation of all Stacks. The controller needs more memory during this time
+/// than when it is idle. With ten thousand Stacks, the first reconciliations take more than an hour because of the load
+/// on the API server.
 async fn measure_reconciled(scene: &Scene, fake_agent: &FakeAgent, stacks: usize, budget: f64) -> Row {
     let (before, runs) = (fake_agent.workspaces(), fake_agent.runs());
     until_count("Workspaces are reconciled", RECONCILED, MIN_TIMEOUT, async || {
@@ -177,7 +176,7 @@ pub fn name(number: usize) -> String {
     format!("stack-{number:05}")
 }
 
-/// Measures the memory of the controller while all Stacks are idle.
+/// Measures the controller's memory while all Stacks are idle.
 async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
     println!("waiting until the controller is idle");
     let mut writes = ApiWrites::from_now();
@@ -200,7 +199,7 @@ async fn row(scene: &Scene, stacks: usize, budget: f64) -> Row {
 pub struct Rest {
     /// Maximum observed memory in MiB.
     pub memory: f64,
-    /// Memory at the end of the observation in MiB.
+    /// Memory at the end of the measurement in MiB.
     pub last_memory: f64,
     /// CPU usage in percent of one CPU.
     pub processor: f64,
@@ -231,7 +230,7 @@ async fn create(scene: &Scene, stack_of: &impl Fn(usize) -> Stack, numbers: std:
         .await;
 }
 
-/// Names of the Stacks that a watch has observed as Ready. The benchmark uses a watch, because polls of thousands of
+/// Names of the Stacks that a watch has observed as Ready. The benchmark uses a watch, because polling thousands of
 /// objects would dominate the load.
 pub struct Done {
     names: Arc<Mutex<BTreeSet<String>>>,
@@ -258,7 +257,7 @@ impl Done {
         self.number_with("")
     }
 
-    /// Returns the number of these Stacks whose names begin with a prefix.
+    /// Returns the number of these Stacks whose names start with a prefix.
     pub fn number_with(&self, prefix: &str) -> usize {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.iter().filter(|name| name.starts_with(prefix)).count()

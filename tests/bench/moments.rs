@@ -18,7 +18,7 @@ pub fn now() -> Moment {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after the Unix epoch").as_secs_f64()
 }
 
-/// All observed states of the objects of a kind. Drop this value to end the watch.
+/// All observed states of all objects of one kind. Drop this value to end the watch.
 pub struct Moments<K> {
     seen: Arc<Mutex<Vec<(Moment, K)>>>,
     _watch: JoinSet<()>,
@@ -45,8 +45,8 @@ where
         self.seen().iter().find(|(_, object)| predicate(object)).cloned()
     }
 
-    /// Returns, for each object, the time of the first state that matches `predicate`. The order of the times is the
-    /// order of the names of the objects.
+    /// Returns, for each object, the time of the first state that matches `predicate`. The times are in the order of
+    /// the object names.
     pub fn first_of_each(&self, predicate: impl Fn(&K) -> bool) -> Vec<Moment> {
         let mut moments = std::collections::BTreeMap::new();
         for (moment, object) in self.seen().iter().filter(|(_, object)| predicate(object)) {

@@ -1,5 +1,5 @@
-//! Measures the verification and the extraction of a source. The baselines are the tools `sha256sum` and `tar -xzf`.
-//! Also measures the index lookups of the controller for a push while few or many Stacks are idle. `make bench` reads
+//! Measures how long the agent needs to verify and unpack a source. The baselines are the tools `sha256sum` and `tar
+//! -xzf`. Also measures the controller's index lookups for a push while few or many Stacks are idle. `make bench` reads
 //! the medians that criterion writes.
 #![allow(
     clippy::panic,
@@ -27,9 +27,10 @@ use lookups::AtRest;
 const FOLDERS: usize = 100;
 /// Number of files in each directory.
 const FILES_IN_FOLDER: usize = 12;
-/// Size of the archive for the digest, in bytes. With this size, the start of `sha256sum` is negligible.
+/// Size of the archive for the digest measurement, in bytes. With this size, the startup time of `sha256sum` is
+/// negligible.
 const DIGESTED: usize = 64 * 1024 * 1024;
-/// Words of the generated source code. The generated code compresses like real code.
+/// Words from which the benchmark generates source code. The generated code compresses like real code.
 const WORDS: [&str; 24] = [
     "const",
     "export",
@@ -76,7 +77,7 @@ fn archives(criterion: &mut Criterion) {
     let archive = make_archive(folder.path());
     let mut group = criterion.benchmark_group("unpack");
     group.sample_size(15).measurement_time(Duration::from_secs(6));
-    // The batches exclude the removal of the files from the measured time.
+    // The measured time of the batches excludes the removal of the files.
     group.bench_function("ours", |bencher| {
         bencher.iter_batched(
             scratch,

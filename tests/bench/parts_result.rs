@@ -1,4 +1,4 @@
-//! Converts the criterion results of `parts.rs` to rows of the table.
+//! Converts the criterion results from `parts.rs` to table rows.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ pub fn measure() -> Vec<Row> {
     ]
 }
 
-/// Returns the row for the lookups. The budget permits the additional cache misses of larger tables, but not a scan of
-/// all objects, which would take a hundred times as long.
+/// Returns the table row for the lookups. The budget permits additional cache misses in larger tables, but not a scan
+/// of all objects, which would take a hundred times as long.
 fn lookups(name: &str) -> Row {
     let (few, many) = (median("lookups", "few"), median("lookups", "many"));
     let ratio = many / few;
@@ -23,7 +23,7 @@ fn lookups(name: &str) -> Row {
         .with_note(format!("{:.0} µs, {:.0} µs", many / 1e3, few / 1e3))
 }
 
-/// Returns a row whose budget is the measured time of the tool.
+/// Returns a table row whose budget is the tool's measured time.
 fn row(name: &str, group: &str, tool: &str) -> Row {
     let (ours, theirs) = (median(group, "ours"), median(group, "tool"));
     let ratio = ours / theirs;

@@ -1,6 +1,5 @@
-//! Measures the warm path, which starts with a new artifact in the status of the source, and ends with the start of the
-//! CLI or with the end of the Update. The baseline is `pulumi up` of the same program in the same pod without the
-//! agent.
+//! Measures the warm path, which starts with a new artifact in the source status. The path ends when the CLI starts or
+//! when the Update completes. The baseline is `pulumi up` with the same program in the same pod, without the agent.
 
 use std::process::Stdio;
 
@@ -19,10 +18,10 @@ use crate::table::{Row, Step, median};
 
 pub const ROUNDS: usize = 10;
 const BUDGET_TO_EXEC: f64 = 0.5;
-/// Budget for the overhead of a run compared with the CLI without the agent, in seconds.
+/// Budget for a run's overhead compared with the CLI without the agent, in seconds.
 const BUDGET_TO_END: f64 = 1.0;
 
-/// Steps of the warm path, in order. A watch or the journal of the agent provides the end of each step.
+/// Steps of the warm path, in order. A watch or the agent's journal provides the end time of each step.
 pub const STEPS: [&str; 7] = [
     "Stack reconciled: source read, artifact fetched and verified, Workspace written",
     "Workspace reconciled: source streamed, verified, unpacked and installed",
@@ -44,7 +43,7 @@ pub async fn measure() -> Vec<Row> {
 async fn warm(scene: &Scene) -> Vec<Row> {
     let source = scene.source("app").await;
     let mut artifact = source.artifact_of(&source.push(&program("start")).await).await;
-    // The benchmark itself writes the status of the source, and therefore has the exact time.
+    // The benchmark itself writes the source status, and therefore has the exact time.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
     external.publish(&artifact).await;
@@ -107,7 +106,7 @@ pub struct Watched {
     pub update: Update,
 }
 
-/// Returns the observed times of the completed run for a revision.
+/// Returns the observed times of a revision's completed run.
 pub fn watched(revision: &str, workspaces: &Moments<Workspace>, updates: &Moments<Update>) -> Watched {
     let requested = workspaces.first("that requests the artifact", |workspace| {
         workspace.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == revision)
@@ -172,7 +171,7 @@ impl Pod {
         Pod { namespace: scene.namespace.clone(), name }
     }
 
-    /// Reads the journal of the agent, and returns the start time and the end time of the CLI in an operation.
+    /// Reads the agent's journal, and returns the CLI's start time and end time during an operation.
     pub async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;
         let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);
@@ -199,11 +198,11 @@ impl Pod {
         self.duration(&prepare, PULUMI_UP).await
     }
 
-    /// Returns the duration of a command in the pod, in seconds. The command and its preparation use the backend of the
-    /// scene.
+    /// Returns the duration of a command in the pod, in seconds. The command and its preparation use the scene's
+    /// backend.
     pub async fn duration(&self, prepare: &str, command: &str) -> f64 {
         let environment = crate::harness::Environment::get();
-        // `/proc/uptime` has two decimals, while the clock of the shell has none.
+        // `/proc/uptime` has two decimal places, but the shell's clock has none.
         let script = format!(
             "export PULUMI_BACKEND_URL='{}' AWS_ACCESS_KEY_ID='{}' AWS_SECRET_ACCESS_KEY='{}' PULUMI_CONFIG_PASSPHRASE=e2e \
              PULUMI_SKIP_UPDATE_CHECK=true HOME=/tmp/bare-home USER=pulumi; mkdir -p /tmp/bare-home\n\

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Interval between two samples. The interval is short compared with the duration of the command, and long compared
-/// with the duration of a sample.
+/// Interval between two samples. The interval is much shorter than the command's duration, and much longer than the
+/// duration of one sample.
 const PAUSE: Duration = Duration::from_millis(4);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -39,7 +39,7 @@ impl Usage {
     }
 }
 
-/// Runs a command that must succeed, and blocks until it ends.
+/// Runs a command that must succeed, and blocks until the command exits.
 pub fn run(command: &mut Command) -> Usage {
     let began = Instant::now();
     let mut child =
@@ -70,7 +70,7 @@ fn with_children(process: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the memory values of a process in MiB. The result is empty if the process has exited.
+/// Returns a process's memory values in MiB. The result is empty if the process has exited.
 fn memory(process: u32) -> BTreeMap<String, f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let fields = status.lines().filter_map(|line| {

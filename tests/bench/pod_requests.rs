@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// Requests of one or several pods.
+/// Total requests of one or more pods.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Requests {
     /// CPU in cores.
@@ -21,8 +21,8 @@ impl Requests {
         Requests { processor: self.processor + other.processor, memory: self.memory + other.memory }
     }
 
-    /// Init containers run one after another before the other containers. The scheduler therefore reserves the maximum
-    /// of the largest init container and the sum of the other containers.
+    /// Init containers run one after another before the other containers. The scheduler therefore reserves either the
+    /// requests of the largest init container or the sum of the other containers' requests, whichever is larger.
     fn of_pod(pod: &Pod) -> Requests {
         let Some(spec) = &pod.spec else { return Requests::default() };
         let containers = spec.containers.iter().map(Requests::of_container).fold(Requests::default(), Requests::plus);

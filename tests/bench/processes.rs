@@ -1,4 +1,4 @@
-//! Reads the memory and the CPU time of processes in pods from `/proc` of the machine that runs the node.
+//! Reads the memory and CPU time of pod processes from `/proc` on the machine that runs the node.
 
 use std::fs;
 

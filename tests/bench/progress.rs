@@ -13,7 +13,8 @@ pub async fn until_count(what: &str, expected: usize, limit: Duration, count: im
     assert!(found >= expected, "timed out after {limit:?}: {what}: {found} of {expected}; {state}");
 }
 
-/// Waits until `count` returns at least `expected` or the timeout `limit` expires. Returns the last number and state.
+/// Waits until `count` returns at least `expected`, or until the timeout `limit` expires. Returns the last number and
+/// state.
 pub async fn wait_for_count(
     what: &str,
     expected: usize,

@@ -1,5 +1,5 @@
-//! Measures a push to one Stack while many other Stacks are idle. The measurement covers the part of the warm path that
-//! the controller executes, and uses a fake agent.
+//! Measures a push to one Stack while many other Stacks are idle. The measurement covers the steps of the warm path
+//! that the controller executes, and uses a fake agent.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::{Update, Workspace};
@@ -13,7 +13,7 @@ use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 5;
 const BUDGET: f64 = 0.5;
-/// Number of observable steps, which are the steps before the request to the agent.
+/// Number of observable steps before the request to the agent.
 const STEPS_SEEN: usize = 4;
 
 /// A Stack that receives pushes, in its own namespace.
@@ -39,8 +39,8 @@ impl<'a> Pushed<'a> {
         Pushed { source, external, stack, workspaces, updates }
     }
 
-    /// Measures the time between an artifact in the status of the source and the request to the agent. `others`
-    /// describes the other Stacks.
+    /// Measures the time from a new artifact in the source status to the request to the agent. `others` describes the
+    /// other Stacks.
     pub async fn measure(&self, others: &str, budget: Option<f64>) -> Row {
         println!("{ROUNDS} pushes to one of the Stacks");
         let mut steps: [Vec<f64>; STEPS_SEEN] = Default::default();

@@ -1,4 +1,5 @@
-//! A Git repository with a long history and many large files. The benchmark creates the repository once.
+//! A Git repository with a long history and many large files. The benchmark creates the repository once, and then
+//! reuses the repository.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ impl Repository {
         Repository { root }
     }
 
-    /// Returns the root directory of the servers, which contains the repository in the subdirectory `app`.
+    /// Returns the servers' root directory, which contains the repository in the subdirectory `app`.
     pub fn root(&self) -> &Path {
         &self.root
     }

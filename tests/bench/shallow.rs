@@ -1,6 +1,6 @@
-//! Measures the fetch and the packing of one commit of a large repository. The benchmark compares the code of the
-//! controller with `git fetch --depth 1` and `git archive`. Both implementations run in separate processes with the
-//! same server on loopback, without a cluster.
+//! Measures how long fetching and packing one commit of a large repository takes. The benchmark compares the
+//! controller's code with `git fetch --depth 1` and `git archive`. Both implementations run in separate processes with
+//! the same server on loopback, without a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ use crate::repository::{COMMITS, MEGABYTES, Repository, git};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// First argument of the process that runs the code of the controller. The other arguments are the URL and a directory.
+/// First argument of the process that runs the controller's code. The other arguments are the URL and a directory.
 pub const ROLE: &str = "fetch-as-the-controller";
 
 /// Resource usage of both implementations in one round.
@@ -101,7 +101,7 @@ fn fetched_by_git(scratch: &TempDir, url: &str) -> Usage {
     run(&mut git(scratch.path(), &["fetch", "--quiet", "--depth", "1", url, "main"]))
 }
 
-/// Packs the commit with `git` without compression, like the controller, and returns the resource usage.
+/// Packs the commit with `git`, without compression like the controller, and returns the resource usage.
 fn packed_by_git(scratch: &TempDir) -> Usage {
     let archive: PathBuf = scratch.path().join("artifact.tar.gz");
     let output = format!("--output={}", archive.display());

@@ -1,5 +1,5 @@
-//! Measures three controllers, each with a shard of the Stacks, while the benchmark kills one controller. The pods are
-//! on a fake node with a fake agent, which the caller starts.
+//! Measures three controllers that each manage one shard of the Stacks, while the benchmark kills one controller. The
+//! pods are on a fake node with a fake agent, which the caller starts.
 
 use std::time::Duration;
 
@@ -21,23 +21,22 @@ use crate::progress::until_count;
 use crate::starts::Starts;
 use crate::table::Row;
 
-/// Maximum number of Stacks. With this number, the first runs take little time compared with the first runs of the
-/// fleet.
+/// Maximum number of Stacks. With this number, the first runs take little time compared with the fleet's first runs.
 const MAX_STACKS: usize = 300;
 const NAMESPACE: &str = "flux-system";
 const DEPLOYMENT: &str = "pulumi-controller";
 const KEY: &str = "sharding.fluxcd.io/key";
 const LEASE: &str = "pulumi-controller-leader-election";
 const ROLE: &str = "pulumi-controller-own-namespace";
-/// Values of the shard label of the Stacks. Stacks without the label belong to the installed controller.
+/// Shard label values of the Stacks. Stacks without the label belong to the installed controller.
 const SHARDS: [&str; 2] = ["shard1", "shard2"];
 /// Shard whose controller the benchmark kills.
 const KILLED: &str = SHARDS[0];
-/// Suffixes of the names of the Leases. Each suffix is the beginning of the SHA-256 hash of a label selector. The first
-/// suffix belongs to the selector `!sharding.fluxcd.io/key`.
+/// Suffixes of the Lease names. Each suffix is the beginning of a label selector's SHA-256 hash. The first suffix
+/// belongs to the selector `!sharding.fluxcd.io/key`.
 const LEASE_SUFFIXES: [&str; 3] = ["42da7484", "73fdc1be", "b5f72efd"];
 
-/// Measures the shards. `arguments` are the arguments of the installed controller.
+/// Measures the shards. `arguments` contains the installed controller's arguments.
 pub async fn measure(stacks: usize, controller: &Controller, arguments: &[String]) -> Vec<Row> {
     let mut scene = Scene::new("bench-shards").await;
     scene.timeline.end();
@@ -73,8 +72,7 @@ async fn set_leases(names: &[String]) {
     kubectl(&["patch", "role", ROLE, "--namespace", NAMESPACE, "--type=json", "--patch", &patch], "").await;
 }
 
-/// Creates the controller of a shard, which is a copy of the installed Deployment with another name, label and
-/// selector.
+/// Creates a shard's controller, which is a copy of the installed Deployment with a different name, label and selector.
 async fn start_shard(shard: &str, arguments: &[String]) {
     let installed = kubectl(&["get", "deployment", DEPLOYMENT, "--namespace", NAMESPACE, "--output=json"], "").await;
     let mut copy: Value = serde_json::from_str(&installed).expect("a Deployment");
@@ -165,7 +163,7 @@ async fn kill(client: &Client) {
     let of_shard = ListParams::default().labels(&format!("app={}", deployment(KILLED)));
     for pod in api_call("listing the pods of the shard", pods.list(&of_shard)).await.items {
         let name = pod.name_any();
-        // The pod can have exited since the list request.
+        // The pod may have exited since the list request.
         drop(pods.delete(&name, &DeleteParams::default().grace_period(0)).await);
         println!("killed the pod {name}");
     }

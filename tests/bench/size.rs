@@ -49,7 +49,7 @@ fn find<T>(path: &str, is_match: impl Fn(&str) -> bool, read: impl FnOnce(&mut d
     for entry in archive.entries().expect("an image is a tar archive") {
         let mut entry = entry.expect("an entry of the image");
         let name = entry.path().expect("a name").to_string_lossy().into_owned();
-        // A layer can be a link to another layer, which the sum must not contain twice.
+        // A layer can be a link to another layer. The sum must not include the same layer twice.
         if entry.header().entry_type().is_file() && is_match(&name) {
             return read(&mut entry);
         }

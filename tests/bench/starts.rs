@@ -1,4 +1,4 @@
-//! Records the starts of the runs of one revision in all namespaces, in the order in which a watch observes the starts.
+//! Records when the runs for one revision start in all namespaces, in the order in which a watch observes the starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub struct Starts {
 struct Seen {
     /// UIDs of the Updates whose runs have started.
     started: BTreeSet<String>,
-    /// Namespace and name of the Workspace of each started run, in the order of the starts.
+    /// Workspace namespace and name for each started run, in the order of the starts.
     order: Vec<(String, String)>,
     /// UIDs of the Updates that are complete.
     complete: BTreeSet<String>,
@@ -50,7 +50,7 @@ impl Starts {
     }
 
     /// Returns the maximum difference between the numbers of started runs of any two namespaces. The function considers
-    /// the starts until all runs of one namespace have started. With a fair order, the difference is small.
+    /// the starts until all runs in one namespace have started. With a fair order, the difference is small.
     pub fn spread(&self) -> usize {
         let order: Vec<String> = self.seen().order.iter().map(|(namespace, _)| namespace.clone()).collect();
         let mut totals: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Formats the table of results and budgets for the terminal and the report.
+//! Formats the table with results and budgets for the terminal and the report.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub struct Row {
     pub measured: String,
     /// Whether the budget is met, or `None` if the row has no budget.
     pub met: Option<bool>,
-    /// Steps of the measurement. The sum of their durations is the measured value.
+    /// Steps of the measurement. The measured value is the sum of the step durations.
     pub steps: Vec<Step>,
     /// Additional information.
     pub notes: Vec<String>,

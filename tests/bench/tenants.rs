@@ -1,5 +1,5 @@
-//! Measures how much a tenant can delay the runs of another namespace. The measurement covers the steps of the warm
-//! path that the controller executes, without and with an attack by a tenant with the role `edit`.
+//! Measures how much a tenant can delay the runs in another namespace. The measurement covers the steps of the warm
+//! path that the controller executes, without and with an attack by a tenant who has the role `edit`.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use crate::table::{Row, Step, median};
 const ROUNDS: usize = 8;
 /// Budget for the additional delay, in seconds.
 const BUDGET: f64 = 1.0;
-/// Number of Stacks of the attacker.
+/// Number of Stacks that the attacker creates.
 const ATTACKERS: usize = 10;
-/// Delay between two rounds of changes to all Stacks of the attacker.
+/// Delay between two rounds of changes to all of the attacker's Stacks.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Duration of an attack before the start of the measurement.
+/// Time for which an attack runs before the measurement starts.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// Size of each repository of the attacker in bytes.
+/// Size of each attacker repository in bytes.
 const REPOSITORY: usize = 8 << 20;
 
 pub async fn measure() -> Vec<Row> {
@@ -48,7 +48,7 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// Names of the sources of the victims, in the order of the measured times.
+/// Names of the victims' sources, in the order of the measured times.
 const NAMES: [&str; 3] = ["fluxSource", "fluxSource and readyExpr", "projectRepo"];
 
 fn rows_of(attack: &str, rest: &[Vec<f64>; 3], times: [Vec<f64>; 3]) -> Vec<Row> {
@@ -114,7 +114,7 @@ impl<'a> Victims<'a> {
         }
     }
 
-    /// Returns, for each victim, the times until its runs are bound to their pods, in seconds.
+    /// Returns, for each victim, the times until the controller has bound its runs to pods, in seconds.
     async fn rounds(&self, name: &str) -> [Vec<f64>; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for round in 1..=ROUNDS {
@@ -175,7 +175,7 @@ async fn measure_during(name: &str, victims: &Victims<'_>, attack: impl Future<O
 }
 
 /// Creates Stacks of 1.3 MB, and changes these Stacks continuously. Half of the Stacks have more values than the
-/// controller parses. The harness does not watch the namespace of these Stacks.
+/// controller parses. The harness does not watch these Stacks' namespace.
 async fn measure_large_objects(victims: &Victims<'_>) -> [Vec<f64>; 3] {
     let client = crate::harness::client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -271,7 +271,7 @@ async fn long_runs(scene: &Scene) {
     source.push(&[File { path: "Pulumi.yaml".to_owned(), content: project.to_owned() }]).await;
     for number in 0..ATTACKERS {
         let mut stack = scene.stack(&format!("attack-{number}"), &source);
-        // The deletion of a Stack waits for the end of its run, so the run needs a timeout.
+        // The deletion of a Stack waits until its run completes, so the run needs a timeout.
         stack.spec.timeout = Some("3m".to_owned());
         scene.start(stack).await;
     }

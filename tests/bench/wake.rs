@@ -1,6 +1,6 @@
-//! Measures how fast a sleeping Workspace wakes up. The measured time starts with an artifact in the status of the
-//! source, and ends with the start of the CLI. The baseline is the start of a pod with the same image and without
-//! volumes. For programs with dependencies, the baseline also includes the package manager or `tar`.
+//! Measures how fast a sleeping Workspace wakes up. The measured time starts with an artifact in the source status, and
+//! ends when the CLI starts. The baseline is the start of a pod with the same image and without volumes. For programs
+//! with dependencies, the baseline also includes the package manager or `tar`.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as CorePod};
 use kube::ResourceExt;
@@ -34,7 +34,7 @@ const STEPS: [&str; 5] = [
     "agent called, CLI started",
 ];
 
-/// A program, and the settings of its Workspace.
+/// A program, and its Workspace settings.
 struct Case {
     name: &'static str,
     scene: &'static str,
@@ -165,7 +165,7 @@ async fn moments(
     let created = pods.first("of this run", |pod| pod.uid() == uid);
     let initialized = pods.first("that is initialized", |pod| pod.uid() == uid && has_condition(pod, "Initialized"));
     let (exec, _) = pod.journal(&update.uid().unwrap_or_default()).await;
-    // A pod of a pool exists before the measurement, so its steps have no duration.
+    // A pool pod exists before the measurement, so its steps have no duration.
     let (created, initialized) = (created.max(began), initialized.max(began));
     vec![began, created, initialized, source_installed, bound, exec]
 }
@@ -219,7 +219,7 @@ fn bare_project() -> String {
     script
 }
 
-/// Returns the time from the creation of a pod without volumes until it is ready, in seconds.
+/// Creates a pod without volumes, and returns the time until the pod is ready, in seconds.
 async fn bare_pod(scene: &Scene, image: &str, round: usize) -> f64 {
     let name = format!("bare-{round}");
     let pods = Moments::<CorePod>::watch(scene.api());
@@ -277,7 +277,7 @@ async fn until_stored(stack: &StackHandle<'_>) {
     .await;
 }
 
-/// Waits until the Workspace is asleep and has no pod.
+/// Waits until the Workspace sleeps and has no pod.
 async fn until_asleep(scene: &Scene, stack: &StackHandle<'_>) {
     wait_until("the Workspace to be asleep", WaitLimit::Long, async || {
         let conditions = stack.workspace().await.status.map(|status| status.conditions).unwrap_or_default();
@@ -292,7 +292,7 @@ async fn until_asleep(scene: &Scene, stack: &StackHandle<'_>) {
     .await;
 }
 
-/// Waits until the pool has a pod that is ready.
+/// Waits until the pool contains a ready pod.
 async fn until_pool_ready(scene: &Scene) {
     wait_until("a pod of the pool to be ready", WaitLimit::Long, async || {
         let pods = scene.list::<CorePod>().await;

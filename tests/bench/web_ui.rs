@@ -1,5 +1,5 @@
 //! Measures the web UI while the cluster contains many Stacks. The benchmark measures the time until a page is
-//! complete, and the memory of the controller.
+//! complete, and the controller's memory.
 
 use tokio::time::{Instant, sleep};
 
@@ -9,15 +9,15 @@ use crate::memory::QUIET;
 use crate::table::{Row, median};
 
 const ADDRESS: &str = "--ui-addr=:9294";
-/// Name of the ServiceAccount and of its ClusterRoleBinding.
+/// Name of the ServiceAccount and the ClusterRoleBinding.
 const USER: &str = "bench-fleet-ui";
-/// Budget for the time until a page is complete, in seconds. The measured time includes the proxy of the API server.
+/// Budget for the time until a page is complete, in seconds. The measured time includes the API server proxy.
 const BUDGET: f64 = 0.3;
 /// Number of requests for each page.
 const REQUESTS: usize = 9;
 const PAGES: [(&str, &str); 3] = [("list", "/"), ("filtered list", "/?q=fleet-00042"), ("fleet", "/fleet")];
 
-/// Measures the web UI. `arguments` are the arguments of the installed controller. `memory` is the memory (RssAnon) of
+/// Measures the web UI. `arguments` contains the installed controller's arguments. `memory` is the memory (RssAnon) of
 /// the idle controller without the web UI, in MiB.
 pub async fn measure(scene: &Scene, stacks: usize, installed: &Controller, arguments: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -43,7 +43,7 @@ pub async fn measure(scene: &Scene, stacks: usize, installed: &Controller, argum
     rows
 }
 
-/// Returns the memory of the controller after its first reconciliations, in MiB.
+/// Returns the controller's memory after the first reconciliations, in MiB.
 async fn idle_memory(scene: &Scene) -> f64 {
     let process = controller(scene).await;
     let mut before = process.cpu_time();
@@ -58,7 +58,7 @@ async fn idle_memory(scene: &Scene) -> f64 {
     }
 }
 
-/// Signs in as a ServiceAccount with the permission to read all Stacks, and waits until the list contains all Stacks.
+/// Signs in as a ServiceAccount that can read all Stacks, and waits until the list contains all Stacks.
 async fn sign_in(scene: &Scene, stacks: usize) -> Browser {
     let namespace = scene.namespace.as_str();
     kubectl(&["create", "serviceaccount", USER, "--namespace", namespace], "").await;

@@ -58,8 +58,8 @@ async fn kill_controller(controller: &Controller, pick: usize) -> Option<String>
     }
 }
 
-/// Ends the leader process, either with a kill or gracefully. After a kill, the lease expires. At a graceful shutdown,
-/// the process releases the lease.
+/// Terminates the leader process, either with SIGKILL or gracefully. After SIGKILL, the lease expires. During a
+/// graceful shutdown, the process releases the lease.
 async fn move_leader(stage: &Stage<'_>, controller: &Controller, pick: usize) -> String {
     let leader = controller.until_leader_other_than("").await;
     if pick.is_multiple_of(2) {

@@ -1,6 +1,6 @@
-//! Tests five hundred open runs. Tests the controller with five hundred open runs. These runs do not delay other runs,
-//! a restarted controller attaches to all open runs, and the controller records each result once. One run in ten has an
-//! agent of an older version.
+//! Tests the controller with five hundred open runs. These runs do not delay other runs, a restarted controller
+//! attaches to all open runs, and the controller records each result once. One run in ten has an agent of an older
+//! version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};

@@ -1,4 +1,4 @@
-//! Derives a plan from a seed. Plans a chaos test: a plan contains acts and their times. All functions are pure.
+//! Derives the plan for a chaos test from a seed. A plan contains acts and their times. All functions are pure.
 
 use std::fmt;
 use std::time::Duration;

@@ -42,7 +42,7 @@ pub struct StormResults {
     pub resolutions: Vec<Resolution>,
     /// Time from the last fault until all Stacks were Ready, or `None` if the timeout expired.
     pub settled_after: Option<Duration>,
-    /// Start time of the scene. Start time of the timeline, to which all its times are relative.
+    /// Start time of the scene. The timeline shows times relative to this time.
     pub began: Timestamp,
 }
 

@@ -1,6 +1,6 @@
 //! Renders the Helm chart and the kustomize overlays, and compares their objects. If `helm` or `kubectl` is not on the
 //! `PATH`, each test skips itself or, if the environment variable `CI` is set, fails. `tests/generated` checks the
-//! files of the chart without Helm.
+//! chart files without Helm.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,12 +28,12 @@ use serde_json::Value;
 use objects::{Objects, is_read_without_loss, parse};
 use schemas::Schemas;
 
-/// Version of Kubernetes for the templates. Without this flag, Helm uses the version of its client library.
+/// Kubernetes version for the templates. Without this flag, Helm uses the version of its client library.
 const KUBE_VERSION: &str = "--kube-version=1.33.0";
 /// Image of the kustomize base.
 const IMAGE: &str = "--set=image.registry=localhost,image.repository=pulumi-controller,image.tag=dev";
 
-/// A kustomization, and the values and the namespace of the chart that render the same objects.
+/// A kustomization, and the chart values and the namespace that render the same objects.
 struct Case {
     /// Name of the values file in `deploy/chart/ci` without its suffix. Empty for the default values.
     values: &'static str,
@@ -112,7 +112,7 @@ fn kustomize(folder: &Path) -> Objects {
     parse(&stdout(Command::new("kubectl").arg("kustomize").arg(folder)))
 }
 
-/// Renders an overlay. The directory for an additional component is in the target directory of cargo, because kustomize
+/// Renders an overlay. The directory for an additional component is in cargo's target directory, because kustomize
 /// requires relative paths.
 fn render_overlay(case: &Case) -> Objects {
     let overlay = root().join("kustomize/overlays").join(case.overlay);
@@ -143,7 +143,7 @@ fn the_chart_renders_the_same_objects_as_the_overlays() {
     }
 }
 
-/// Checks that the comparison of objects finds each kind of difference.
+/// Checks that the object comparison finds each kind of difference.
 #[test]
 fn a_changed_a_missing_and_an_additional_object_are_found() {
     let text = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 80}]}}";
@@ -187,7 +187,7 @@ fn helm_lint_accepts_the_chart_with_all_test_values() {
     }
 }
 
-/// Finds misspelled fields without kubeconform, because the deserialization of an object drops unknown fields.
+/// Finds misspelled fields without kubeconform, because deserializing an object drops unknown fields.
 #[test]
 fn all_rendered_objects_have_only_fields_of_their_kind() {
     if !has_tools("the validation of the rendered objects") {
@@ -226,7 +226,7 @@ fn kubeconform_rejects_an_unknown_field_a_wrong_type_and_a_missing_field() {
     }
 }
 
-/// The API server accepts at most 63 characters in the name of a Service and in the value of a label.
+/// The API server accepts at most 63 characters in a Service name and in a label value.
 #[test]
 fn all_names_and_label_values_have_at_most_63_characters() {
     if !has_tools("the lengths of names") {
@@ -275,7 +275,7 @@ fn containers(objects: &Objects) -> impl Iterator<Item = &Value> {
     deployments.map(|deployment| &deployment["spec"]["template"]["spec"]["containers"][0])
 }
 
-/// A controller without the permission to write its Lease would never become the leader.
+/// A controller without permission to write its Lease would never become the leader.
 #[test]
 fn the_controller_accepts_its_flags_and_may_write_its_lease() {
     if !has_tools("the flags in the chart") {

@@ -74,8 +74,8 @@ impl Objects {
     }
 }
 
-/// Returns a copy of an object without the labels of the chart that the other object lacks, and without the annotations
-/// that protect the CustomResourceDefinitions.
+/// Returns a copy of an object without the annotations that protect the CustomResourceDefinitions, and without the
+/// chart labels that the other object lacks.
 fn comparable(object: &Value, other: &Value) -> Value {
     let mut object = object.clone();
     let Some(metadata) = object["metadata"].as_object_mut() else { return object };
@@ -110,9 +110,8 @@ fn first_difference(path: &str, left: &Value, right: &Value) -> String {
     }
 }
 
-/// Deserializes an object to its Rust type, and compares the serialization of the result with the object. Skips objects
-/// of the Prometheus Operator, which have no Rust type, and CustomResourceDefinitions, which are generated from Rust
-/// types.
+/// Deserializes an object to its Rust type, serializes the result, and compares it with the object. Skips Prometheus
+/// Operator objects, which have no Rust type, and CustomResourceDefinitions, which are generated from Rust types.
 pub fn is_read_without_loss(object: &Value) -> Result<(), String> {
     match object["kind"].as_str().unwrap_or_default() {
         "ClusterRole" => reread::<ClusterRole>(object),

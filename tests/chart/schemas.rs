@@ -1,5 +1,5 @@
-//! Validates rendered objects with kubeconform. The test generates the schemas from the OpenAPI document of Kubernetes,
-//! so the validation needs neither a cluster nor a network.
+//! Validates rendered objects with kubeconform. The test generates the schemas from the Kubernetes OpenAPI document, so
+//! the validation needs neither a cluster nor a network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,9 +12,9 @@ use crate::required_programs::{has_programs, report_skipped};
 
 /// Environment variable that contains the path of the OpenAPI document, which `tests/cluster/cluster openapi` prints.
 const DOCUMENT: &str = "KUBERNETES_OPENAPI";
-/// Kinds of the Prometheus Operator, which the OpenAPI document does not contain.
+/// Prometheus Operator kinds, which the OpenAPI document does not contain.
 const OTHER_KINDS: &str = "PrometheusRule,ServiceMonitor";
-/// File with all definitions. The schemas of the kinds refer to this file.
+/// File with all definitions, to which the schemas of the kinds refer.
 const DEFINITIONS: &str = "_definitions.json";
 
 /// A directory with one schema for each kind.
@@ -52,7 +52,7 @@ impl Schemas {
     }
 }
 
-/// Writes the definitions, and one file for each kind. The names of the files are the names that kubeconform expects.
+/// Writes the definitions, and one file for each kind. The files have the names that kubeconform expects.
 fn write(document: &Value, folder: &Path) {
     let mut definitions = document["definitions"].clone();
     for definition in definitions.as_object_mut().expect("definitions").values_mut() {
@@ -70,7 +70,7 @@ fn write(document: &Value, folder: &Path) {
         for kind in definition["x-kubernetes-group-version-kind"].as_array().into_iter().flatten() {
             let text = |field: &str| kind[field].as_str().unwrap_or_default().to_lowercase();
             let (group, version) = (text("group"), text("version"));
-            // The file names of kubeconform contain only the first part of the group.
+            // kubeconform's file names contain only the first part of the API group.
             let suffix = match group.split('.').next() {
                 Some(first) if !first.is_empty() => format!("{first}-{version}"),
                 _ => version,
@@ -83,7 +83,7 @@ fn write(document: &Value, folder: &Path) {
     std::fs::write(folder.join(DEFINITIONS), json!({"definitions": definitions}).to_string()).unwrap();
 }
 
-/// Changes a schema to reject unknown fields, like the strict validation of `kubectl apply`.
+/// Changes a schema so that it rejects unknown fields, like strict validation in `kubectl apply`.
 fn restrict(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     if let Some(properties) = fields.get_mut("properties").and_then(Value::as_object_mut) {

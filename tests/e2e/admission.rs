@@ -1,4 +1,4 @@
-//! Tests admission policies that reject or change writes of the controller.
+//! Tests admission policies that reject or change the controller's writes.
 
 use k8s_openapi::api::core::v1::Service;
 use pulumi_controller::api::auto::Workspace;
@@ -12,14 +12,14 @@ use crate::harness::{
 
 const REJECTION: &str = "changes are frozen today";
 
-/// An admission policy for objects of one kind in the namespace of a scene, and its binding. The name of both objects
-/// is the name of the namespace.
+/// An admission policy for objects of one kind in a scene's namespace, and the policy's binding. Both objects have the
+/// namespace's name.
 struct Policy {
     kind: &'static str,
     version: &'static str,
-    /// API group and plural of the matched objects.
+    /// API group and plural name of the matched objects.
     resource: (&'static str, &'static str),
-    /// Fields to merge into the spec of the policy.
+    /// Fields to merge into the policy's spec.
     spec: Value,
     binding: Value,
 }
@@ -60,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Waits until a change to the policy takes effect, because the API server applies such a change with a delay.
+    /// Waits until a policy change takes effect, because the API server applies the change with a delay.
     async fn until_enforced(&self, scene: &Scene, probe: &Value, is_enforced: impl Fn(Result<String, String>) -> bool) {
         let create =
             ["create", "--dry-run=server", "--output=json", "--namespace", &scene.namespace, "--filename", "-"];
@@ -73,8 +73,8 @@ impl Policy {
     }
 }
 
-/// Checks that a Stack reports the policy that rejects the writes for this Stack, and that the Stack runs after the
-/// deletion of the policy.
+/// Checks that a Stack reports the policy that rejects writes for this Stack, and that the Stack runs after the test
+/// deletes the policy.
 async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), probe: Value) {
     let policy = Policy::rejecting(resource);
     let is_rejected = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(REJECTION));
@@ -92,7 +92,7 @@ async fn check_rejection(scene: &Scene, resource: (&'static str, &'static str), 
             .await;
             policy.delete(scene).await;
             policy.until_enforced(scene, &probe, |response| !is_rejected(response)).await;
-            // Requests a reconciliation, because the next retry starts only after some minutes.
+            // Requests a reconciliation, because the next retry would start only after some minutes.
             main.annotate(ANNOTATION_REQUESTED_AT, "thawed").await;
             let annotations = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: "thawed"}}});
             scene.patch::<Workspace>("main", annotations).await;

@@ -23,12 +23,12 @@ async fn start<'a>(scene: &'a Scene, source: &Source<'_>, approval: Value) -> St
     scene.start(stack).await
 }
 
-/// Waits until the Stack waits for the approval of a plan of this commit, and returns the plan.
+/// Waits until a plan for this commit requires an approval, and returns the plan.
 pub async fn until_awaiting(stack: &StackHandle<'_>, commit: &Commit) -> StackPlan {
     until_awaiting_after(stack, commit, None).await
 }
 
-/// Waits until the Stack waits for the approval of a plan that differs from `previous`, and returns the plan.
+/// Waits until a plan that differs from `previous` requires an approval, and returns the plan.
 async fn until_awaiting_after(stack: &StackHandle<'_>, commit: &Commit, previous: Option<&StackPlan>) -> StackPlan {
     let revision = commit.revision();
     let awaiting = stack
@@ -43,7 +43,8 @@ async fn until_awaiting_after(stack: &StackHandle<'_>, commit: &Commit, previous
     awaiting.status.and_then(|status| status.plan).expect("a plan")
 }
 
-/// Returns an Approval by the user `by`. The admission policy accepts the Approval only if this user creates it.
+/// Returns an Approval that names the user `by`. The admission policy accepts the Approval only if this user creates
+/// it.
 fn approval(plan: &StackPlan, decision: &str, by: &str) -> Value {
     json!({
         "apiVersion": "pulumi.com/v1alpha1",
@@ -62,7 +63,7 @@ async fn decide_as(scene: &Scene, plan: &StackPlan, decision: &str, user: &str) 
     try_kubectl(&arguments, &object).await
 }
 
-/// Grants a user the permission to approve plans in the namespace of the scene.
+/// Grants a user permission to approve plans in the scene's namespace.
 pub async fn permit(scene: &Scene, user: &str) {
     let role = "--clusterrole=pulumi-controller-approver";
     let user_option = format!("--user={user}");
@@ -115,7 +116,7 @@ fn only_the_approved_plan_is_executed() {
             status.and_then(|s| s.last_handled_reconcile_at.as_deref()) == Some("approved-another-plan")
         })
         .await;
-        // The request creates a new plan with the same content but other inputs.
+        // The reconcile request creates a new plan with the same content but different inputs.
         let current_again = until_awaiting_after(&main, &third, Some(&current)).await;
         assert_ne!(current_again.update_name, outdated.update_name);
         assert_ne!(current.digest, outdated.digest);
@@ -145,8 +146,7 @@ fn a_plan_needs_enough_different_users_and_one_rejection_stops_it() {
         let withdrawn = approve(scene, &plan, "alice").await;
         approve(scene, &plan, "alice").await;
         main.until("to have one approval", WaitLimit::Reaction, waits_with("1 of 2 approvals")).await;
-        // Deletes both Approvals of the user alice, the first Approval as alice and the second Approval as the
-        // administrator.
+        // Deletes both of alice's Approvals, the first as alice and the second as the administrator.
         kubectl(&["--namespace", &scene.namespace, "--as", "alice", "delete", &withdrawn], "").await;
         kubectl(&["--namespace", &scene.namespace, "delete", "approvals", "--all"], "").await;
         main.until("to have no approval", WaitLimit::Reaction, waits_with("0 of 2 approvals")).await;
@@ -215,7 +215,7 @@ fn only_permitted_users_approve_plans_and_change_the_settings() {
         change("mallory", r#"{"spec":{"refresh":true}}"#).await.expect("mallory may change other fields");
         let plan = until_awaiting_after(&main, &first, Some(&plan)).await;
 
-        // A user with the permission to create Updates cannot bypass the approval with an Update.
+        // A user with permission to create Updates cannot bypass the approval by creating an Update.
         let update = json!({
             "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": {"name": "bypass"},
             "spec": {"workspaceName": "main", "stackName": main.get().await.spec.stack, "type": "up"},
@@ -244,7 +244,7 @@ fn a_plan_that_no_longer_matches_the_state_is_made_again() {
         let second = source.push(&with_text("two").files()).await;
         let plan = until_awaiting(&main, &second).await;
         assert_eq!(plan.changes.get("update"), Some(&1), "{plan:?}");
-        // Another client destroys the resource, so the planned update of the resource is no longer possible.
+        // Another client destroys the resource, so the run can no longer update the resource as planned.
         let stack = main.get().await.spec.stack;
         let pod = pulumi_controller::api::names::workspace_pod("main");
         let destroy = format!("pulumi destroy --yes --skip-preview --non-interactive --stack {stack}");

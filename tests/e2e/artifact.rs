@@ -1,4 +1,4 @@
-//! Tests artifacts that do not match the status of their source.
+//! Tests artifacts that do not match their source status.
 
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -137,13 +137,13 @@ fn an_artifact_on_a_host_outside_flux_is_never_requested() {
     });
 }
 
-/// Returns a valid digest that differs from the digest of the artifact.
+/// Returns a valid digest that differs from the artifact's digest.
 fn wrong_digest(digest: &str) -> String {
     let (algorithm, hex) = digest.split_once(':').expect("a digest names its algorithm");
     format!("{algorithm}:{}", hex.chars().rev().collect::<String>())
 }
 
-/// Creates a source that is suspended, because source-controller must not change the status that the test writes.
+/// Creates a suspended source, because source-controller must not change the status that the test writes.
 async fn create_suspended_source(scene: &Scene, name: &str) {
     scene
         .create::<GitRepository>(json!({
@@ -153,7 +153,7 @@ async fn create_suspended_source(scene: &Scene, name: &str) {
         .await;
 }
 
-/// Sets the artifact in the status of the source.
+/// Sets the artifact in the source status.
 async fn serve(scene: &Scene, name: &str, artifact: &SourceArtifact) {
     let artifact = json!({
         "url": artifact.url, "path": artifact.url.split_once("//").map_or("", |(_, rest)| rest),

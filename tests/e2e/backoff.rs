@@ -1,4 +1,4 @@
-//! Tests the intervals between the runs of a Stack, and the removal of the Workspace between runs.
+//! Tests the intervals between a Stack's runs, and the removal of the Workspace between runs.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! Tests programs that are invalid, print too much or lack inputs. Each failure causes a specific message, and the
-//! Stack recovers after a correction of the program.
+//! Tests programs that are invalid, print too much or lack inputs. The Stack reports each failure with a specific
+//! message, and recovers after a commit that fixes the program.
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -46,7 +46,7 @@ fn a_compile_error_reports_its_location_and_keeps_the_outputs() {
     });
 }
 
-/// The agent, its journal, the log of the pod and the status of the Stack must limit the output of the CLI.
+/// The agent, its journal, the pod log and the Stack status must limit the size of the CLI output.
 #[test]
 fn a_program_that_prints_a_hundred_megabytes_completes() {
     run("loud", async |scene| {
@@ -110,8 +110,8 @@ fn a_stack_waits_for_a_missing_secret_and_reports_a_missing_key() {
     });
 }
 
-/// Changes an annotation of the pod, because the kubelet syncs a changed pod immediately. The kubelet syncs other pods
-/// only about every minute.
+/// Changes a pod annotation, because the kubelet syncs a changed pod immediately. The kubelet syncs other pods only
+/// about every minute.
 async fn trigger_kubelet_sync(scene: &Scene, stack: &StackHandle<'_>, value: &str) {
     let patch = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": value}}});
     scene.patch::<Pod>(&workspace_pod(&stack.name), patch).await;

@@ -1,4 +1,4 @@
-//! Runs the user stories of the web UI in Chromium. `tests/browser` contains the stories.
+//! Runs the web UI's user stories in Chromium. `tests/browser` contains the stories.
 
 use std::path::Path;
 use std::time::Duration;

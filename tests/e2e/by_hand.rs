@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Environment, Poll, STATE_SECRET, Scene, WaitLimit, wait_until};
 use crate::runs_parts::until_update;
 
-/// Creates a Workspace with the settings for the test cluster. `fields` replace fields of the spec.
+/// Creates a Workspace with the settings that the test cluster requires. `fields` replace fields in the spec.
 pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
     let environment = Environment::get();
     let secret = |key: &str| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": STATE_SECRET, "key": key}}});
@@ -33,12 +33,12 @@ pub async fn workspace(scene: &Scene, name: &str, fields: Value) -> Workspace {
         .await
 }
 
-/// Returns the name of the Pulumi stack of all Updates in a scene.
+/// Returns the name of the Pulumi stack that all Updates in a scene use.
 pub fn stack_name(scene: &Scene) -> String {
     format!("by-hand-{}", scene.id)
 }
 
-/// Creates an Update for the Pulumi stack of the scene. `fields` replace fields of the spec.
+/// Creates an Update for the scene's Pulumi stack. `fields` replace fields in the spec.
 pub async fn update(scene: &Scene, name: &str, workspace: &str, kind: &str, fields: Value) -> Update {
     let mut spec = json!({"workspaceName": workspace, "stackName": stack_name(scene), "type": kind});
     for (field, value) in fields.as_object().expect("an object") {
@@ -101,8 +101,7 @@ pub async fn until_stalled(scene: &Scene, name: &str, words: &[&str]) -> Workspa
     until_workspace(scene, name, &what, WaitLimit::Run, is_stalled).await
 }
 
-/// Returns whether the status is current and contains this condition. The message of the condition must contain all
-/// `words`.
+/// Returns whether the status is current and contains this condition. The condition message must contain all `words`.
 pub fn condition_is(workspace: &Workspace, kind: &str, status: &str, words: &[&str]) -> bool {
     let Some(found) = &workspace.status else { return false };
     found.observed_generation == workspace.metadata.generation
@@ -111,7 +110,7 @@ pub fn condition_is(workspace: &Workspace, kind: &str, status: &str, words: &[&s
         })
 }
 
-/// Reads an output of an Update from the outputs Secret.
+/// Reads an Update's output from the outputs Secret.
 pub async fn output(scene: &Scene, update: &Update, key: &str) -> Value {
     use k8s_openapi::api::core::v1::Secret;
     let name = update.status.as_ref().and_then(|status| status.outputs.clone());

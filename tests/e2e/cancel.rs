@@ -55,7 +55,7 @@ fn the_cancel_annotation_cancels_the_open_run_without_a_retry() {
         let recorded: Vec<_> = updates.iter().map(|update| (update.name_any(), failure(update))).collect();
         assert_eq!(recorded, [(update, Some(update_reason::CANCELED))], "the record is kept");
 
-        // An unexpected retry would start before the run of this other Stack has ended.
+        // An unexpected retry would start before this other Stack's run completes.
         let witness = scene.start(scene.stack_on_program("witness", &program(scene).await)).await;
         witness.until_revision("1").await;
         assert_eq!(main.updates().await.len(), 1);

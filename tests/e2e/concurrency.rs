@@ -1,4 +1,4 @@
-//! Tests limits of concurrent runs: the limit in the spec of a Stack, and the limit in an annotation of the namespace.
+//! Tests the limits on concurrent runs, in the Stack spec and in a namespace annotation.
 
 use pulumi_controller::api::conditions::RECONCILING;
 use pulumi_controller::api::names::{ANNOTATION_CANCEL, ANNOTATION_MAX_CONCURRENT_RUNS, ANNOTATION_RUN_WEIGHT};
@@ -17,7 +17,7 @@ fn in_group(mut stack: Stack) -> Stack {
     stack
 }
 
-/// Waits until the run of the Stack is queued with a message that contains this text, and returns the message.
+/// Waits until the Stack's run is queued with a message that contains this text, and returns the message.
 async fn until_queued(stack: &StackHandle<'_>, text: &str) -> String {
     let message = |stack: &Stack| condition(stack, RECONCILING).map(|found| found.message.clone()).unwrap_or_default();
     let queued = stack.until("to be queued", WaitLimit::Run, |stack| message(stack).contains(text)).await;

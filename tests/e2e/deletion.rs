@@ -104,7 +104,7 @@ fn a_failed_destroy_keeps_the_stack_and_reports_the_reason() {
             "{failed:?}"
         );
 
-        // The user decides to keep the resources.
+        // The user disables `destroyOnFinalize` to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         main.until_gone().await;
         until_objects_are_deleted(scene).await;
@@ -323,7 +323,7 @@ fn a_stack_in_a_terminating_namespace_stalls_and_is_kept() {
         let text = condition(&stack, STALLED).expect("Stalled condition").message.clone();
         assert!(text.contains("remove the finalizer") || text.contains("terminating namespace"), "{text}");
 
-        // The user decides to keep the resources.
+        // The user disables `destroyOnFinalize` to keep the resources.
         main.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         wait_until("the namespace to be deleted", WaitLimit::Run, async || {
             match namespaces.get_opt(&scene.namespace).await {

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::{Program, Scene, WaitLimit, has_condition, once, run};
 use crate::runs_parts::{in_pod, slow};
 
-/// Moves the URL of the backend from the spec to a Secret that only the agent reads.
+/// Moves the backend URL from the spec to a Secret that only the agent reads.
 async fn with_backend_in_secret(scene: &Scene, mut stack: Stack) -> Stack {
     let url = stack.spec.backend.take().expect("the test environment sets a backend");
     scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
@@ -92,7 +92,7 @@ fn the_backend_of_an_interrupted_run_is_recorded() {
         let stack = with_backend_in_secret(scene, scene.stack("main", &source)).await;
         let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
-        // Kills the child processes of PID 1. PID 1 then restarts the agent.
+        // The script kills the child processes of PID 1. PID 1 then restarts the agent.
         in_pod(
             scene,
             "main",

@@ -42,8 +42,8 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the YAML blocks that contain objects, without kustomize files, Prometheus rules and values of the chart.
-/// Replaces the namespace of the examples with `default`, which exists in the test cluster.
+/// Returns the YAML blocks that contain objects, without kustomize files, Prometheus rules and chart values. Replaces
+/// the examples' namespace with `default`, which exists in the test cluster.
 pub fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;

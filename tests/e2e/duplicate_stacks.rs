@@ -1,4 +1,4 @@
-//! Tests several Stacks that manage the same Pulumi stack.
+//! Tests Stacks that manage the same Pulumi stack.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
@@ -39,7 +39,7 @@ fn a_duplicate_stack_stalls_until_the_first_stack_is_deleted() {
         let preview = scene.start(preview).await;
         preview.until("to be previewed", WaitLimit::Run, is_done).await;
 
-        // The deletion of a duplicate Stack destroys no resources.
+        // Deleting a duplicate Stack destroys no resources.
         let mut third = scene.stack("third", &source);
         third.spec.stack.clone_from(&same);
         third.spec.destroy_on_finalize = Some(true);

@@ -1,5 +1,5 @@
-//! Tests the webhooks of Flux Receivers. A Receiver requests the reconciliation of a source, or of a Stack that polls
-//! its own repository.
+//! Tests Flux Receiver webhooks. A Receiver requests a reconciliation of a source, or of a Stack that polls its own
+//! repository.
 
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::api::core::v1::Secret;
@@ -17,7 +17,7 @@ fn signature() -> String {
     format!("sha256={}", hex::encode(hmac.finalize().into_bytes()))
 }
 
-/// Returns the types of Receivers to test, each with its events and with the headers of a valid request.
+/// Returns the Receiver types to test, each with its events and with the headers for a valid request.
 fn types() -> [(&'static str, Value, Vec<(&'static str, String)>); 4] {
     [
         ("github", json!(["push"]), vec![("X-GitHub-Event", "push".to_owned()), ("X-Hub-Signature-256", signature())]),

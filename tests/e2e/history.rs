@@ -1,4 +1,4 @@
-//! Tests the references to the history of runs. `exclusive/history.rs` tests the content in object storage.
+//! Tests references to the run history. `exclusive/history.rs` tests the history content in object storage.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Tests malicious and broken sources. Tests hostile sources. The controller or the agent rejects each source with a
-//! specific message, and the workspace pod keeps the installed source. The Stack recovers with the next valid artifact.
+//! Tests malicious and broken sources. The controller or the agent rejects each source with a specific message, and the
+//! workspace pod keeps the installed source. The Stack recovers with the next valid artifact.
 
 use std::io::Write;
 use std::path::Path;

@@ -91,7 +91,7 @@ fn fields_of_other_clients_and_explicit_zero_values_are_preserved() {
     });
 }
 
-/// Returns the top-level fields of an object that the controller manages, and the individual fields of its metadata.
+/// Returns the top-level fields that the controller manages in an object, and the individual metadata fields.
 fn controller_fields<K: Resource>(object: &K) -> BTreeSet<String> {
     let entries = object.meta().managed_fields.iter().flatten();
     let ours = entries.filter(|entry| entry.manager.as_deref() == Some(names::FIELD_MANAGER));
@@ -103,7 +103,7 @@ fn controller_fields<K: Resource>(object: &K) -> BTreeSet<String> {
     parts.collect()
 }
 
-/// Returns the kind, the name and the resource version of the objects of all Stacks in the scene, except pods.
+/// Returns the kind, the name and the resource version of all objects that belong to Stacks in the scene, except pods.
 async fn versions(scene: &Scene) -> Vec<String> {
     fn of<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = String> {
         objects.iter().map(|o| format!("{} {} {:?}", K::kind(&()), o.name_any(), o.resource_version()))
@@ -118,8 +118,8 @@ async fn versions(scene: &Scene) -> Vec<String> {
     all
 }
 
-/// Waits until the resource versions no longer change, because the controller writes the last results of a run shortly
-/// after the Stack becomes Ready.
+/// Waits until the resource versions no longer change, because the controller writes a run's last results shortly after
+/// the Stack becomes Ready.
 async fn until_at_rest(scene: &Scene) -> Vec<String> {
     let mut last = Vec::new();
     let mut same = 0;
@@ -148,7 +148,7 @@ fn raw_stacks(scene: &Scene) -> Api<DynamicObject> {
 }
 
 impl Scene {
-    /// Creates a Stack from JSON, without conversion to the Rust types.
+    /// Creates a Stack from JSON without converting the JSON to Rust types.
     async fn create_raw(&self, stack: &Value) -> DynamicObject {
         let mut stack = stack.clone();
         stack["apiVersion"] = json!(Stack::api_version(&()));
@@ -162,7 +162,7 @@ impl Scene {
         object.data["spec"].clone()
     }
 
-    /// Applies a label or, if given, a status with server-side apply as another field manager.
+    /// Uses server-side apply to set a label or, if given, a status as another field manager.
     async fn apply_as_team<K>(&self, name: &str, status: Option<Value>)
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,

@@ -1,7 +1,7 @@
-//! Tests the authentication of agents, and changes to the certificate authority while Stacks run.
+//! Tests agent authentication, and changes to the certificate authority while Stacks run.
 //!
-//! All Stacks share one certificate authority. The tests that run in parallel therefore also prove that a change to the
-//! authority interrupts no run.
+//! All Stacks share one certificate authority. Other tests that run in parallel therefore also prove that a change to
+//! the authority does not interrupt a run.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ const SECRET: &str = "pulumi-controller-authority";
 /// which is 20 seconds.
 const LONG_RUN: u32 = 45;
 
-/// Lock on the certificate authority. A test that changes the authority, or that needs an unchanged authority, holds
-/// the lock.
+/// Lock on the certificate authority. A test that changes the certificate authority, or that needs an unchanged
+/// authority, holds this lock.
 pub(crate) static AUTHORITY_LOCK: Mutex<()> = Mutex::const_new(());
 
 #[test]
@@ -97,8 +97,8 @@ fn a_requested_rotation_distributes_the_next_ca_before_it_signs() {
         let next = text(&prepared, "next.crt").expect("a next authority");
         running.until_certified_by(&authority(&before), &next).await;
 
-        // Sets the promotion time to the past, because the controller otherwise waits for an hour until all pods trust
-        // the new authority.
+        // Sets the promotion time to the past. Otherwise, the controller would wait for an hour to ensure that all pods
+        // trust the new authority.
         let past = Timestamp::now().checked_sub(1.minute()).expect("a time").to_string();
         change(scene, json!({"metadata": {"annotations": {"pulumi.com/promote-at": past}}})).await;
         let promoted = until_secret(scene, "to sign with the next authority", |secret| {
@@ -266,7 +266,7 @@ async fn address(stack: &StackHandle<'_>, scene: &Scene) -> AgentAddress {
     }
 }
 
-/// Requests the status of the agent of a Stack. Returns an error if the agent does not respond.
+/// Requests the status of a Stack's agent. Returns an error if the agent does not respond.
 async fn status(agents: &Agents, stack: &StackHandle<'_>, scene: &Scene) -> Result<(), String> {
     let connected = agents.connect(&address(stack, scene).await).await.map_err(|error| error.to_string())?;
     connected.status().await.map(|_| ()).map_err(|error| error.to_string())

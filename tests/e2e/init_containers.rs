@@ -10,8 +10,7 @@ use crate::harness::{
     File, Poll, Program, Scene, WaitLimit, condition, has_condition, is_stalled, once, run, wait_until,
 };
 
-/// Returns a program whose output is the content of a file. An init container generates this file from a file of the
-/// source.
+/// Returns a program whose output is the content of a file. An init container generates this file from a source file.
 fn files(project: &str, word: &str) -> Vec<File> {
     let program = Program::new(project).step("step", json!({"value": word}));
     let mut files = program.output("made", json!({"fn::readFile": "./made.txt"})).files();
@@ -20,7 +19,7 @@ fn files(project: &str, word: &str) -> Vec<File> {
 }
 
 const UPPERCASE_SCRIPT: &str = "tr a-z A-Z </share/workspace/word.txt >/share/workspace/made.txt";
-/// Script of a sidecar, which runs until SIGTERM.
+/// Sidecar script that runs until SIGTERM.
 const SIDECAR_SCRIPT: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
 /// Returns an init container that runs a script.
@@ -172,8 +171,8 @@ fn an_event_lists_ineffective_env_and_mounts_of_the_fetch_container() {
     });
 }
 
-/// Script that wraps the CLI, reports an old version, and rejects a flag that every run uses. The script forwards all
-/// other calls to the CLI in the image.
+/// Script that wraps the CLI. The script reports an old version, and rejects a flag that every run uses. The script
+/// forwards all other calls to the image's CLI.
 const OLD_CLI: &str = r#"mkdir -p /share/old && cat >/share/old/pulumi <<'END' && chmod +x /share/old/pulumi
 #!/bin/sh
 for word; do

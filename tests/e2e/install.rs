@@ -1,4 +1,4 @@
-//! Tests the installation of the CustomResourceDefinitions.
+//! Tests installing the CustomResourceDefinitions.
 
 use std::path::Path;
 
@@ -46,8 +46,8 @@ fn a_client_side_apply_upgrades_a_crd_without_losing_fields() {
     });
 }
 
-/// Returns the CustomResourceDefinition of Stacks with another name, because the test must not change the installed
-/// definition.
+/// Returns the CustomResourceDefinition for Stacks under a different name, because the test must not change the
+/// installed definition.
 fn renamed_stack_definition(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd/pulumi.com_stacks.yaml");
     let text = std::fs::read_to_string(&path).expect("readable definition");
@@ -60,7 +60,7 @@ fn renamed_stack_definition(name: &str) -> Value {
     definition
 }
 
-/// The built-in roles `view` and `edit` include the kinds of the project.
+/// The built-in roles `view` and `edit` include the kinds of this project.
 #[test]
 fn the_view_and_edit_roles_include_the_project_kinds() {
     run("roles", async |scene| {

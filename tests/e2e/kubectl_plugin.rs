@@ -14,7 +14,7 @@ use crate::harness::{Poll, Program, Scene, WaitLimit, once, run, try_run_program
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-pulumi");
 
-/// Runs the plugin in the namespace of the scene. Returns stdout or, if the plugin fails, stderr.
+/// Runs the plugin in the scene's namespace. Returns stdout or, if the plugin fails, stderr.
 async fn try_plugin(scene: &Scene, arguments: &[&str]) -> Result<String, String> {
     let namespace = ["--namespace", scene.namespace.as_str(), "--timeout", "50s"];
     let arguments: Vec<&str> = namespace.into_iter().chain(arguments.iter().copied()).collect();
@@ -27,7 +27,7 @@ async fn plugin(scene: &Scene, arguments: &[&str]) -> String {
     result.unwrap_or_else(|problem| panic!("kubectl pulumi {arguments:?}: {problem}"))
 }
 
-/// Returns the row of the Stack `main` in the JSON output of `get`.
+/// Returns the row for the Stack `main` in the JSON output of `get`.
 async fn row(scene: &Scene) -> Value {
     let list = plugin(scene, &["get", "main", "--output", "json"]).await;
     let list: Value = serde_json::from_str(&list).expect("JSON");
@@ -112,7 +112,7 @@ fn a_user_approves_a_reviewed_plan_and_cancels_a_run_with_the_plugin() {
     });
 }
 
-/// Returns the exported state, and the URN of the only resource of the type `Step` in the state.
+/// Returns the exported state, and the URN of the only `Step` resource in the state.
 async fn exported_step(scene: &Scene) -> (String, String) {
     let text = plugin(scene, &["stack", "export", "main"]).await;
     let state: Value = serde_json::from_str(&text).expect("the exported state is JSON");
@@ -201,7 +201,7 @@ fn a_client_of_the_model_context_protocol_reads_and_suspends_a_stack() {
     });
 }
 
-/// Waits for a response of the MCP server. Panics after a minute.
+/// Waits for a response from the MCP server. Panics after a minute.
 async fn limited<T>(response: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), response).await.expect("a response of the server within a minute")
 }

@@ -1,4 +1,4 @@
-//! Tests that a Prometheus server scrapes the metrics of the controller and evaluates the alerts.
+//! Tests that a Prometheus server scrapes the controller metrics and evaluates the alerts.
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -51,7 +51,7 @@ impl Prometheus {
         Prometheus { port, _process: process, _folder: folder }
     }
 
-    /// Returns the field `data` of a response, or `None` while the server starts.
+    /// Returns the `data` field of a response, or `None` while the server is starting.
     async fn read(&self, path: &str) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}/api/v1/{path}", self.port);
         let text = http::client().get(&url).send().await.ok()?.text().await.ok()?;
@@ -65,8 +65,8 @@ async fn free_port() -> u16 {
     listener.local_addr().expect("a bound socket").port()
 }
 
-/// Forwards the metrics of the controller to a local port, and returns the port. The Prometheus server cannot connect
-/// to the pods of an existing cluster.
+/// Forwards a local port to the controller's metrics, and returns the port. The Prometheus server cannot connect to the
+/// pods of an existing cluster.
 async fn forward_metrics(client: Client) -> u16 {
     let pod = Controller::new(&client).pod().await.name_any();
     let read = move || {

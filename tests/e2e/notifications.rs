@@ -1,4 +1,4 @@
-//! Tests the events of a Stack, which the notification-controller of Flux sends to the Provider of an Alert.
+//! Tests the events about a Stack, which the Flux notification-controller sends to an Alert's Provider.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn program(value: &str, failing: &str) -> Program {
     Program::new("alerts").step("step", json!({"value": value, "failOn": failing}))
 }
 
-/// Creates a Provider, and an Alert that sends the events of all Stacks of the scene to this Provider.
+/// Creates a Provider, and an Alert that sends the events about all Stacks in the scene to this Provider.
 async fn alert(scene: &Scene, name: &str, provider: Value) {
     let provider = json!({"metadata": {"name": name}, "spec": provider});
     scene.create_notification("Provider", provider).await;

@@ -140,7 +140,7 @@ fn a_failure_to_store_outputs_is_reported_but_does_not_fail_the_run() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
-        // A Secret of another owner already has the name of the outputs Secret of the next run.
+        // A Secret with another owner already has the name that the next run's outputs Secret would have.
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
         scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"result": "\"foreign\""}})).await;
@@ -177,7 +177,7 @@ fn a_stack_that_configures_itself_waits_after_several_runs() {
         stack.spec.write_outputs_to = serde_json::from_value(objects).expect("objects");
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
-        // The output of each run changes the configuration of the next run.
+        // Each run's output changes the next run's configuration.
         main.change(json!({"spec": {"configRef": {"word": {"name": "own", "key": "word"}}}})).await;
         let waiting = main
             .until("to wait because its inputs change often", WaitLimit::Long, |stack| {

@@ -14,7 +14,7 @@ fn with_text(text: &str) -> Program {
     Program::new("pauses").step("step", json!({"value": text}))
 }
 
-/// Sets or removes an annotation of the namespace.
+/// Sets or removes a namespace annotation.
 async fn annotate_namespace(scene: &Scene, change: &str) {
     kubectl(&["annotate", "namespace", &scene.namespace, "--overwrite", change], "").await;
 }
@@ -29,7 +29,7 @@ fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Waits until a run of the Stack waits for this reason, and returns the message of the condition `Ready`.
+/// Waits until a run of the Stack waits for this reason, and returns the `Ready` condition's message.
 async fn until_waiting(stack: &StackHandle<'_>, reason: &str) -> String {
     let waiting = stack
         .until(&format!("to wait with the reason {reason}"), WaitLimit::Run, |stack| {
@@ -129,7 +129,7 @@ fn an_expired_stack_is_announced_destroyed_and_deleted() {
             condition(stack, conditions::EXPIRING).is_none()
         })
         .await;
-        // The change of the TTL starts no run. If the controller could not announce the expiry in time, the controller
+        // Changing the TTL starts no run. If the controller could not announce the expiry in time, the controller
         // delays the expiry until an hour after the announcement.
         main.until_applied(&first).await;
         assert_eq!(main.updates().await.len(), 1);

@@ -1,5 +1,5 @@
-//! Tests pods that cannot start. The Stack reports the message of Kubernetes, and recovers after the removal of the
-//! cause.
+//! Tests pods that cannot start. The Stack reports the message from Kubernetes, and recovers after the cause is
+//! removed.
 
 use k8s_openapi::api::core::v1::{ResourceQuota, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason};
@@ -10,11 +10,11 @@ use crate::harness::{
     Poll, Program, Scene, StackHandle, WaitLimit, condition, has_condition, is_stalled, run, wait_until,
 };
 
-/// A change to the workspace template that prevents the start of the pod, and the expected words in the message of the
-/// Stack.
+/// A change to the workspace template that prevents the pod from starting, and the expected words in the Stack's
+/// message.
 struct Case<'a> {
     name: &'a str,
-    /// Fields to merge into the spec of the workspace template.
+    /// Fields to merge into the workspace template's spec.
     template: Value,
     words: &'a [&'a str],
     /// Whether the Stack remains stalled until its spec changes.

@@ -1,5 +1,5 @@
-//! Tests the sources of policy packs. The tests in `languages` run policy packs in TypeScript and Python, because only
-//! the image of these tests contains language runtimes.
+//! Tests policy pack sources. The tests in `languages` run policy packs in TypeScript and Python, because only the
+//! image for these tests contains language runtimes.
 
 use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{PolicyPack, SourceReference, Stack};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::harness::{File, Program, WaitLimit, condition, has_condition, run};
 
-/// Returns the policy pack with the GitRepository `policies` as its source.
+/// Returns the policy pack whose source is the GitRepository `policies`.
 fn pack() -> PolicyPack {
     let source_ref =
         SourceReference { kind: "GitRepository".to_owned(), name: "policies".to_owned(), ..SourceReference::default() };

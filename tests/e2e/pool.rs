@@ -1,4 +1,4 @@
-//! Tests pools of idle pods. A Workspace takes a pod from a pool when it wakes up.
+//! Tests pools of idle pods. When a Workspace wakes up, it takes a pod from a pool.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, kubectl, once, run, wait_until};
 use crate::sleeping::{run_on_request, stack_with_idle_time, until_asleep};
 
-/// Sets the number of idle pods of each pool of the namespace.
+/// Sets the number of idle pods in each of the namespace's pools.
 pub async fn set_idle_pods(scene: &Scene, number: &str) {
     let annotation = format!("{ANNOTATION_IDLE_PODS}={number}");
     kubectl(&["annotate", "namespace", &scene.namespace, "--overwrite", &annotation], "").await;
@@ -38,7 +38,7 @@ pub async fn until_ready(scene: &Scene) -> Pod {
     .await
 }
 
-/// Returns the pods in pools that no Workspace has taken.
+/// Returns the pool pods that no Workspace has taken.
 async fn idle_pods(scene: &Scene) -> Vec<Pod> {
     let is_idle = |pod: &Pod| pod.labels().contains_key(LABEL_POOL) && !pod.labels().contains_key(LABEL_WORKSPACE_NAME);
     scene.list::<Pod>().await.into_iter().filter(is_idle).collect()
@@ -97,8 +97,8 @@ fn a_push_to_a_sleeping_stack_takes_a_pod_from_the_pool_and_starts_one_run() {
         assert_eq!(stateful_set.spec.and_then(|spec| spec.replicas), Some(0));
         assert_eq!(main.log.operations().await, once(&["create step", "update step"]));
 
-        // The next pod has its own certificate but the same inputs key, so the controller detects no change to the
-        // configuration.
+        // The next pod has its own certificate but the same inputs key, so the controller detects no configuration
+        // change.
         until_deleted(scene, &[idle.0.clone(), workspace_pod("main")]).await;
         assert_eq!(main.updates().await.len(), 2, "the push starts one run, and the sleep starts no run");
         let next = until_ready(scene).await;
@@ -125,7 +125,7 @@ fn a_workspace_without_a_pod_in_the_pool_or_with_a_lost_pod_uses_its_stateful_se
         run_on_request(&main, "from the pool").await;
         assert_eq!(taken(&main).await.map(|(name, _)| name), Some(idle.clone()));
 
-        // While the Workspace is awake, the StatefulSet of the Workspace creates the next pod.
+        // While the Workspace is awake, its StatefulSet creates the next pod.
         scene.delete::<Pod>(&idle).await;
         run_on_request(&main, "after the loss of the pod").await;
         assert_eq!(taken(&main).await, None);

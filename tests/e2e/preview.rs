@@ -105,7 +105,7 @@ fn use_local_stack_only_never_creates_the_stack() {
         assert!(main.log.operations().await.is_empty());
         main.change(json!({"spec": {"useLocalStackOnly": null, "secretsProvider": "passphrase"}})).await;
         main.until_applied(&commit).await;
-        // The Pulumi stack exists now, so the run succeeds even with `initOnCreate: false`.
+        // The Pulumi stack now exists, so the run succeeds even with `initOnCreate: false`.
         main.change(json!({"spec": {"initOnCreate": false}})).await;
         let stack = main.until_applied(&commit).await;
         assert!(condition(&stack, STALLED).is_none());

@@ -1,4 +1,4 @@
-//! Tests pushes to the repository of a Stack before and during runs.
+//! Tests pushes to a Stack's repository before and during runs.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Tests StackReceivers, which are webhooks without Flux. The tests call the webhooks through the proxy of the API
-//! server to a pod of the controller.
+//! Tests StackReceivers, which provide webhooks without Flux. The tests call the webhooks of a controller pod through
+//! the API server proxy.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
@@ -22,7 +22,7 @@ use crate::harness::{
 
 const BODY: &str = r#"{"ref":"refs/heads/main"}"#;
 
-/// Returns the headers of a push event of GitHub, including the signature.
+/// Returns the headers of a GitHub push event, including the signature.
 fn push(token: &str) -> Vec<(&'static str, String)> {
     signed("push", token)
 }
@@ -33,7 +33,7 @@ fn signed(event: &str, token: &str) -> Vec<(&'static str, String)> {
     vec![("X-GitHub-Event", event.to_owned()), ("X-Hub-Signature-256", signature)]
 }
 
-/// Calls the webhook of one pod of the controller, and returns the status code of the response.
+/// Calls the webhook of one controller pod, and returns the status code of the response.
 async fn call(scene: &Scene, pod: &str, path: &str, headers: &[(&'static str, String)]) -> u16 {
     let url = format!("/api/v1/namespaces/flux-system/pods/{pod}:9292/proxy{path}");
     let mut request = Request::post(&url);
@@ -62,7 +62,7 @@ async fn create_receiver(scene: &Scene, spec: Value) {
     scene.create::<StackReceiver>(json!({"metadata": {"name": "push"}, "spec": all})).await;
 }
 
-/// Waits until the status of the StackReceiver matches `predicate`.
+/// Waits until the StackReceiver status matches `predicate`.
 async fn until(scene: &Scene, what: &str, predicate: impl Fn(&StackReceiverStatus) -> bool) -> StackReceiverStatus {
     wait_until(format!("the StackReceiver {what}"), WaitLimit::Reaction, async || {
         let receiver = match scene.api::<StackReceiver>().get("push").await {
@@ -76,7 +76,7 @@ async fn until(scene: &Scene, what: &str, predicate: impl Fn(&StackReceiverStatu
     .await
 }
 
-/// Waits until the status of the StackReceiver contains the webhook path of this token, and returns the path.
+/// Waits until the StackReceiver status contains the webhook path for this token, and returns the path.
 async fn path_of(scene: &Scene, token: &str) -> String {
     let expected = webhook_path(token.as_bytes(), "push", &scene.namespace);
     let status = until(scene, "to have the path of its token", |status| {
@@ -169,7 +169,7 @@ fn a_rotated_token_takes_effect_immediately_with_a_new_path() {
     });
 }
 
-/// Requests a reconciliation of the StackReceiver, and waits until the controller has handled the request.
+/// Requests a StackReceiver reconciliation, and waits until the controller has handled the request.
 async fn request_reconcile(scene: &Scene, request: &str) {
     let patch = json!({"metadata": {"annotations": {ANNOTATION_REQUESTED_AT: request}}});
     scene.patch::<StackReceiver>("push", patch).await;

@@ -43,7 +43,7 @@ fn reconciliation_request_and_requested_at_each_start_one_run() {
     });
 }
 
-/// Sets this annotation and the annotation `reconcile.fluxcd.io/requestedAt` in one write, like the Flux CLI.
+/// Like the Flux CLI, sets this annotation and the annotation `reconcile.fluxcd.io/requestedAt` in one write.
 async fn annotate_with_request(stack: &StackHandle<'_>, annotation: &str, value: &str) {
     let annotations = json!({ANNOTATION_REQUESTED_AT: value, annotation: value});
     stack.change(json!({"metadata": {"annotations": annotations}})).await;

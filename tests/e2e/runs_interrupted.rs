@@ -1,4 +1,4 @@
-//! Tests interrupted runs: evidence that a run has ended, pending creates, and decisions of users.
+//! Tests interrupted runs: evidence that a run has ended, pending creates, and user decisions.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -33,7 +33,7 @@ fn deleting_a_pod_aborts_its_run_and_does_not_count_as_a_failure() {
     });
 }
 
-/// If the grace period of a deletion is zero, the processes receive no SIGTERM.
+/// If the deletion has a grace period of zero, the processes receive no SIGTERM.
 #[test]
 fn a_run_is_retried_after_its_pod_is_force_deleted() {
     run("pod-forced", async |scene| {
@@ -59,7 +59,7 @@ fn a_run_is_retried_after_its_pod_is_force_deleted() {
         assert_eq!(stack.status.and_then(|status| status.last_update).map(|last| last.failures), Some(0));
         assert_ne!(main.pod().await.uid(), pod);
         let mut operations = main.log.operations().await;
-        // The provider can end before it reports the cancellation, so this event is optional.
+        // The provider can exit before it reports the cancellation, so this event is optional.
         operations.retain(|operation| operation != "update slow cancelled");
         let expected =
             ["create slow begin", "create slow done", "update slow begin", "update slow begin", "update slow done"];
@@ -89,8 +89,8 @@ fn a_destroy_whose_pod_is_deleted_is_retried_and_completes() {
     });
 }
 
-/// Kills the CLI of a Stack while it creates a resource, which causes a pending create. Returns the name of the Update
-/// that detects the pending create.
+/// Kills a Stack's CLI while the CLI creates a resource, which leaves a pending create in the state. Returns the name
+/// of the Update that detects the pending create.
 async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = kill_cli(scene, main).await.name_any();
     let stack = main
@@ -104,8 +104,8 @@ async fn until_pending_create(scene: &Scene, main: &StackHandle<'_>) -> String {
     let killed = read(scene, &killed).await;
     let status = killed.status.clone().unwrap_or_default();
     assert_eq!((failure(&killed), status.interrupted), (Some(update_reason::ABORTED), Some(true)));
-    // The provider can report a cancellation after the end of the CLI, so the test counts only the event `begin` of the
-    // operation.
+    // The provider can report a cancellation after the CLI has exited, so the test counts only the operation's `begin`
+    // event.
     let begun = main.log.operations().await.into_iter().filter(|operation| operation == "create slow begin").count();
     assert_eq!(begun, 1, "the resource is created once");
     stack.status.and_then(|status| status.last_update?.name).expect("a run has a name")
@@ -183,7 +183,7 @@ fn manual_lock_recovery_keeps_the_lock_of_an_interrupted_run() {
         let mut stack = scene.stack("main", &source);
         stack.spec.lock_recovery = LockRecovery::Manual;
         let main = scene.start(stack).await;
-        // The CLI needs a lock to change the state, but not to read it.
+        // The CLI needs a lock to change the state, but not to read the state.
         let resource = until_pending_create(scene, &main).await;
         main.annotate(ANNOTATION_RESOLVE, &format!("{resource}=clear")).await;
         let locked = main
@@ -205,8 +205,7 @@ fn manual_lock_recovery_keeps_the_lock_of_an_interrupted_run() {
     });
 }
 
-/// Depending on the configuration of the node, the kernel kills either the largest process or all processes of the
-/// container.
+/// Depending on the node configuration, the kernel kills either the largest process or all processes in the container.
 #[test]
 fn an_out_of_memory_run_reports_the_memory_limit() {
     run("memory", async |scene| {
@@ -226,8 +225,8 @@ fn an_out_of_memory_run_reports_the_memory_limit() {
     });
 }
 
-/// A program can prevent its agent from enforcing the timeout. The test simulates this case: it changes the start time
-/// of the run to a time in the past.
+/// A program can prevent its agent from enforcing the timeout. To simulate this case, the test moves the run's start
+/// time to the past.
 #[test]
 fn the_controller_deletes_the_pod_of_a_run_that_exceeds_its_deadline() {
     run("deadline", async |scene| {
@@ -290,8 +289,8 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
 /// Creates an Update whose status contains an open run in a pod on this node, as if the controller had been restarted
 /// during the run. The run never reports a result.
 ///
-/// The test cluster has only one real node, which must not fail because all tests use it. The test therefore uses a
-/// Node without a machine, and a run that has never started. The API server contains all objects that the controller
+/// The test cluster has only one real node. This node must not fail, because all tests use it. The test therefore uses
+/// a Node without a machine, and a run that has never started. The API server contains all objects that the controller
 /// reads.
 async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";

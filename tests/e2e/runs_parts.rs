@@ -1,4 +1,4 @@
-//! Helpers for tests of runs: slow programs, assertions on Updates, and commands in the pod.
+//! Helpers for run tests: slow programs, assertions on Updates, and commands in the pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::EvictParams;
@@ -10,8 +10,8 @@ use serde_json::json;
 
 use crate::harness::{Poll, Program, Scene, StackHandle, WaitLimit, api_call, client_without_retries, wait_for_change};
 
-/// Returns a program with one resource. The operations of the resource take `seconds` seconds, and report progress
-/// every second.
+/// Returns a program with one resource. The resource operations take `seconds` seconds, and report progress every
+/// second.
 pub fn slow(name: &str, seconds: u32) -> Program {
     Program::new(name).step("slow", json!({"seconds": seconds, "steps": seconds}))
 }
@@ -57,8 +57,7 @@ pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     until_update(scene, &name, "to report its process", WaitLimit::Run, |update| progress(update).pid.is_some()).await
 }
 
-/// Waits until the status of the Stack contains a run that has ended with this reason, and returns the name of the
-/// Update.
+/// Waits until the Stack status contains a completed run with this reason, and returns the name of the Update.
 pub async fn until_ended_with_reason(main: &StackHandle<'_>, reason: &str) -> String {
     let stack = main
         .until(&format!("to have a run that ended with {reason}"), WaitLimit::Long, |stack| {
@@ -96,7 +95,7 @@ fn kubectl_exec(scene: &Scene, stack: &str, command: &[&str]) -> tokio::process:
     kubectl
 }
 
-/// Kills the CLI of the only run of the Stack with SIGKILL while the CLI creates a resource.
+/// Kills the CLI of the Stack's only run with SIGKILL while the CLI creates a resource.
 pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     main.log.wait_for("create", "slow", "begin").await;
     let update = running_update(scene, main).await;
@@ -105,7 +104,7 @@ pub async fn kill_cli(scene: &Scene, main: &StackHandle<'_>) -> Update {
     update
 }
 
-/// Evicts the pod like `kubectl drain`. Returns the status code as an error if the API server rejects the eviction.
+/// Evicts the pod as `kubectl drain` does. Returns the status code as an error if the API server rejects the eviction.
 pub async fn evict(scene: &Scene, stack: &str) -> Result<(), u16> {
     let pods = Api::<Pod>::namespaced(client_without_retries().await, &scene.namespace);
     match pods.evict(&workspace_pod(stack), &EvictParams::default()).await {

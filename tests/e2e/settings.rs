@@ -1,4 +1,4 @@
-//! Tests changes to the settings of a Stack that take effect without a new pod.
+//! Tests changes to a Stack's settings that take effect without a new pod.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
@@ -108,7 +108,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
     });
 }
 
-/// Creates a ConfigMap and a Secret that contain configuration values of a Stack.
+/// Creates a ConfigMap and a Secret that contain a Stack's configuration values.
 async fn config_inputs(scene: &Scene) {
     let map = json!({"metadata": {"name": "map"}, "data": {"greeting": "hello", "list": "[\"a\", \"b\"]"}});
     scene.create::<ConfigMap>(map).await;
@@ -116,7 +116,7 @@ async fn config_inputs(scene: &Scene) {
     scene.create::<Secret>(keys).await;
 }
 
-/// Returns the spec after a merge with JSON fields, which have the names of the fields in a manifest.
+/// Merges JSON fields into the spec. The fields have the same names as in a manifest.
 fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
     let mut whole = serde_json::to_value(spec).expect("valid JSON");
     whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
@@ -126,8 +126,8 @@ fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
 #[test]
 fn a_rotated_secret_reaches_the_next_run_in_the_same_pod() {
     run("rotation", async |scene| {
-        // The Secret contains the address of the provider log. A run with the old value fails, and a run with the new
-        // value succeeds.
+        // The Secret contains the provider log address. A run with the old value fails, and a run with the new value
+        // succeeds.
         let wrong = json!({"metadata": {"name": "log"}, "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;
@@ -216,8 +216,8 @@ fn rotating_a_config_input_starts_a_run_but_rotating_env_does_not() {
     });
 }
 
-/// Changes the pod, so that the kubelet syncs the changed inputs, and the Workspace, so that the controller queries the
-/// agent. Without these changes, each of the two steps can take up to two minutes.
+/// Changes the pod, so that the kubelet syncs the changed inputs. Changes the Workspace, so that the controller queries
+/// the agent. Without these changes, each of the two steps can take up to two minutes.
 pub async fn trigger_input_sync(scene: &Scene, main: &StackHandle<'_>) {
     let now = || jiff::Timestamp::now().to_string();
     let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": now()}}});
@@ -317,7 +317,7 @@ fn targets_limit_a_run_to_the_targets_and_their_dependents() {
     });
 }
 
-/// Returns the updated resources in order.
+/// Returns the resources that runs have updated, in chronological order.
 async fn updated_resources(main: &StackHandle<'_>) -> Vec<String> {
     let done = |operation: String| {
         operation.strip_prefix("update ").and_then(|rest| rest.strip_suffix(" done")).map(str::to_owned)

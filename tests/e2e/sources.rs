@@ -122,7 +122,7 @@ fn new_content_of_an_external_artifact_starts_a_run_in_the_same_pod() {
         let producer = scene.source("producer").await;
         let first = producer.artifact_of(&producer.push(&with_text("one")).await).await;
         let external = scene.flux_object("ExternalArtifact", "externalartifacts", "app");
-        // The test creates the Stack before its source. The watch of this kind must therefore cause the run.
+        // The test creates the Stack before its source. The watch for this kind must therefore cause the run.
         let main = scene.start(scene.stack_on_kind("main", None, &external)).await;
         until_stalled(&main, &["does not exist"]).await;
         external.create(json!({})).await;
@@ -183,7 +183,7 @@ fn a_source_kind_and_its_rbac_can_be_added_and_removed_at_any_time() {
         let main = scene.start(stack).await;
         let not_served = format!("does not serve Report.{group}");
         until_stalled(&main, &[&not_served]).await;
-        // Stacks with other kinds of sources can run.
+        // Stacks with other source kinds can run.
         scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
         until_stalled(&main, &[&not_served]).await;
 
@@ -202,7 +202,7 @@ fn a_source_kind_and_its_rbac_can_be_added_and_removed_at_any_time() {
         report.publish(&second).await;
         assert_runs_in_same_pod(&main, pod, &second.revision).await;
 
-        // The deletion of the CustomResourceDefinition also deletes the source, but not the Updates.
+        // Deleting the CustomResourceDefinition also deletes the source, but not the Updates.
         remove(scene, &group).await;
         until_stalled(&main, &[&group]).await;
         assert_eq!(main.updates().await.len(), 2);
@@ -264,8 +264,7 @@ async fn install(scene: &Scene, group: &str) {
     create_in_cluster::<CustomResourceDefinition>(scene, definition).await;
 }
 
-/// Grants the controller the permission to read the kind, with the RBAC rules that the message of the condition
-/// describes.
+/// Grants the controller permission to read the kind, with the RBAC rules that the condition message describes.
 async fn allow(scene: &Scene, group: &str) {
     let rule = json!({"apiGroups": [group], "resources": ["reports"], "verbs": ["get", "list", "watch"]});
     let labels = json!({"pulumi.com/aggregate-to-source-reader": "true"});

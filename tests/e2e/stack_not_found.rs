@@ -73,8 +73,8 @@ fn a_destroy_against_another_backend_waits_for_a_user_decision() {
     });
 }
 
-/// Changes the Secret with the URL of the backend. A new pod mounts the new content, and a running pod receives it
-/// within two minutes.
+/// Changes the Secret with the backend URL. A new pod mounts the new content, and a running pod receives the new
+/// content within two minutes.
 async fn set_backend(scene: &Scene, url: &str) {
     scene.patch::<Secret>("backend", json!({"stringData": {"url": url}})).await;
     let pod = workspace_pod("main");

@@ -1,5 +1,5 @@
-//! Tests the public interface: every field of the Pulumi Kubernetes Operator in both versions of the Stack, the columns
-//! of `kubectl get`, and the metrics.
+//! Tests the public interface: every field of the Pulumi Kubernetes Operator in both Stack versions, the `kubectl get`
+//! columns, and the metrics.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::harness::{Browser, Program, Scene, WaitLimit, kubectl, run};
 
-/// Creates a ServiceAccount with a role in the namespace of the scene, and returns a token of the ServiceAccount.
+/// Creates a ServiceAccount with a role in the scene's namespace, and returns a token for the ServiceAccount.
 pub async fn token(scene: &Scene, name: &str, role: Option<&str>) -> String {
     scene.create::<ServiceAccount>(json!({ "metadata": { "name": name } })).await;
     if let Some(role) = role {

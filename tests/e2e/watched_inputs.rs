@@ -1,5 +1,5 @@
-//! Tests Secrets and ConfigMaps with the watch label of Flux. A change to such an object starts a run of each Stack
-//! that refers to the object.
+//! Tests Secrets and ConfigMaps with the Flux watch label. A change to such an object starts a run of each Stack that
+//! refers to the object.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::conditions::{READY, stack_reason};
@@ -21,8 +21,8 @@ async fn messages(main: &StackHandle<'_>) -> Vec<String> {
 #[test]
 fn a_changed_watched_secret_starts_a_run_when_the_pod_has_its_value() {
     run("watched-secret", async |scene| {
-        // The Secret contains the address of the provider log. A run with the old value fails, and the next retry is
-        // due only after an hour.
+        // The Secret contains the provider log address. A run with the old value fails, and the next retry is due only
+        // after an hour.
         let wrong = json!({"metadata": metadata("log"), "stringData": {"url": "http://127.0.0.1:9"}});
         scene.create::<Secret>(wrong).await;
         let source = scene.source("app").await;

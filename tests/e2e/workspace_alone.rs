@@ -1,4 +1,4 @@
-//! Tests Workspaces that a user creates: their sources, their templates, and the messages about invalid Workspaces.
+//! Tests user-created Workspaces: their sources, their templates, and the messages about invalid Workspaces.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
@@ -93,7 +93,7 @@ fn a_push_to_a_polled_repository_keeps_the_pod() {
     });
 }
 
-/// A Workspace must not obtain an artifact of another namespace from the artifact store, even if its user knows the
+/// A Workspace must not receive another namespace's artifact from the artifact store, even if the user knows the
 /// digest.
 #[test]
 fn artifacts_of_other_namespaces_are_reported_as_unknown() {
@@ -142,7 +142,7 @@ fn archives_from_forbidden_hosts_or_with_wrong_digests_are_rejected() {
         let artifact = source.artifact_of(&commit).await;
         let elsewhere = json!({"url": "http://kubernetes.default.svc/a.tar.gz", "digest": artifact.digest});
         workspace(scene, "main", json!({"flux": elsewhere})).await;
-        // A user of a Workspace must not be able to cause requests from the controller to other Services.
+        // A Workspace user must not be able to make the controller send requests to other Services.
         until_stalled(scene, "main", &["kubernetes.default", "neither a Service in the controller's namespace"]).await;
 
         let other = format!("sha256:{}", "0".repeat(64));
@@ -191,7 +191,8 @@ fn a_destroy_needs_only_the_project_info_in_the_status() {
     });
 }
 
-/// An init container writes the program to a shared directory, which the test uses like a directory in the image.
+/// An init container writes the program to a shared directory. The test uses this directory like a directory in the
+/// image.
 #[test]
 fn a_directory_of_the_image_can_be_the_source() {
     run("alone-local", async |scene| {

@@ -1,5 +1,4 @@
-//! Checks of the guarantees. Checks the facts that a chaos test has collected. Pure functions derive the violations
-//! from these facts.
+//! Checks the guarantees. Pure functions derive the violations from the facts that a chaos test has collected.
 
 mod doubt;
 mod life;

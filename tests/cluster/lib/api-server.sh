@@ -1,4 +1,4 @@
-# Stops or suspends the API server of a local node for tests of outages. etcd and all other processes continue.
+# Stops or suspends the API server of a local node for outage tests. etcd and all other processes continue.
 # shellcheck shell=bash
 
 own_node_api_server() {
@@ -13,7 +13,7 @@ own_node_api_server() {
     esac
 }
 
-# Kills the API server. As after the loss of its machine, watches end without a response.
+# Kills the API server. Watches end without a response, as if the API server's machine had failed.
 stop_api_server() {
     signal_api_server KILL
     wait_for 10 "the API server to end" "show_log kube-apiserver" api_server_has_ended
@@ -32,7 +32,7 @@ start_api_server_again() {
     start_api_server
 }
 
-# signal_api_server SIGNAL: sends a signal to the recorded process of the API server.
+# signal_api_server SIGNAL: sends a signal to the recorded API server process.
 signal_api_server() {
     is_running kube-apiserver || die "the API server is not running: start it with '$cluster_folder/cluster api-server start'"
     kill "-$1" "$(process_id kube-apiserver)"

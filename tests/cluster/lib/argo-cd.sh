@@ -1,4 +1,4 @@
-# Argo CD for the tests of Applications. The script builds Argo CD on demand.
+# Argo CD for the tests with Applications. The script builds Argo CD on demand.
 # shellcheck shell=bash
 
 argo_cd_module=github.com/argoproj/argo-cd/v3
@@ -28,14 +28,14 @@ install_argo_cd() {
         cluster_kubectl --namespace "$argo_cd_namespace" rollout status statefulset/argocd-application-controller --timeout=10s
 }
 
-# Label selector of the CustomResourceDefinitions of Argo CD that `install_argo_cd` has applied.
+# Label selector for the Argo CD CustomResourceDefinitions that `install_argo_cd` has applied.
 argo_cd_selector=$installed_label,app.kubernetes.io/part-of=argocd
 
 # Deletes the CustomResourceDefinitions first, while the application controller can still remove the finalizers of their
 # objects.
 remove_argo_cd() {
     cluster_kubectl delete customresourcedefinitions --selector "$argo_cd_selector" --timeout=120s
-    # The kind AppProject no longer exists, so kubectl reports an error for the project in the manifests.
+    # The kind AppProject no longer exists, so kubectl reports an error for the AppProject in the manifests.
     with_argo_cd_manifests installation delete --ignore-not-found --timeout=120s || true
 }
 

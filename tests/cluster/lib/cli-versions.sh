@@ -1,4 +1,4 @@
-# Images of workspace pods with other versions of the Pulumi CLI. The script builds the images on demand.
+# Workspace pod images with other Pulumi CLI versions. The script builds the images on demand.
 # shellcheck shell=bash
 
 # Each version corresponds to the part pulumi-VERSION of lib/tools.sh.
@@ -21,7 +21,7 @@ build_cli_versions() {
     build_missing_images "${missing[@]}"
 }
 
-# cli_version NAME: prints the version of the CLI, for example "v3.259.0".
+# cli_version NAME: prints the CLI version, for example "v3.259.0".
 cli_version() {
     required_version "pulumi-$1" github.com/pulumi/pulumi/pkg/v3
 }
@@ -43,7 +43,7 @@ users_cluster_cli_versions() {
     for version in "$@"; do load_image_by_hook "pulumi-$version"; done
 }
 
-# Prints the name, the version and the image of each version of the CLI.
+# Prints the name, the version and the image of each CLI version.
 print_cli_versions() {
     local version
     for version in "$@"; do

@@ -2,8 +2,9 @@
 # shellcheck shell=bash
 
 start_etcd() {
-    # A single member with disposable data needs no fsync, and can have a short election timeout. The benchmarks require
-    # a larger quota than the default, which ten thousand Stacks exceed before the first compaction of the history.
+    # A single etcd member with disposable data needs no fsync, and can have a short election timeout. The benchmarks
+    # require a larger quota than the default. Ten thousand Stacks exceed the default quota before the first history
+    # compaction.
     start_process etcd "$(tool common etcd)" \
         --data-dir "$data_folder/etcd" \
         --unsafe-no-fsync \
@@ -19,7 +20,7 @@ start_etcd() {
     wait_for 30 "etcd to respond" "show_log etcd" http_ok 127.0.0.1 2379 /health
 }
 
-# Records the writes of each controller pod. The token of a ServiceAccount contains the name of the pod.
+# Records the writes of each controller pod. A ServiceAccount token contains the pod name.
 write_audit_policy() {
     cat >"$run_folder/audit-policy.yaml" <<'END'
 apiVersion: audit.k8s.io/v1
@@ -67,8 +68,8 @@ start_api_server() {
 
 start_controllers() {
     local folder=$credentials_folder
-    # The rate limits permit sixty concurrent Stacks. The grace period is long because of API server outages: a
-    # controller manager that observes the lease of the node late must not remove the endpoints of the only node.
+    # The rate limits permit sixty concurrent Stacks. The grace period is long because of API server outages. If the
+    # controller manager observes the node's lease late, it must not remove the endpoints of the only node.
     keep_running kube-controller-manager "$(tool kubernetes kube-controller-manager)" \
         --kubeconfig "$folder/controller-manager.kubeconfig" \
         --bind-address 127.0.0.1 \

@@ -1,4 +1,4 @@
-# Certificates, tokens and kubeconfigs of the local node. Each cluster has its own credentials, and `down` removes the
+# Certificates, tokens and kubeconfigs for the local node. Each cluster has its own credentials, and `down` removes the
 # credentials with the cluster.
 # shellcheck shell=bash
 
@@ -14,7 +14,7 @@ create_credentials() {
     create_user scheduler system:kube-scheduler ""
     create_user proxy system:kube-proxy ""
     create_user kubelet "system:node:$node_name" system:nodes
-    # coredns is not a pod in this cluster, and therefore has no ServiceAccount for a role binding. The group
+    # CoreDNS does not run as a pod in this cluster, and therefore has no ServiceAccount for a role binding. The group
     # system:masters is acceptable in a test cluster.
     create_user coredns coredns system:masters
     install -m 600 "$folder/admin.kubeconfig" "$run_folder/kubeconfig"

@@ -20,7 +20,7 @@ print_common_environment() {
         "FLUX_COMPONENTS=$flux_manifests/components.yaml"
 }
 
-# On a local node, the tests run in the network of the node. Like a pod, the tests can connect to the cluster IPs of
+# On a local node, the tests run in the node's network. Like a pod, the tests can connect to the cluster IPs of
 # Services.
 record_service_addresses() {
     local git provider_log source_faults pulumi_cloud s3 registry
@@ -57,8 +57,8 @@ own_node_run() {
 }
 
 # Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm,
-# kubeconform, cosign, oras, promtool and otel-collector in the versions of the cluster. The directory of a part that is
-# not built does not exist. The shell then searches for the program in the rest of the PATH, and can find another
+# kubeconform, cosign, oras, promtool and otel-collector, in the cluster's versions. If a part is not built, its
+# directory does not exist. The shell then searches for the program in the rest of the PATH, and can find another
 # version.
 path_with_tools() {
     local part

@@ -1,6 +1,6 @@
 # Fake nodes for tests with more pods than a machine can run. KWOK manages every node with the annotation
-# `kwok.x-k8s.io/node=fake`. The creator of a fake node must add a taint to the node, so that only pods with a
-# toleration can run on it.
+# `kwok.x-k8s.io/node=fake`. A test that creates a fake node must add a taint to the node, so that only pods with a
+# toleration can run on the node.
 # shellcheck shell=bash
 
 own_node_fake_nodes() {

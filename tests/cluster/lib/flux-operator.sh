@@ -1,11 +1,11 @@
-# Controllers of the Flux Operator for ResourceSets. The script builds the controllers on demand. These controllers do
-# not manage the installed Flux.
+# Flux Operator controllers for ResourceSets. The script builds the controllers on demand. These controllers do not
+# manage the installed Flux.
 # shellcheck shell=bash
 
 flux_operator_module=github.com/controlplaneio-fluxcd/flux-operator
-# CustomResourceDefinition of a kind that only the test of ResourceSets uses.
+# CustomResourceDefinition for a kind that only the ResourceSet test uses.
 operator_definition=resourcesets.fluxcd.controlplane.io
-# CustomResourceDefinition of a kind that only an example uses.
+# CustomResourceDefinition for a kind that only an example uses.
 example_definition=fluxinstances.fluxcd.controlplane.io
 
 flux_operator_version() {
@@ -33,7 +33,7 @@ remove_flux_operator() {
     with_flux_operator_manifests delete --ignore-not-found --timeout=120s
 }
 
-# with_flux_operator_manifests ARGUMENT...: runs kubectl with the manifests of the operator.
+# with_flux_operator_manifests ARGUMENT...: runs kubectl with the operator's manifests.
 with_flux_operator_manifests() {
     local folder scratch
     folder=$(module_folder "$flux_operator_module" "$(flux_operator_version)")/config
@@ -47,7 +47,7 @@ with_flux_operator_manifests() {
 }
 
 # Installs the CustomResourceDefinition FluxInstance, unless an existing cluster already contains this definition. With
-# the definition, the tests can validate the example without the operator.
+# this definition, the tests can validate the example without the operator.
 apply_example_definition() {
     ! cluster_kubectl get customresourcedefinition "$example_definition" >/dev/null 2>&1 || return 0
     local folder

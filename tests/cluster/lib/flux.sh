@@ -1,10 +1,9 @@
-# Controllers of Flux. The script installs the manifests in their Go modules.
-# shellcheck shell=bash
+# Installs Flux from the manifests in the Go modules of the Flux controllers. shellcheck shell=bash
 
-# kustomize component of this project, which the tests cover.
+# kustomize component from this project, which the tests cover.
 notifications_component=$cluster_folder/../../kustomize/components/notifications
 flux_controllers=(source-controller kustomize-controller notification-controller)
-# Controller that runs only on demand. The cluster always contains its CustomResourceDefinition.
+# Controller that runs only on demand. The cluster always contains the controller's CustomResourceDefinition.
 flux_extra_controller=helm-controller
 
 # flux_controller_part CONTROLLER: prints the part of lib/tools.sh that contains the controller.
@@ -25,9 +24,9 @@ flux_controller_version() {
 
 flux_manifests=""
 
-# find_flux_manifests: sets the path of the directory with the rendered manifests, even if the directory does not exist
-# yet. The directory contains namespace.yaml, crds.yaml, controllers.yaml, components.yaml with the content of these
-# three files, and helm-controller.yaml.
+# find_flux_manifests: sets the path of the rendered manifests directory, even if the directory does not exist yet. The
+# directory contains namespace.yaml, crds.yaml, controllers.yaml, components.yaml with the content of these three files,
+# and helm-controller.yaml.
 find_flux_manifests() {
     [[ -z $flux_manifests ]] || return 0
     local hash controller
@@ -80,7 +79,8 @@ render_flux_manifests() {
     rm -rf "$scratch"
 }
 
-# module_folder MODULE VERSION [CHECKSUM]: prints the directory of the module. Downloads the module if it is missing.
+# module_folder MODULE VERSION [CHECKSUM]: prints the module directory. Downloads the module if the directory is
+# missing.
 module_folder() {
     require_go
     local answer folder checksum

@@ -1,4 +1,4 @@
-# Helm, and the helm-controller of Flux for HelmReleases. The script builds both programs on demand.
+# Helm, and Flux's helm-controller for HelmReleases. The script builds both programs on demand.
 # shellcheck shell=bash
 
 build_helm() {

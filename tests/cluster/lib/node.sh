@@ -59,8 +59,8 @@ state = "$run_folder/containerd"
 END
 }
 
-# Each pod has one veth pair and one route. Every packet therefore passes the rules of the node, and kube-proxy does not
-# need br_netfilter. The API server accepts NetworkPolicies, but the node does not enforce them.
+# Each pod has one veth pair and one route. Every packet therefore passes the node's iptables rules, and kube-proxy does
+# not need br_netfilter. The API server accepts NetworkPolicies, but the node does not enforce them.
 write_pod_network() {
     mkdir -p "$run_folder/cni"
     cat >"$run_folder/cni/10-pods.conflist" <<END
@@ -94,7 +94,7 @@ start_kubelet() {
 }
 
 write_kubelet_configuration() {
-    # Pods resolve only names in the cluster, because the name servers of the machine are not reachable.
+    # Pods resolve only names in the cluster, because the machine's name servers are not reachable.
     : >"$run_folder/resolv.conf"
     cat >"$run_folder/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -120,7 +120,7 @@ failSwapOn: false
 oomScoreAdj: 0
 maxPods: 250
 serializeImagePulls: false
-# The kubelet updates mounted Secrets and ConfigMaps at the next sync of a pod.
+# The kubelet updates mounted Secrets and ConfigMaps at the next pod sync.
 syncFrequency: 10s
 # The kubelet must not remove images to free disk space. The images come from archives, so the kubelet could not pull
 # them again.
@@ -147,8 +147,8 @@ start_proxy() {
         --metrics-bind-address 127.0.0.1:10249
 }
 
-# DNS is a process with the address of the node, because DNS must run before all pods. DNS has no cache, so new Services
-# are visible immediately.
+# DNS is a process that listens on the node's address, because DNS must run before all pods. DNS has no cache, so new
+# Services are visible immediately.
 start_dns() {
     cat >"$run_folder/Corefile" <<END
 cluster.local in-addr.arpa {

@@ -37,7 +37,7 @@ own_node_is_healthy() {
         deployments_available flux-system >/dev/null && deployments_available "$services_namespace" >/dev/null
 }
 
-# Prints all inputs of a cluster. If the inputs of the running cluster differ, the cluster is outdated.
+# Prints all inputs of a cluster. If the running cluster was created from different inputs, the cluster is outdated.
 own_node_made_from() {
     find_images
     find_flux_manifests
@@ -122,9 +122,9 @@ remove_everything() {
     remove_cgroups
 }
 
-# The mounts of the node are in a separate mount namespace, and end with the processes of the node. If a mount remains
-# in the mount namespace of the script, the script must unmount the directory first, because the deletion of the
-# directory would otherwise delete the mounted files.
+# The node's mounts are in a separate mount namespace, which disappears with the node's processes. If a mount remains in
+# the script's mount namespace, the script must unmount the directory first. Otherwise, deleting the directory would
+# delete the mounted files.
 remove_mounts() {
     local folder
     while read -r folder; do

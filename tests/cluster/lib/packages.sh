@@ -3,7 +3,7 @@
 
 cni_plugins=/usr/lib/cni
 
-# File or command of each package whose existence proves the installation.
+# File or command that exists if the package is installed, for each package.
 declare -A package_proof=(
     [containerd]=containerd
     [runc]=runc
@@ -22,7 +22,7 @@ declare -A package_proof=(
 )
 
 install_packages() {
-    # Debian installs half of these programs in directories named sbin, which are not on the PATH of every user.
+    # Debian installs half of these programs in sbin directories, which are not on every user's PATH.
     PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
     local package
     local -a missing=()
@@ -52,8 +52,8 @@ apt_get_install() {
     "${install[@]}" || { apt-get update && "${install[@]}"; }
 }
 
-# Debian starts a service after its installation and at every boot. policy-rc.d prevents the start, because the node
-# requires only the programs of containerd and sshd, and not the services.
+# Debian starts a service after installation and at every boot. policy-rc.d prevents the start, because the node
+# requires only the containerd and sshd programs, and not the services.
 without_starting_services() {
     local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd="" had_sshd=""
     type -P containerd >/dev/null && had_containerd=yes

@@ -1,14 +1,14 @@
-# Processes of the local node. The scripts start each process in a cgroup of the cluster, record the ID and the start
-# time of the process, and end only recorded processes and their descendants.
-# shellcheck shell=bash
+# Starts and terminates the local node's processes. The scripts start each process in one of the cluster's cgroups,
+# record the process ID and the start time, and terminate only recorded processes and their descendants. shellcheck
+# shell=bash
 
 # Prints the mounted cgroup hierarchies. cgroup v2 has one hierarchy, and cgroup v1 has one hierarchy per controller.
 cgroup_hierarchies() {
     awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/mounts
 }
 
-# Prints the cgroup that identifies the daemons. The cgroupRoot of the kubelet places pods in cgroups of the cluster in
-# every hierarchy.
+# Prints the cgroup that identifies the daemons. The kubelet's cgroupRoot setting places pods in the cluster's cgroups
+# in every hierarchy.
 daemon_cgroup() {
     local hierarchies wanted
     hierarchies=$(cgroup_hierarchies)
@@ -39,7 +39,7 @@ share_controllers() {
     for setting in cpuset.mems cpuset.cpus; do
         [[ ! -e $hierarchy/$cluster_name/$setting ]] || cat "$hierarchy/$setting" >"$hierarchy/$cluster_name/$setting"
     done
-    # With v2, the controllers of a child must be enabled in its parent.
+    # With v2, a child cgroup's controllers must be enabled in the parent cgroup.
     [[ $hierarchy == /sys/fs/cgroup ]] || return 0
     for controller in $(<"$hierarchy/cgroup.controllers"); do
         { echo "+$controller" >"$hierarchy/cgroup.subtree_control"; } 2>/dev/null || true
@@ -60,8 +60,8 @@ start_time_of() {
     printf '%s' "${fields[19]}"
 }
 
-# start_process NAME COMMAND...: starts a background process in the network of the cluster, detached from the terminal.
-# The value of GOGC saves CPU time of the garbage collector of Go, because CPU time is more scarce than memory.
+# start_process NAME COMMAND...: starts a background process in the cluster's network, detached from the terminal. GOGC
+# reduces the CPU time that Go's garbage collector uses, because CPU time is scarcer than memory.
 start_process() {
     local name=$1
     shift
@@ -74,7 +74,7 @@ start_process() {
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
 }
 
-# keep_running NAME COMMAND...: starts a process, and restarts the process when it ends. For example, the scheduler
+# keep_running NAME COMMAND...: starts a process, and restarts the process when it exits. For example, the scheduler
 # exits if its cache is inconsistent after an API server outage. In other clusters, the kubelet restarts the scheduler.
 keep_running() {
     local name=$1
@@ -101,7 +101,7 @@ show_log() {
     tail -n 12 "$run_folder/logs/$1.log" 2>/dev/null | cut -c 1-400 | sed 's/^/    /' || true
 }
 
-# Ends the recorded processes and all their descendants. Shims and pods are also in cgroups of the cluster.
+# Terminates the recorded processes and all their descendants. Shims and pods are also in the cluster's cgroups.
 end_processes() {
     local file pid started
     for file in "$run_folder"/processes/*; do

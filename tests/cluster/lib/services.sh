@@ -1,5 +1,4 @@
-# Test services in pods. The manifests are the same on a local node and on an existing cluster.
-# shellcheck shell=bash
+# Test services in pods. A local node and an existing cluster use the same manifests. shellcheck shell=bash
 
 services=(git s3 registry provider-log source-faults pulumi-cloud)
 
@@ -8,7 +7,7 @@ apply_services() {
     apply_manifests services services "${services[@]}"
 }
 
-# apply_manifests DIRECTORY IMAGE SERVICE...: applies the manifests of services that use an image.
+# apply_manifests DIRECTORY IMAGE SERVICE...: applies the manifests of services that use the image.
 apply_manifests() {
     local folder=$1 image=$2 revision service
     shift 2
@@ -34,7 +33,7 @@ wait_for_deployments() {
     wait_for "$1" "the deployments in the namespace $2 to be available" "show_namespace $2" deployments_available "$2"
 }
 
-# The timeout applies to all Deployments together, and includes the requests of kubectl.
+# The timeout applies to all Deployments together, and includes kubectl's requests.
 deployments_available() {
     cluster_kubectl --namespace "$1" wait --for=condition=Available --timeout=10s deployment --all
 }

@@ -1,8 +1,8 @@
 # Names, addresses and directories of the cluster. This file only sets variables.
 # shellcheck shell=bash disable=SC2034 # used by the other files
 
-# TEST_CLUSTER selects another cluster, which can run in parallel with the first cluster: all names below differ, and
-# the addresses do not collide.
+# TEST_CLUSTER selects another cluster, which can run in parallel with the first cluster. All names below differ between
+# the clusters, and the addresses do not collide.
 cluster_name=${TEST_CLUSTER:-pulumi-controller-test}
 image_prefix=localhost/pulumi-controller-test
 
@@ -28,9 +28,9 @@ kubernetes_service_address=198.19.0.1
 
 api_server=https://$node_address:6443
 
-# Namespace of the test services, on a local node and on an existing cluster.
+# Namespace for the test services, on a local node and in an existing cluster.
 services_namespace=test-services
-# Label of the objects that `up` creates in an existing cluster.
+# Label on the objects that `up` creates in an existing cluster.
 installed_label=pulumi-controller.test/installed-by=cluster
 state_bucket=state
 s3_access_key=test-access-key

@@ -1,7 +1,6 @@
-# Programs of the cluster. The script builds the programs from Go modules, and stores them in the cache. Each part is a
-# directory with a go.mod and a complete go.sum. All parts share the build cache and the module cache of Go. The part
-# `common` contains most programs, because the programs of one module use the same versions of their dependencies, which
-# Go compiles only once.
+# Builds the cluster's programs from Go modules, and stores the binaries in the cache. Each part is a directory with a
+# go.mod and a complete go.sum. All parts share Go's build cache and module cache. The part `common` contains most
+# programs. All programs in one module use the same dependency versions, so Go compiles each dependency only once.
 # shellcheck shell=bash
 
 parts=(common kubernetes services)
@@ -10,15 +9,15 @@ parts=(common kubernetes services)
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
     otel-collector transit-server local-kms argo-cd kubeconform flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
 
-# Duration of a cold build on two CPUs in minutes, for a message.
+# Duration of a cold build on two CPUs, in minutes. The script prints this duration.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
     [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1
     [flux-oldest]=6 [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
-# Compiles without debug information, which the linker flags would remove. These flags are not an input of a part,
-# because they do not change the binaries. tests/run also tests the services with these flags.
+# Compiles without debug information, which the linker flags would remove. These flags do not affect the binaries, so
+# they are not an input of a part. tests/run also tests the services with these flags.
 go_flags="-mod=readonly -buildvcs=false -trimpath -gcflags=all=-dwarf=false"
 
 part_folder() {
@@ -31,7 +30,7 @@ part_folder() {
     fi
 }
 
-# Linker flags of the upstream builds. The versions in the flags come from the go.mod files.
+# Linker flags that the upstream builds use. The versions in the flags come from the go.mod files.
 part_linker_flags() {
     local version flags="-s -w"
     case $1 in
@@ -39,28 +38,28 @@ part_linker_flags() {
             version=$(required_version kubernetes k8s.io/kubernetes)
             local package=k8s.io/component-base/version minor=${version#v1.}
             flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
-            # Dependencies of this version refer to internal symbols of the standard library, which newer linkers
-            # reject.
+            # This version has dependencies that refer to internal symbols in the standard library. Newer linkers reject
+            # these references.
             [[ $cluster_versions != oldest ]] || flags+=" -checklinkname=0"
             ;;
         common | pulumi-oldest | pulumi-middle | pulumi-newest)
             version=$(required_version "$1" github.com/pulumi/pulumi/pkg/v3)
             flags+=" -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$version"
-            # A dependency of this version refers to an internal variable of the standard library, which newer linkers
-            # reject.
+            # This version has a dependency that refers to an internal variable in the standard library. Newer linkers
+            # reject this reference.
             [[ $1 != pulumi-oldest ]] || flags+=" -checklinkname=0"
             ;;
     esac
     printf '%s' "$flags"
 }
 
-# Build tags of a part, as flags of Go.
+# Build tags for a part, as Go flags.
 part_tags() {
-    # The tag excludes the SDKs of all cloud providers, which Prometheus uses only to discover targets.
+    # The tag excludes all cloud provider SDKs, which Prometheus uses only to discover targets.
     [[ $1 != prometheus ]] || printf ' -tags=remove_all_sd'
 }
 
-# required_version PART MODULE: prints the version of the module in the go.mod of the part.
+# required_version PART MODULE: prints the module version in the part's go.mod.
 required_version() {
     awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module && $2 ~ /^v/ { print $2; exit }' "$(part_folder "$1")/go.mod"
 }
@@ -156,14 +155,14 @@ build_part() {
             GOWORK=off GOFLAGS="$go_flags$(part_tags "$part")" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
                 go install -v -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1 || result=$?
-    # `wait` prevents the message of bash about the end of the job.
+    # `wait` suppresses bash's message about the terminated job.
     { kill "$!" && wait "$!"; } 2>/dev/null || true
     if ((result != 0)); then
         tail -n 20 "$scratch/log" >&2
         rm -rf "$scratch"
         die "failed to build $part in $(part_folder "$part") (see above). The build needs the module proxy: check 'go env GOPROXY'"
     fi
-    # Renames the binary of etcd, because its Go package has the name "server".
+    # Renames the etcd binary, because its Go package is named "server".
     [[ $part != common ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
     rm -f "$scratch/log"
     chmod 755 "$scratch"
@@ -171,8 +170,8 @@ build_part() {
     mv "$scratch" "$target"
 }
 
-# report_progress PART PACKAGE LOG: prints the number of compiled packages once per minute, until the log is removed or
-# the script ends. The log contains one line for each package that is not in the build cache.
+# report_progress PART PACKAGE LOG: prints the number of compiled packages once per minute until the log is removed or
+# the script exits. The log contains one line for each package that is not in the build cache.
 report_progress() {
     exec 9>&- >/dev/null
     local total
@@ -184,13 +183,13 @@ report_progress() {
     done
 }
 
-# Removes builds that no script has used for two weeks, and the remains of interrupted builds.
+# Removes builds that no script has used for two weeks, and files that interrupted builds have left.
 remove_old_builds() {
     local part=$1
     find "$cache_folder/tools" -mindepth 1 -maxdepth 1 \( -name "$part-????????????????" -mtime +14 -o -name ".$part.??????" \) -exec rm -rf {} +
 }
 
-# Prints the path of the OpenAPI document of Kubernetes.
+# Prints the path of the Kubernetes OpenAPI document.
 print_openapi_path() {
     local folder
     folder=$(module_folder k8s.io/kubernetes "$(required_version kubernetes k8s.io/kubernetes)")

@@ -146,8 +146,8 @@ users_cluster_run() {
 # forward SERVICE PORT: forwards a local address to the Service, and prints the local address.
 forward() {
     local log=$forwards_folder/$1.log
-    # Starts the program directly and not with a shell function, because the recorded process ID must be the process ID
-    # of the program.
+    # Starts the program directly and not through a shell function, because the script must record the program's process
+    # ID.
     "$(tool kubernetes kubectl)" --kubeconfig "$TEST_KUBECONFIG" --namespace "$services_namespace" \
         port-forward "service/$1" ":$2" </dev/null >"$log" 2>&1 &
     printf '%s\n' "$!" >>"$forwards_folder/pids"

@@ -1,4 +1,4 @@
-//! State backends of the tests, and their credentials.
+//! State backends for the tests, and their credentials.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub enum Backend {
     Volume,
 }
 
-/// Values of the environment variables with credentials, by name.
+/// Environment variables with credentials, by name.
 pub type Credentials = BTreeMap<String, String>;
 
-/// Number of the first credentials of a scene.
+/// Number of a scene's first credentials.
 const FIRST: u32 = 1;
 
 impl Backend {
-    /// Creates the storage for the state, and the objects in the scene that Stacks need to use the storage.
+    /// Creates the storage for the state, and the scene's objects that Stacks need to use the storage.
     pub async fn prepare(self, scene: &Scene) -> State<'_> {
         let credentials = match self {
             Backend::S3 | Backend::Google => self.issue(scene, FIRST).await,
@@ -50,7 +50,7 @@ impl Backend {
         (State::create(scene, self, &credentials).await, credentials)
     }
 
-    /// Creates the second credentials of a scene, and revokes the first credentials.
+    /// Creates a scene's second credentials, and revokes the first credentials.
     pub async fn rotate(self, scene: &Scene, first: &Credentials) -> Credentials {
         let second = FIRST + 1;
         let credentials = self.issue(scene, second).await;
@@ -70,7 +70,7 @@ impl Backend {
         credentials
     }
 
-    /// Returns a part of the message of the CLI about revoked credentials.
+    /// Returns a part of the message that the CLI prints about revoked credentials.
     pub fn rejection(self) -> &'static str {
         match self {
             Backend::S3 => "InvalidAccessKeyId",
@@ -80,7 +80,7 @@ impl Backend {
         }
     }
 
-    /// Returns a secret part of the credentials, which must not be visible.
+    /// Returns a secret part of the credentials, which must not appear in the pod log or in a status.
     pub fn secret_part(self, credentials: &Credentials) -> String {
         match self {
             Backend::S3 => credentials["AWS_SECRET_ACCESS_KEY"].clone(),
@@ -98,7 +98,7 @@ impl Backend {
         }
     }
 
-    /// Returns the backend URL for pods of a scene.
+    /// Returns the backend URL for the pods in a scene.
     pub fn url(self, scene: &Scene) -> String {
         match self {
             Backend::S3 => Environment::get().s3_backend_url.clone(),
@@ -153,7 +153,7 @@ fn key_file(text: &str) -> Value {
     serde_json::from_str(text).expect("a key of a service account is JSON")
 }
 
-/// Runs an administrative command in the pod of the S3 server, whose environment contains the root credentials.
+/// Runs an administrative command in the S3 server's pod, whose environment contains the root credentials.
 async fn administer_s3(arguments: &[&str]) {
     let program = ["versitygw", "admin", "--endpoint-url", "http://127.0.0.1:7070"];
     let exec = ["exec", "--namespace", "test-services", "deployment/s3", "--"];

@@ -1,4 +1,4 @@
-//! Credentials of the backends: rotation in a running pod, and session tokens.
+//! Tests backend credentials: rotation in a running pod, and session tokens.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::READY;
@@ -51,8 +51,8 @@ fn a_rotated_service_account_key_takes_effect_in_the_same_pod() {
     run("google-rotation", async |scene| rotate(scene, Backend::Google).await);
 }
 
-/// The S3 server of the test cluster does not support sessions, and rejects each session token. The rejection proves
-/// that the token reaches the server.
+/// The test cluster's S3 server does not support sessions, and rejects each session token. The rejection proves that
+/// the token reaches the server.
 #[test]
 fn a_session_token_of_aws_reaches_the_server() {
     run("session-token", async |scene| {

@@ -1,8 +1,8 @@
-//! Addresses and credentials of the emulators that `tests/cluster/cluster backends` starts.
+//! Addresses and credentials for the emulators that `tests/cluster/cluster backends` starts.
 
 use std::sync::LazyLock;
 
-/// Addresses and credentials of the emulators, from the environment variables of the cluster.
+/// Addresses and credentials for the emulators, from the cluster's environment variables.
 #[derive(Debug)]
 pub struct Emulators {
     pub azure_url: String,

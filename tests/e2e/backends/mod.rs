@@ -1,5 +1,5 @@
-//! Tests state backends other than Pulumi Cloud, secrets providers, and the history of runs. The suite `backends` of
-//! `tests/run` runs these tests with the emulators of `tests/cluster/cluster backends`.
+//! Tests state backends other than Pulumi Cloud, secrets providers, and the run history. The suite `backends` of
+//! `tests/run` runs these tests with the emulators that `tests/cluster/cluster backends` starts.
 
 mod azure;
 mod backend;
@@ -28,7 +28,7 @@ async fn suspend(main: &StackHandle<'_>) {
     .await;
 }
 
-/// Checks that neither the log of the pod nor any observed state of the objects contains a secret.
+/// Checks that neither the pod log nor any observed object state contains a secret.
 async fn assert_hidden(scene: &Scene, main: &StackHandle<'_>, secrets: &[String]) {
     let log = main.pod_log("pulumi").await;
     let objects = json!([main.get().await, main.workspace().await, main.updates().await, main.events().await]);
@@ -39,7 +39,7 @@ async fn assert_hidden(scene: &Scene, main: &StackHandle<'_>, secrets: &[String]
     }
 }
 
-/// Declares the tests of a backend. The tests of all backends call the same functions.
+/// Declares the tests of a backend. The tests for all backends call the same functions.
 macro_rules! tests_of_backend {
     ($module:ident, $backend:expr) => {
         mod $module {

@@ -1,4 +1,4 @@
-//! Tests the move of a Stack to another backend.
+//! Tests moving a Stack to another backend.
 
 use pulumi_controller::api::conditions::{READY, stack_reason};
 use serde_json::{Value, json};

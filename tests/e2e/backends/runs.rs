@@ -10,14 +10,14 @@ use super::backend::Backend;
 use crate::harness::{Program, Scene, StackHandle, WaitLimit, condition, has_condition, once};
 use crate::runs_parts::{failure, in_pod, progress, read, until_update};
 
-/// Duration of a slow operation in seconds. The tests disturb the run during this operation.
+/// Duration of a slow operation in seconds. The tests interfere with the run during this operation.
 const SLOW: u32 = 60;
 
 fn program(project: &str, value: &str, seconds: u32) -> Program {
     Program::new(project).step("step", json!({"value": value, "seconds": seconds, "steps": seconds.max(1)}))
 }
 
-/// Checks two pushes, a failing program, the correction of the program, and a destroy.
+/// Checks two pushes, a failing program, the corrected program, and a destroy.
 pub async fn push_to_destroy(scene: &Scene, backend: Backend) {
     let state = backend.prepare(scene).await;
     let source = scene.source("app").await;
@@ -45,7 +45,7 @@ pub async fn push_to_destroy(scene: &Scene, backend: Backend) {
     main.until_applied(&fourth).await;
     state.destroy(&main).await;
     let mut operations = main.log.operations().await;
-    // Ignores the number of failed retries, which depends on the time until the next push.
+    // Ignores the number of failed retries, because this number depends on the time until the next push.
     operations.retain(|operation| operation != "update step failed");
     operations.dedup();
     let expected = [once(&["create step", "update step"]), once(&["update step"]), once(&["delete step"])].concat();
@@ -82,7 +82,7 @@ pub async fn foreign_lock(scene: &Scene, backend: Backend) {
     state.destroy(&main).await;
 }
 
-/// Kills the CLI during a run, and checks the recovery, although the lock of the killed CLI remains.
+/// Kills the CLI during a run, and checks that the Stack recovers although the killed CLI's lock remains.
 pub async fn killed_run(scene: &Scene, backend: Backend) {
     let state = backend.prepare(scene).await;
     let source = scene.source("app").await;
@@ -102,7 +102,7 @@ pub async fn killed_run(scene: &Scene, backend: Backend) {
     let log = main.pod_log("pulumi").await;
     assert!(log.contains("removed the lock of a run that has ended"), "the agent removed no lock: {log}");
     let mut operations = main.log.operations().await;
-    // The provider can report a cancellation after the end of the CLI, so this event is optional.
+    // The provider can report a cancellation after the CLI has exited, so this event is optional.
     operations.retain(|operation| operation != "update step cancelled");
     let expected =
         ["create step begin", "create step done", "update step begin", "update step begin", "update step done"];

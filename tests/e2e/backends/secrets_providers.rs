@@ -1,4 +1,4 @@
-//! Tests secrets providers: a passphrase in a file, and the transit engine of Vault.
+//! Tests secrets providers: a passphrase in a file, and Vault's transit engine.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use super::{assert_hidden, suspend};
 use crate::harness::{Commit, Poll, Program, Scene, StackHandle, WaitLimit, http, run, run_program, wait_until};
 use crate::runs_parts::{exec, in_pod};
 
-/// Secret configuration value of each Stack.
+/// Secret configuration value that each Stack uses.
 const TOKEN: &str = "hidden-token";
 const PASSPHRASE: &str = "PULUMI_CONFIG_PASSPHRASE";
-/// Directory of the mounted Secret with the passphrase.
+/// Mount path of the Secret with the passphrase.
 const DIRECTORY: &str = "/etc/pulumi";
 
-/// Returns a program whose outputs are a secret configuration value and the length of the value.
+/// Returns a program whose outputs are a secret configuration value and the value's length.
 fn program(project: &str, version: &str) -> Program {
     Program::new(project)
         .config("token", "none")
@@ -28,7 +28,7 @@ fn program(project: &str, version: &str) -> Program {
         .output("version", json!(version))
 }
 
-/// Creates a Secret with the configuration value, and returns the references to the Secret.
+/// Creates a Secret with the configuration value, and returns references to the Secret.
 async fn secret_configuration(scene: &Scene) -> BTreeMap<String, ResourceRef> {
     let secret = json!({"metadata": {"name": "configuration"}, "stringData": {"token": TOKEN}});
     scene.create::<Secret>(secret).await;
@@ -110,8 +110,8 @@ async fn change_passphrase(scene: &Scene, main: &StackHandle<'_>, new: &str) {
     .await;
 }
 
-/// Tests a Stack with a secrets provider that manages the key outside of the state. `variables` contains the
-/// credentials for the provider.
+/// Tests a Stack whose secrets provider manages the key outside the state. `variables` contains the credentials for the
+/// provider.
 async fn check_provider(scene: &Scene, provider: &str, variables: BTreeMap<String, ResourceRef>, hidden: &[String]) {
     let source = scene.source("app").await;
     let first = source.push(&program("provider", "one").files()).await;
@@ -125,7 +125,7 @@ async fn check_provider(scene: &Scene, provider: &str, variables: BTreeMap<Strin
     let in_state = provider_in_state(scene, &main).await;
     assert_eq!((&in_state["type"], &in_state["state"]["url"]), (&json!("cloud"), &json!(provider)));
 
-    // The new pod must decrypt the data key in the state with the key of the provider.
+    // The new pod must decrypt the data key in the state with the provider's key.
     scene.delete::<Pod>(&workspace_pod("main")).await;
     let second = source.push(&program("provider", "two").files()).await;
     until_decrypted(&main, &second, "two").await;

@@ -1,5 +1,5 @@
-//! State of a scene in one of the backends. The module creates Stacks that use the backend, and runs CLI commands of
-//! other users.
+//! Stores a scene's state in one of the backends. The module creates Stacks that use the backend, and runs CLI commands
+//! as other users.
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, SecretSelector, Stack};
@@ -11,11 +11,11 @@ use crate::harness::{
     Environment, File, Poll, STATE_SECRET, Scene, Source, StackHandle, Volume, WaitLimit, http, wait_until,
 };
 
-/// Secret with the credentials of the backend.
+/// Secret with the backend credentials.
 pub const SECRET: &str = "backend";
 /// PersistentVolumeClaim of the backend `Volume`.
 const CLAIM: &str = "state";
-/// Directory with the certificate of the backend `Google`.
+/// Directory that contains the certificate for the `Google` backend.
 pub const CERTIFICATES: &str = "/etc/certificates";
 const PASSPHRASE: &str = "PULUMI_CONFIG_PASSPHRASE";
 
@@ -61,8 +61,7 @@ impl<'a> State<'a> {
         State { scene, backend, secret_variables, volume, pod, mounts }
     }
 
-    /// Deletes a Stack together with its resources, and removes the objects of the backend that are outside of the
-    /// namespace of the scene.
+    /// Deletes a Stack together with its resources, and removes the backend's objects outside the scene's namespace.
     pub async fn destroy(self, stack: &StackHandle<'_>) {
         stack.delete().await;
         stack.until_gone().await;
@@ -71,7 +70,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns a Stack with its state in the backend. The deletion of the Stack destroys its resources.
+    /// Returns a Stack that stores its state in the backend. Deleting the Stack destroys its resources.
     pub fn stack(&self, name: &str, source: &Source<'_>) -> Stack {
         let mut stack = self.scene.stack(name, source);
         stack.spec.destroy_on_finalize = Some(true);
@@ -95,8 +94,8 @@ impl<'a> State<'a> {
         self.scene.patch::<Pod>(pod, changed).await;
     }
 
-    /// Starts commands of the Pulumi CLI in a separate pod, which simulates a user on another machine. The host name of
-    /// the CLI is the name of the pod. The current directory contains `files`.
+    /// Starts commands of the Pulumi CLI in a separate pod, which simulates a user on another machine. The pod name is
+    /// the CLI's host name. The current directory contains `files`.
     pub async fn start_cli(&self, pod: &str, files: &[File], commands: &str) {
         let environment = Environment::get();
         let write = |(index, file): (usize, &File)| format!("printf '%s' \"$FILE_{index}\" >{}", file.path);

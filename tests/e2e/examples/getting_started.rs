@@ -15,7 +15,7 @@ pub static EXAMPLE: Example = Example::new("getting-started", "getting-started",
 const SKIPPED: [&str; 6] =
     ["git clone ", "cd ", "kind ", "kubectl config ", "kubectl create namespace ", "kubectl delete namespace "];
 
-/// Directory of the program in the repository.
+/// Program directory in the repository.
 const PROGRAM: &str = "examples/typescript/program";
 
 #[test]
@@ -37,7 +37,7 @@ fn the_commands_for_the_first_stacks_print_the_documented_outputs() {
                     assert_eq!(parse(&output), parse(content), "the outputs of a Stack");
                     compared += 1;
                 }
-                // Ignores excerpts of files, and outputs that contain names and durations.
+                // Ignores file excerpts, and output that contains names and durations.
                 _ => {}
             }
         }
@@ -46,7 +46,7 @@ fn the_commands_for_the_first_stacks_print_the_documented_outputs() {
     });
 }
 
-/// Removes the skipped commands, and replaces the namespace with the namespace of the scene.
+/// Removes the skipped commands, and replaces the namespace with the scene's namespace.
 fn with_namespace(scene: &Scene, commands: &str) -> String {
     let is_run = |line: &&str| !SKIPPED.iter().any(|command| line.starts_with(command));
     let commands: Vec<&str> = commands.lines().filter(is_run).collect();

@@ -1,4 +1,4 @@
-//! Examples that need the image with the language runtimes.
+//! Tests the examples that need the image with the language runtimes.
 
 use super::{Example, test};
 
@@ -6,7 +6,7 @@ pub static EXAMPLES: [Example; 4] = [
     Example::new("go", "network-go", 3).with_languages(),
     Example::new("python", "network-python", 3).with_languages(),
     Example::new("typescript", "network-typescript", 3).with_languages(),
-    // The list contains this example because its init container needs Git.
+    // This example is in the list because its init container needs Git.
     Example::new("workspace", "by-hand", 1).with_languages(),
 ];
 

@@ -1,7 +1,6 @@
-//! Runs all commands in the READMEs of the examples in a fresh copy of the project, and compares the output of the
-//! commands with the output blocks in these READMEs. The test replaces only addresses, credentials, namespaces and
-//! images. Programs in `bin` replace the Flux CLI, the AWS CLI and the CLI of Argo CD, which are not available in the
-//! test environment.
+//! Runs all commands from the examples' READMEs in a fresh copy of the project, and compares the command output with
+//! the output blocks in the READMEs. The test replaces only addresses, credentials, namespaces and images. Programs in
+//! `bin` replace the Flux CLI, the AWS CLI and the Argo CD CLI, which are not available in the test environment.
 
 mod getting_started;
 mod languages;
@@ -22,11 +21,11 @@ const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete 
 
 /// Examples that the test does not run, because they need programs or controllers that the test cluster does not have.
 /// The suite `install` validates the manifests of all examples except `pulumi-yaml-install`. The suite `chart` renders
-/// the chart with the values of `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the
-/// controller with the same kinds of objects.
+/// the chart with the values from `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the
+/// controller with the object kinds that these examples use.
 const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
 
-/// Names in the URLs of the state backends in the manifests of the examples: `s3://NAME-state`.
+/// Names in the state backend URLs of the example manifests: `s3://NAME-state`.
 const BACKENDS: [&str; 6] = ["by-hand", "greeting", "greeting-review", "hello", "network", "prepared"];
 
 /// An example, and the settings that differ between examples.
@@ -34,7 +33,7 @@ pub struct Example {
     directory: &'static str,
     /// Namespace in the README.
     namespace: &'static str,
-    /// Name of the Git repository with the branch `main` that the README requires.
+    /// Name of the Git repository that the README requires. The repository has the branch `main`.
     repository: Option<&'static str>,
     image: Image,
     /// Number of output blocks in the README.
@@ -78,7 +77,7 @@ impl Example {
         project
     }
 
-    /// Replaces the images of all containers. Adds the package registry of the test cluster to workspace pods.
+    /// Replaces the images of all containers. Adds the test cluster's package registry to workspace pods.
     fn with_image(&self, text: &str) -> String {
         let image = match self.image {
             Image::Pulumi => Environment::get().pulumi_image.as_str(),
@@ -100,7 +99,7 @@ impl Example {
         self.run_steps(scene, project, &readme, self.outputs).await;
     }
 
-    /// Runs the commands in a part of the README. The part must contain this number of output blocks.
+    /// Runs the commands in one part of the README. The part must contain this number of output blocks.
     async fn run_steps(&self, scene: &Scene, project: &Project, text: &str, outputs: usize) {
         let environment = Environment::get();
         let registry = environment.registry_url.trim_start_matches("http://");
@@ -138,8 +137,8 @@ impl Example {
     }
 }
 
-/// Returns the values in the manifests that a user must replace, and the corresponding values of the test cluster. Each
-/// run of a test has its own state.
+/// Maps each value in the manifests that a user must replace to the corresponding value for the test cluster. Each test
+/// run has its own state.
 fn values(scene: &Scene) -> Vec<(String, String)> {
     let environment = Environment::get();
     let namespace = &scene.namespace;
@@ -203,7 +202,7 @@ fn every_example_is_run_or_is_listed_as_not_run() {
     assert_eq!(listed, names.collect::<BTreeSet<String>>());
 }
 
-/// Runs the example with this directory.
+/// Runs the example in this directory.
 fn test(examples: &[Example], directory: &str) {
     examples.iter().find(|example| example.directory == directory).expect("an example with this name").test();
 }
@@ -263,14 +262,15 @@ fn webhook() {
     test(&EXAMPLES, "webhook");
 }
 
-/// Runs the example for Argo CD. The tests in `installation` call this function, because only the suite of these tests
-/// installs Argo CD.
+/// Runs the example for Argo CD. The tests in `installation` call this function, because only their test suite installs
+/// Argo CD.
 pub async fn run_argo_cd(scene: &Scene) {
     let project = ARGO_CD.prepare(scene).await;
     ARGO_CD.run_readme(scene, &project).await;
 }
 
-/// The test adds the files of `flux bootstrap` to the fleet repository, because the README requires these files.
+/// The test adds the files that `flux bootstrap` creates to the fleet repository, because the README requires these
+/// files.
 #[test]
 fn flux_bootstrap() {
     run("example-flux-bootstrap", async |scene| {

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Environment, GIT_ENVIRONMENT};
 
-/// Timeout of the commands in one block. The timeouts in the READMEs are shorter.
+/// Total timeout of the commands in one code block. The commands in the READMEs have shorter timeouts.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(960);
 
 /// Directories to which the commands of the examples refer.
@@ -51,11 +51,11 @@ impl Project {
         }
     }
 
-    /// Runs commands in the directory of the example, and returns their stdout. The commands use the tools of the
-    /// cluster, and do not use the settings of the user who runs the tests.
+    /// Runs commands in the example's directory, and returns their stdout. The commands use the cluster's tools, and
+    /// ignore the settings of the user who runs the tests.
     pub async fn bash(&self, commands: &str) -> String {
         let environment = Environment::get();
-        // If a command fails, the trap ends `kubectl port-forward`, which would otherwise keep the output open.
+        // If a command fails, the trap terminates `kubectl port-forward`, which would otherwise keep stdout open.
         let script = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{commands}");
         let mut command = tokio::process::Command::new("bash");
         command.args(["-euo", "pipefail", "-c", &script]).current_dir(&self.example).env_clear();

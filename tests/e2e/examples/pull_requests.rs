@@ -1,5 +1,5 @@
-//! Tests the example with previews and review environments of pull requests, and the comments that Flux posts. The Flux
-//! Operator processes the ResourceSets of the example with a simulated GitHub.
+//! Tests the example with previews and review environments for pull requests, and the comments that Flux posts. The
+//! Flux Operator processes the ResourceSets of the example with a simulated GitHub.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn pull_requests() {
     });
 }
 
-/// Waits until Flux has posted a comment about a Stack with this text on the pull request, and returns the comment.
+/// Waits until Flux has posted a comment that concerns a Stack and contains this text, and returns the comment.
 async fn until_commented(scene: &Scene, stack: &str, text: &str) -> String {
     let path = format!("/api/v3/repos/{}/greeting/issues/7/comments", scene.namespace);
     let object = format!("Stack/{}/{stack}\n", scene.namespace);
@@ -55,7 +55,7 @@ fn comment(call: &Call) -> &str {
     call.body["body"].as_str().unwrap_or_default()
 }
 
-/// Returns the first line of a comment, which identifies the comment that Flux must update. The simulated Git provider
+/// Returns the first line of a comment, with which Flux identifies the comment to update. The simulated Git provider
 /// stores no comments, so Flux posts a new comment for each version.
 fn marker(comment: &str) -> &str {
     comment.lines().next().unwrap_or_default()

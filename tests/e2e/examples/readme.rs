@@ -1,4 +1,4 @@
-//! Code blocks in the README of an example.
+//! Parses the code blocks in an example's README.
 
 /// A code block in a README.
 #[derive(Debug, PartialEq, Eq)]

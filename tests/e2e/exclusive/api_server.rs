@@ -12,7 +12,7 @@ use crate::harness::{
     run_alone, wait_until,
 };
 
-/// Runs the test. If the tests must not stop the API server, reports the test as skipped instead.
+/// Runs the test. If the tests must not stop the API server, reports the test as skipped.
 fn run_or_skip(name: &str, test: impl AsyncFnOnce(&Controller, &Scene)) {
     if !ApiServerOutage::is_possible() {
         report_skipped(name, "the API server of an existing cluster must not be stopped");
@@ -67,7 +67,7 @@ async fn check_run_during_outage(controller: &Controller, scene: &Scene, kind: O
     assert_eq!(main.updates().await.len(), 1);
     controller.until_available().await;
 
-    // Pushes a commit immediately after the outage. The run of this commit proves that each watch is active again.
+    // Pushes a commit immediately after the outage. The run for this commit proves that each watch is active again.
     let second = source.push(&Program::new("api-away").step("slow", json!({"value": "two"})).files()).await;
     main.until_applied(&second).await;
     assert_eq!(main.log.operations().await, once(&["create slow", "update slow"]));
@@ -109,7 +109,7 @@ async fn until_reachable(scene: &Scene) {
     .await;
 }
 
-/// Checks for each run that all observed states of the Update and of the Stack contain the same result.
+/// Checks for each run that all observed Update and Stack states contain the same result.
 fn assert_results_recorded_once(scene: &Scene) {
     let mut ends = BTreeSet::new();
     for update in scene.timeline.states_of::<Update>().iter().filter(|update| update.is_complete()) {

@@ -39,7 +39,7 @@ fn sixty_stacks_created_together_on_one_source_all_succeed() {
     });
 }
 
-/// `make test` runs this shorter check.
+/// `make test` runs this shorter test.
 #[test]
 fn six_stacks_created_together_run_within_the_limit() {
     run_alone(async || {
@@ -76,8 +76,8 @@ async fn assert_one_successful_run_each(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     }
 }
 
-/// Checks that the number of open runs never exceeds the limit. A run is open from its first record in the status of
-/// the Update until its end. The resource versions determine the order of all writes.
+/// Checks that the number of open runs never exceeds the limit. A run is open from its first record in the Update
+/// status until the run completes. The resource versions determine the order of all writes.
 async fn assert_concurrency_limit(scenes: &[&Scene]) {
     let version = |update: &Update| update.resource_version().and_then(|version| version.parse::<u64>().ok());
     let states = scenes.iter().flat_map(|scene| scene.timeline.states_of::<Update>());
@@ -97,7 +97,7 @@ async fn assert_concurrency_limit(scenes: &[&Scene]) {
     assert!(most <= limit, "{most} concurrent runs exceed the limit {limit}");
 }
 
-/// Returns the limit in the arguments of the installed controller or, without such an argument, the default.
+/// Returns the limit from the installed controller's arguments or, without such an argument, the default limit.
 async fn concurrency_limit() -> usize {
     let pod = Controller::new(&client().await).pod().await;
     let arguments = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Controller, Poll, WaitLimit, api_call, client, run_alone, run_with_cleanup, wait_until};
 
 const DEFINITION: &str = "stacks.pulumi.com";
-/// Field of the status that the older CustomResourceDefinition does not contain.
+/// Status field that the older CustomResourceDefinition does not contain.
 const FIELD: &str = "pendingSince";
 
 #[test]

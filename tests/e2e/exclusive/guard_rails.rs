@@ -1,4 +1,4 @@
-//! Tests a controller with the flag `--pause`, and a controller with the flag `--max-destroys`.
+//! Tests a controller with the `--pause` flag, and a controller with the `--max-destroys` flag.
 
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
@@ -60,8 +60,8 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
         stack.until_applied(&commit).await;
     }
     kubectl(&["--namespace", &scene.namespace, "delete", "stacks", "--all", "--wait=false"], "").await;
-    // The test checks only the second and the third Stack, because the controller can start the destroy of the first
-    // Stack before it observes the deletions of the other Stacks.
+    // The test checks only the second and the third Stack, because the controller can start to destroy the first Stack
+    // before it observes that the other Stacks are deleted.
     let waiting = async |stack: &StackHandle<'_>| {
         stack
             .until("to wait for a confirmation", WaitLimit::Run, |stack| {

@@ -1,4 +1,4 @@
-//! Tests the history of runs in object storage, and the HTTP endpoint for the history.
+//! Tests the run history in object storage, and the HTTP endpoint for the run history.
 
 use kube::ResourceExt;
 use reqwest::{Response, StatusCode};

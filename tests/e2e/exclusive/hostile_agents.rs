@@ -15,12 +15,12 @@ use crate::harness::{
     wait_until,
 };
 
-/// Size of the source in bytes. The source is larger than the buffers of a connection.
+/// Size of the source in bytes. The source is larger than a connection's buffers.
 const SOURCE: usize = 8 * 1024 * 1024;
 const RUN_TIME: Duration = Duration::from_secs(2);
 /// Number of Stacks with slow agents, which exceeds the number of stream slots.
 const SLOW: usize = 12;
-/// Maximum additional delay of another Stack because of hostile agents. The value is sufficient for a fully loaded
+/// Maximum additional delay that hostile agents may cause for another Stack. The value is sufficient for a fully loaded
 /// machine.
 const DELAY: Duration = Duration::from_secs(5);
 
@@ -45,7 +45,7 @@ fn runs_of_hostile_agents_are_recorded_and_delay_no_other_namespace() {
     });
 }
 
-/// Returns the fault of an agent. The first part of the name of the Stack selects the fault.
+/// Returns the fault that an agent simulates. The first part of the Stack name selects the fault.
 fn fault(name: &str) -> Fault {
     match name.split('-').next() {
         Some("huge") => Fault::HugeResults,
@@ -99,8 +99,8 @@ async fn compare_with_hostile_agents(quiet: &Scene, hostile: &Scene) {
     let flooded = of("flood-progress").name_any();
     let states = hostile.timeline.states_of::<Update>();
     let written = states.iter().filter(|update| update.name_any() == flooded).count();
-    // The controller limits the rate at which it reads messages. The run therefore takes longer, and the controller
-    // writes the status only every few seconds.
+    // The controller limits the rate at which it reads the agent's messages. The run therefore takes longer, and the
+    // controller writes the status only every few seconds.
     let limit = 20 + lasted.as_secs() / 2;
     assert!(written as u64 <= limit, "a run with excessive progress for {lasted:?} caused {written} status writes");
     for number in 0..SLOW {

@@ -54,7 +54,7 @@ fn after_a_leader_is_killed_the_new_leader_records_the_run_once() {
     });
 }
 
-/// Waits for the event about the new leader, which has the same format as the event of client-go.
+/// Waits for the event about the new leader, which has the same format as client-go's event.
 async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     let events: Api<Event> = Api::namespaced(scene.client.clone(), "flux-system");
     let of_elections = ListParams::default().fields("reason=LeaderElection");
@@ -69,8 +69,8 @@ async fn until_reported_as_leader(scene: &Scene, pod: &str) {
     .await;
 }
 
-/// For a short time, two replicas can both be the leader. The test makes this state permanent. Without leader election,
-/// only the other mechanisms in ARCHITECTURE.md ("Why no run starts twice") prevent repeated runs.
+/// For a short time, two replicas can both be the leader. The test makes this condition permanent. Without leader
+/// election, only the other mechanisms in ARCHITECTURE.md ("Why no run starts twice") prevent repeated runs.
 #[test]
 fn two_simultaneous_leaders_run_each_revision_once() {
     run_with_two_replicas("two-leaders", async |controller, scene| {
@@ -111,8 +111,8 @@ async fn both_lead(scene: &Scene) {
     }
 }
 
-/// SIGSTOP suspends the leader process until another replica is the leader and the run has ended. All pending writes of
-/// the suspended process are then stale.
+/// SIGSTOP suspends the leader process until another replica is the leader and the run is complete. All pending writes
+/// of the suspended process are then stale.
 #[test]
 fn a_leader_that_hung_past_its_lease_writes_nothing_on_resume() {
     let Some(audit) = AuditLog::open() else {

@@ -23,7 +23,7 @@ const RUN_TIME: Duration = Duration::from_millis(200);
 /// Maximum number of concurrent creations or deletions.
 const CONCURRENCY: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Period after the start of a controller in which it reconciles each Stack exactly once.
+/// Period after the controller start during which the controller reconciles each Stack exactly once.
 const FIRST_RECONCILIATION: Duration = Duration::from_secs(60);
 
 #[test]
@@ -49,15 +49,15 @@ fn a_restart_starts_no_runs_and_spreads_the_reconciliations() {
     });
 }
 
-/// Checks the requests to the agents after a restart. The controller reconciles each Workspace at the start, and again
-/// about two minutes later.
+/// Checks the requests that the controller sends to the agents after a restart. The controller reconciles each
+/// Workspace at the start, and again about two minutes later.
 async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     let (before, runs) = (versions(scene).await, fake_agent.runs());
     let controller = Controller::new(&scene.client);
     controller.kill().await;
     let (killed, requests) = (Instant::now(), fake_agent.statuses());
     controller.until_available().await;
-    // Times of the requests to agents since the restart.
+    // Times of the agent requests since the restart.
     let moments = RefCell::new(Vec::new());
     until_count("all agents have received two requests", STACKS, TIMEOUT, async || {
         let requests = usize::try_from(fake_agent.statuses() - requests).unwrap_or(usize::MAX);
@@ -80,13 +80,13 @@ async fn check_restart(scene: &Scene, fake_agent: &FakeAgent) {
     assert!(most <= STACKS / 2, "{most} of {STACKS} Workspaces were reconciled within ten seconds: {second:?}");
 }
 
-/// Returns the maximum number of requests in an interval of this length.
+/// Returns the maximum number of requests during any interval of this length.
 fn max_in_window(moments: &[Duration], window: Duration) -> usize {
     let within = |from: &Duration| moments.iter().filter(|moment| (*from..*from + window).contains(*moment)).count();
     moments.iter().map(within).max().unwrap_or_default()
 }
 
-/// Returns the resource versions of all objects that a run or a write of a status would change, by kind and name.
+/// Maps kinds and names to resource versions, for all objects that a run or a status write would change.
 async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     fn named<K: Resource<DynamicType = ()>>(objects: &[K]) -> Vec<(String, String)> {
         let version = |object: &K| object.resource_version().expect("resource version");
@@ -98,7 +98,7 @@ async fn versions(scene: &Scene) -> BTreeMap<String, String> {
     [stacks, workspaces, updates].concat().into_iter().collect()
 }
 
-/// Creates the source of all Stacks.
+/// Creates the source that all Stacks share.
 async fn create_source(scene: &Scene) -> FluxObject<'_> {
     let source = scene.source("app").await;
     let commit = source.push(&Program::new("many").output("text", "hello".into()).files()).await;
@@ -129,8 +129,7 @@ async fn ready(scene: &Scene) -> usize {
     scene.list::<Stack>().await.iter().filter(|stack| is_done(stack)).count()
 }
 
-/// Deletes the Stacks before the removal of the scene, because the deletion of so many Stacks exceeds the timeout of
-/// the removal.
+/// Deletes the Stacks before the scene, because deleting so many Stacks takes longer than the scene's timeout.
 async fn remove(scene: &Scene) {
     let api = scene.api::<Stack>();
     stream::iter(scene.list::<Stack>().await)

@@ -1,5 +1,5 @@
-//! Tests the kustomize overlays. Each test installs the controller of an overlay instead of the controller of the other
-//! tests.
+//! Tests the kustomize overlays. Each test installs the controller from an overlay instead of the controller that the
+//! other tests use.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::harness::{
     run_alone, run_with_cleanup, try_kubectl, wait_until,
 };
 
-/// Renders an overlay, replaces `from` with `to` in the result, and applies it.
+/// Renders an overlay, replaces `from` with `to` in the manifests, and applies the manifests.
 async fn apply(overlay: &str, (from, to): (&str, &str)) {
     let all = render(overlay).await.replace(from, to);
     kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", "-"], &all).await;
@@ -40,8 +40,8 @@ async fn until_available(namespace: &str) {
     .await;
 }
 
-/// Runs a test while the Deployment of the installed controller has no replicas. Then restores the controller and its
-/// RBAC rules, even if the test fails.
+/// Runs a test while the installed controller's Deployment has no replicas. Then restores the controller and its RBAC
+/// rules, even if the test fails.
 async fn run_without_controller(test: impl AsyncFnOnce()) {
     let controller = Controller::new(&client().await);
     controller.scale(0).await;
@@ -52,8 +52,8 @@ async fn run_without_controller(test: impl AsyncFnOnce()) {
     .await;
 }
 
-/// Runs a test that changes the arguments of the installed controller, and then restores the arguments, even if the
-/// test fails.
+/// Runs a test that changes the installed controller's arguments, and then restores the arguments, even if the test
+/// fails.
 async fn with_other_arguments(test: impl AsyncFnOnce(&Controller, &[String])) {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
@@ -94,7 +94,7 @@ fn a_single_namespace_controller_has_no_rights_in_other_namespaces() {
     });
 }
 
-/// Checks that the controller of the overlay runs and deletes a Stack with a Flux source.
+/// Checks that the overlay's controller runs and deletes a Stack with a Flux source.
 async fn check_run_and_deletion(scene: &Scene) {
     let source = scene.source("app").await;
     let commit = source.push(&program("one").files()).await;
@@ -213,9 +213,8 @@ fn reports_anywhere(stack: &Stack, words: &str) -> bool {
     conditions.map(|condition| &condition.message).any(|message| message.contains(words))
 }
 
-/// Checks that the admission policy rejects writes of the controller that the RBAC rules permit, but that affect
-/// unmanaged objects in the namespace of the tenant. Also checks that the controller cannot read Secrets in another
-/// namespace.
+/// Checks that the admission policy rejects some controller writes that the RBAC rules permit: writes to unmanaged
+/// objects in the tenant's namespace. Also checks that the controller cannot read Secrets in another namespace.
 async fn assert_unmanaged_writes_rejected(scene: &Scene, pod: &str) {
     let as_controller = ["--as=system:serviceaccount:flux-system:pulumi-controller", "--namespace", &scene.namespace];
     kubectl(&["create", "secret", "generic", "tenants", "--namespace", &scene.namespace], "").await;
@@ -344,7 +343,7 @@ async fn run_in_shards(controller: &Controller, scene: &Scene) {
     shard("1").await;
     labelled.until_applied(&commit).await;
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "flux-system");
-    // Each value consists of the first eight characters of the SHA-256 digest of a selector. The command for the first
+    // Each value consists of the first eight characters of a selector's SHA-256 digest. The command for the first
     // selector is `printf %s '!sharding.fluxcd.io/key' | sha256sum | cut -c 1-8`. The second value belongs to the
     // selector of shard1.
     for end in ["42da7484", "73fdc1be"] {

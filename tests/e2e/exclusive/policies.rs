@@ -16,8 +16,8 @@ fn a_policy_pack_of_the_cluster_applies_to_every_stack() {
     });
 }
 
-/// Checks that the controller adds the policy pack to the run. The run fails, because the image has no runtime for
-/// policies.
+/// Checks that the controller adds the policy pack to the run. The run fails, because the image contains no policy
+/// runtime.
 async fn enforce(scene: &Scene, controller: &Controller, before: &[String]) {
     let (source, policies) = (scene.source("app").await, scene.source("policies").await);
     let content = "name: house\nruntime: yaml\nversion: 1.0.0\n".to_owned();

@@ -16,7 +16,7 @@ use crate::harness::{
     run_alone, run_with_cleanup, wait_until,
 };
 
-/// At each failpoint in the code, the controller exits once during the creation, the run or the deletion of a Stack.
+/// At each failpoint in the code, the controller exits once while the test creates, runs or deletes a Stack.
 #[test]
 fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     let failpoints = controller_failpoints();
@@ -40,9 +40,10 @@ fn a_restart_at_any_failpoint_neither_loses_nor_duplicates_a_run() {
     });
 }
 
-/// Failpoint between the record of the expiry and the deletion of an expired Stack.
+/// Failpoint after the controller has recorded that a Stack has expired, and before it deletes the Stack.
 const EXPIRY_FAILPOINT: &str = "stack-expired";
-/// Failpoints of a run that executes an approved plan. The controller exits once at each of these failpoints.
+/// Failpoints that a run reaches when it executes an approved plan. The controller exits once at each of these
+/// failpoints.
 const STEPS_OF_APPROVED_RUN: [&str; 9] = [
     "stack-run-recorded",
     "stack-update-created",
@@ -69,7 +70,7 @@ fn a_restart_at_any_step_of_an_approved_run_executes_the_plan_once() {
     });
 }
 
-/// Checks a run of an approved plan in which the controller exits at the failpoint.
+/// Executes an approved plan while the controller exits at the failpoint, and checks the run.
 async fn check_approved_run(scene: &Scene, controller: &Controller, failpoint: &str) {
     controller.restart_with_failpoint(None).await;
     let role = "--clusterrole=pulumi-controller-approver";
@@ -106,7 +107,7 @@ async fn check_approved_run(scene: &Scene, controller: &Controller, failpoint: &
 /// an object.
 async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     let source = scene.source("app").await;
-    // The program has an output, because one failpoint is at the creation of the outputs Secret.
+    // The program has an output, because the controller reaches one failpoint when it creates the outputs Secret.
     let program =
         Program::new("failpoint").step("step", json!({"value": scene.id})).output("n", json!("${step.count}"));
     let commit = source.push(&program.files()).await;
@@ -132,8 +133,8 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
     assert_eq!(runs.len(), 2, "one up and one destroy: {runs:?}");
 }
 
-/// Returns the failpoints in the code of the controller, except the failpoints of Workspaces that fall asleep or wake
-/// up. Also excludes the failpoints of the agent, because the agent is another process.
+/// Returns the failpoints in the controller code. Excludes the failpoints that the controller reaches while a Workspace
+/// falls asleep or wakes up, and the agent's failpoints, because the agent is a separate process.
 fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
@@ -188,8 +189,8 @@ fn a_controller_killed_during_a_run_reattaches_after_its_restart() {
     });
 }
 
-/// The artifact store of the new controller pod is empty, and the workspace pod contains the source from another
-/// directory of the artifact.
+/// The new controller pod's artifact store is empty, and the workspace pod contains the source from another directory
+/// in the artifact.
 #[test]
 fn a_new_directory_starts_a_run_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
@@ -264,7 +265,7 @@ fn a_stack_left_reconciling_becomes_ready_again_without_a_run() {
     });
 }
 
-/// The test removes both the installed source and the artifact store, which simulates the replacement of all nodes.
+/// The test removes both the installed source and the artifact store to simulate the replacement of all nodes.
 #[test]
 fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     run_alone(async || {
@@ -300,8 +301,8 @@ fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     });
 }
 
-/// The API server accepts values that the JSON parser of the controller rejects. A Stack with such a value must not
-/// prevent the controller from listing the other Stacks.
+/// The API server accepts values that the controller's JSON parser rejects. A Stack with such a value must not prevent
+/// the controller from listing the other Stacks.
 #[test]
 fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
     run_alone(async || {
@@ -331,7 +332,7 @@ fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
     });
 }
 
-/// Sets the conditions of a Stack with an open run, although no run is open.
+/// Sets the conditions that a Stack has during a run, although no run is open.
 async fn set_stale_run_conditions(main: &StackHandle<'_>) {
     let generation = main.get().await.metadata.generation;
     let stale = |kind: &str, status: &str, reason: &str| {

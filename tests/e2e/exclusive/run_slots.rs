@@ -1,4 +1,4 @@
-//! Tests a controller with a single run slot: the order of the queue, and the default timeout of a run.
+//! Tests a controller with a single run slot: the queue order and the default run timeout.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
@@ -67,7 +67,7 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     assert!(of_urgent < of_early, "the higher priority runs first: {of_urgent:?}, {of_early:?}");
 }
 
-/// Waits until the run of the Stack for this commit is queued.
+/// Waits until the Stack's run for this commit is queued.
 async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
     let is_queued = |update: &&Update| {
         let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();

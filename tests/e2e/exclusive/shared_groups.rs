@@ -31,7 +31,7 @@ fn namespaces_share_a_group_only_if_the_administrator_permits_it() {
 }
 
 fn in_group(mut stack: Stack) -> Stack {
-    // This limit has no effect, because the flag of the controller sets the limit of the shared group.
+    // This limit has no effect, because a controller flag sets the shared group's limit.
     stack.spec.concurrency_group = Some(ConcurrencyGroup { name: "account".to_owned(), limit: Some(9) });
     stack
 }
@@ -55,7 +55,7 @@ async fn share(one: &Scene, two: &Scene, local: &Scene, controller: &Controller)
         message.contains("waiting for concurrency group account: 1 of 1 runs open (--concurrency-groups)")
     };
     second.until("to wait for the group", WaitLimit::Run, waits).await;
-    // The new process must find the open run and its group before it starts another run.
+    // The new process must find the open run and its concurrency group before it starts another run.
     controller.kill().await;
     controller.until_available().await;
 

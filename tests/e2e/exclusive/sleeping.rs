@@ -1,4 +1,4 @@
-//! Tests restarts of the controller while Workspaces are asleep, fall asleep or wake up.
+//! Tests controller restarts while Workspaces sleep, fall asleep or wake up.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use crate::sleeping::{is_asleep, run_on_request, stack_with_idle_time, until_asl
 
 /// Failpoints between the steps in which a Workspace falls asleep or wakes up.
 pub const FAILPOINTS: [&str; 4] = ["workspace-asleep", "stack-workspace-requested", "workspace-awake", POD_RECORDED];
-/// Failpoint after the controller has recorded a pod of a pool in the status of a Workspace, and before the controller
-/// changes the labels of the pod.
+/// Failpoint after the controller has recorded a pool pod in a Workspace status, and before it changes the pod's
+/// labels.
 const POD_RECORDED: &str = "pod-recorded";
 
 #[test]
@@ -69,7 +69,7 @@ fn a_restart_at_any_step_of_a_sleep_neither_loses_nor_duplicates_a_run() {
     });
 }
 
-/// Runs a Stack, waits until its Workspace is asleep, and requests a run, which wakes the Workspace.
+/// Runs a Stack, waits until its Workspace sleeps, and requests a run, which wakes up the Workspace.
 async fn check_sleep(scene: &Scene) {
     let source = scene.source("app").await;
     let program = Program::new("sleeping-step").step("step", json!({"value": scene.id}));

@@ -1,5 +1,5 @@
 //! Tests the migration of Stacks from the Pulumi Kubernetes Operator. These tests run alone, because they stop the
-//! controller while they create the objects of the operator.
+//! controller while they create the operator's objects.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -71,14 +71,13 @@ fn stacks_left_by_pko_are_adopted_without_a_run() {
 fn deleting_an_adopted_stack_that_never_ran_here_destroys_it() {
     run_without_controller("takeover-end", async |scene, controller| {
         let source = scene.source("app").await;
-        // The status of the objects of the operator contains this project name.
+        // The status of the operator's objects contains this project name.
         let program = Program::new("hello").step("step", json!({"value": "one"}));
         let commit = source.push(&program.files()).await;
-        // Another Stack creates the state in the backend, because the test cluster does not run the agent of the
-        // operator.
+        // Another Stack creates the state in the backend, because the test cluster does not run the operator's agent.
         let creator = scene.start(scene.stack("maker", &source)).await;
         creator.until_applied(&commit).await;
-        // The deletion of this Stack releases the Pulumi stack before the next Stack manages it.
+        // Deleting this Stack releases the Pulumi stack before the next Stack manages the Pulumi stack.
         creator.delete().await;
         creator.until_gone().await;
         controller.scale(0).await;
@@ -168,7 +167,7 @@ fn fifty_stacks_are_adopted_from_pko_without_a_run() {
             if open.is_empty() { Poll::Found(()) } else { Poll::NotYet(format!("not taken over: {open:?}")) }
         })
         .await;
-        // The run of a Stack with another source proves that the controller has had time to reconcile all migrated
+        // The run of a Stack with a different source proves that the controller has had time to reconcile all migrated
         // Stacks.
         let other = scene.source("witness").await;
         let pushed = other.push(&Program::new("witness").step("step", json!({"value": "two"})).files()).await;
@@ -218,8 +217,8 @@ fn a_rollback_to_pko_succeeds_after_the_workspaces_are_deleted() {
         assert_eq!(last.last_successful_commit, Some(commit.revision()), "the operator compares the revisions");
         assert_eq!(Some(last.inputs.generation), stack.metadata.generation);
 
-        // Simulates writes of the operator. The operator applies its Workspace without force, and the status of the
-        // Stack with force.
+        // Simulates writes of the operator. The operator applies the Workspace without force, and the Stack status with
+        // force.
         let before = left.workspace.expect("the Workspace of the operator");
         let mut again = Workspace::new("main", before.spec);
         again.metadata.labels = before.metadata.labels;
@@ -255,8 +254,8 @@ async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &Operator
         let updates = scene.list::<Update>().await;
         let theirs = [has_operator_fields(&workspace), has_operator_fields(&service), has_operator_fields(&set)];
         let has_operator_update = updates.iter().any(has_operator_fields);
-        // The controller first becomes the field manager of the objects, and then removes the owner references of the
-        // operator.
+        // The controller first becomes the field manager of the objects, and then removes the operator's owner
+        // references.
         let owners = service.owner_references().len() + set.owner_references().len();
         if theirs == [false; 3] && !has_operator_update && owners == 0 {
             Poll::Found(())
@@ -321,8 +320,7 @@ async fn until_objects_are_deleted(scene: &Scene) {
     .await;
 }
 
-/// Returns a CustomResourceDefinition with another name. The schema of its status is the schema of the status of a
-/// Program.
+/// Returns a CustomResourceDefinition under a different name. Its status has the same schema as a Program's status.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({
@@ -391,7 +389,7 @@ fn the_pko_program_crd_accepts_programs_without_a_url() {
             };
             set_status(&ours).await;
 
-            // The CustomResourceDefinition of the operator requires the field `url`.
+            // The operator's CustomResourceDefinition requires the field `url`.
             apply(program_status_definition(&["lastUpdateTime", "path", "revision", "url"])).await;
             kubectl(&["annotate", "programcopy", "app", &namespace, "a=b"], "").await;
             let mut theirs = ours.clone();

@@ -1,4 +1,4 @@
-//! Tests the traces of runs with a real OpenTelemetry Collector.
+//! Tests run traces with a real OpenTelemetry Collector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,10 +17,9 @@ use crate::harness::{
 };
 use crate::runs_parts::slow;
 
-/// Names of the spans of a push, in order.
+/// Names of the spans that a push produces, in order.
 const PHASES: [&str; 5] = ["fetch", "placement", "queue", "run", "record"];
-/// Failpoint after the controller has recorded the result of a run, and before the controller exports the spans of the
-/// run.
+/// Failpoint after the controller has recorded a run's result, and before it exports the run's spans.
 const RECORDED: &str = "update-recorded";
 
 /// A collector on this machine. Drop this value to end the collector.
@@ -77,7 +76,7 @@ impl Collector {
         Collector { http_port, grpc_port, file, _process: process, _folder: folder }
     }
 
-    /// Returns the flags of the controller that select this collector for the spans of the controller and of the CLI.
+    /// Returns the controller flags that send the spans from the controller and the CLI to this collector.
     fn flags(&self) -> [String; 2] {
         let node = fake_nodes::address().ip();
         [
@@ -100,7 +99,7 @@ impl Collector {
         spans
     }
 
-    /// Waits until the controller and the CLI have exported the spans of the run of an Update, and returns the spans.
+    /// Waits until the controller and the CLI have exported all spans for an Update's run, and returns the spans.
     async fn until_complete(&self, update: &Update) -> Vec<Collected> {
         let trace = trace_of(update);
         wait_until(format!("the spans of trace {trace}"), WaitLimit::Reaction, async || {
@@ -136,7 +135,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// Returns the attributes whose values are strings.
+/// Returns the span attributes whose values are strings.
 fn attributes(object: &Value) -> BTreeMap<String, String> {
     let text = |attribute: Value| {
         Some((attribute["key"].as_str()?.to_owned(), attribute["value"]["stringValue"].as_str()?.to_owned()))
@@ -153,14 +152,14 @@ fn trace_of(update: &Update) -> String {
     TraceContext::of(update).trace().to_string()
 }
 
-/// Returns the Update of the first run of a commit.
+/// Returns the Update that records the first run for a commit.
 async fn update_of(main: &StackHandle<'_>, commit: &Commit) -> Update {
     let revision = commit.revision();
     let is_of_commit = |update: &Update| update.artifact().is_some_and(|artifact| artifact.revision == revision);
     main.updates().await.into_iter().find(is_of_commit).expect("an Update of the commit")
 }
 
-/// Returns the only span of the controller with this name.
+/// Returns the only controller span with this name.
 fn the<'a>(spans: &'a [Collected], name: &str) -> &'a Collected {
     let found: Vec<&Collected> =
         spans.iter().filter(|span| span.service == "pulumi-controller" && span.name == name).collect();
@@ -230,7 +229,7 @@ async fn check(scene: &Scene, controller: &Controller, collector: &Collector) {
     }
 }
 
-/// Checks the spans of a run. No crash must have affected the export of the spans.
+/// Checks the spans of a run. A crash must not have affected the span export.
 fn check_trace(scene: &Scene, update: &Update, spans: &[Collected]) {
     let (root, run) = (the(spans, "pulumi up"), the(spans, "run"));
     assert_eq!(root.parent, "");

@@ -46,8 +46,8 @@ fn a_newer_controller_replaces_only_idle_incompatible_agents() {
     });
 }
 
-/// Returns the last version of the controller that supports agents of the current version, and the first version
-/// without this support.
+/// Returns the last controller version that supports agents of the current version, and the first version that does not
+/// support these agents.
 fn versions() -> [String; 2] {
     let mut numbers = env!("CARGO_PKG_VERSION").split('.').map(|number| number.parse::<u64>().expect("a number"));
     let (major, minor) = (numbers.next().expect("a major version"), numbers.next().expect("a minor version"));

@@ -37,7 +37,7 @@ impl OciRepository<'_> {
         self.push_with(files, json!({})).await
     }
 
-    /// Pushes the files with an origin revision, like `flux push artifact --revision`.
+    /// Pushes the files with an origin revision, as `flux push artifact --revision` does.
     pub async fn push_with_origin(&self, files: &[File], origin: &str) -> String {
         self.push_with(files, json!({"org.opencontainers.image.revision": origin})).await
     }
@@ -64,7 +64,7 @@ impl OciRepository<'_> {
         revision
     }
 
-    /// Pushes a blob in one request, and returns the descriptor of the blob for a manifest.
+    /// Pushes a blob in one request, and returns the blob's descriptor for a manifest.
     async fn push_blob(&self, media_type: &str, bytes: Vec<u8>) -> Value {
         let descriptor = json!({"mediaType": media_type, "digest": digest(&bytes), "size": bytes.len()});
         let begin = http::client().post(format!("{}/blobs/uploads/", self.url()));

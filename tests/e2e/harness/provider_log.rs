@@ -1,4 +1,4 @@
-//! Reads the events of the test provider. The events prove that an operation took place exactly once.
+//! Reads the test provider's events, which prove that an operation took place exactly once.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Event {
     }
 }
 
-/// Client of the provider log for the events of one Pulumi stack.
+/// Provider log client that reads the events for one Pulumi stack.
 #[derive(Clone, Debug)]
 pub struct ProviderLog {
     client: reqwest::Client,
@@ -48,7 +48,7 @@ impl ProviderLog {
         self.events("").await.iter().map(Event::description).collect()
     }
 
-    /// Returns the events that match a filter of the log, such as `&phase=failed`.
+    /// Returns the events that match a provider log filter, such as `&phase=failed`.
     pub async fn events(&self, filter: &str) -> Vec<Event> {
         let url = format!("{}/events?stack={}{filter}", Environment::get().provider_log_url, self.stack);
         let response = async { self.client.get(&url).send().await?.error_for_status()?.text().await };
@@ -69,7 +69,8 @@ impl ProviderLog {
     }
 }
 
-/// Returns the expected log if each operation takes place once, such as `["create step begin", "create step done"]`.
+/// Returns the log that is expected if each operation takes place once, such as `["create step begin", "create step
+/// done"]`.
 pub fn once(operations: &[&str]) -> Vec<String> {
     operations.iter().flat_map(|operation| ["begin", "done"].map(|phase| format!("{operation} {phase}"))).collect()
 }

@@ -19,8 +19,8 @@ const LEASE: &str = "pulumi-controller-leader-election";
 const AUDIT_LOG: &str = "logs/audit.log";
 
 impl Controller {
-    /// Scales the Deployment. With more than one replica, the function increases the liveness probe's failure
-    /// threshold, because a test suspends a process.
+    /// Scales the Deployment. With more than one replica, increases the liveness probe's failure threshold, because the
+    /// tests suspend a process.
     pub async fn scale(&self, replicas: i32) {
         let failures = if replicas > 1 { 60 } else { 3 };
         let probe = json!({"name": "manager", "livenessProbe": {"failureThreshold": failures}});

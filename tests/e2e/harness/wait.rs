@@ -1,5 +1,4 @@
-//! Waits with a timeout. Waits for states of the cluster. If a wait times out, the failure message contains the last
-//! observed state.
+//! Waits with a timeout. If a wait times out, the failure message contains the last observed state.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! An Application of Argo CD, and its observed state.
+//! An Argo CD Application, and its observed state.
 
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::{Client, ResourceExt};
@@ -21,7 +21,7 @@ impl Application {
         Application { api: Api::namespaced_with(client.clone(), NAMESPACE, &kind), name: name.to_owned() }
     }
 
-    /// Creates or changes the Application. The deletion of the Application also deletes its objects.
+    /// Creates or changes the Application. Deleting the Application also deletes its objects.
     pub async fn apply(&self, spec: Value) {
         let metadata = json!({
             "name": self.name, "namespace": NAMESPACE, "finalizers": ["resources-finalizer.argocd.argoproj.io"],
@@ -42,7 +42,7 @@ impl Application {
         api_call(action, self.api.patch(&self.name, &PatchParams::default(), &Patch::Merge(&patch))).await;
     }
 
-    /// Waits until the status of the Application matches `predicate`.
+    /// Waits until the Application status matches `predicate`.
     pub async fn until(&self, what: &str, predicate: impl Fn(&Value) -> bool) -> Value {
         wait_until(format!("the Application {} {what}", self.name), WaitLimit::Long, async || {
             match self.api.get(&self.name).await {
@@ -71,7 +71,7 @@ impl Application {
         api_call(format!("reading the Application {}", self.name), self.api.get_opt(&self.name)).await.is_some()
     }
 
-    /// Deletes the Application if it exists. Does not wait for the deletion of its objects.
+    /// Deletes the Application if it exists. Does not wait until the Application's objects are deleted.
     pub async fn delete(&self) {
         if self.exists().await {
             let action = format!("deleting the Application {}", self.name);

@@ -1,4 +1,4 @@
-//! Installs the controller with an Application of Argo CD, and applies and deletes Stacks with another Application.
+//! Installs the controller with an Argo CD Application, and applies and deletes Stacks with another Application.
 //! `docs/guides/argo-cd.md` describes both procedures.
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -18,7 +18,7 @@ use crate::harness::{
 
 struct ArgoCd<'a> {
     repository: Source<'a>,
-    /// Commit with the manifests of the project.
+    /// Commit that contains this project's manifests.
     commit: Commit,
     application: Application,
 }
@@ -52,13 +52,13 @@ impl Installer for ArgoCd<'_> {
     }
 }
 
-/// Returns the spec of an Application that automatically applies the manifests in a directory of a repository.
+/// Returns the spec of an Application that automatically applies the manifests from a repository directory.
 fn spec(repository: &Source<'_>, path: &str, namespace: &str, options: &Value) -> Value {
     let mut source = json!({"repoURL": repository.url(), "targetRevision": "main", "path": path});
     for (name, value) in options.as_object().into_iter().flatten() {
         source[name] = value.clone();
     }
-    // With few retries, an operation with the objects of a previous commit ends soon.
+    // With few retries, a sync operation for a previous commit ends soon.
     let retry = json!({"limit": 1, "backoff": {"duration": "1s", "factor": 1, "maxDuration": "1s"}});
     json!({
         "project": "default",
@@ -110,7 +110,7 @@ async fn check_waves(scene: &Scene) {
     let application = Application::new(&scene.client, &scene.namespace);
     let mut stack = scene.stack_on_program("main", "app");
     stack.spec.destroy_on_finalize = Some(true);
-    // Name of the ConfigMap in the first sync wave. The run and the destroy require the ConfigMap.
+    // Name of the ConfigMap in the first sync wave. Both the run and the destroy require the ConfigMap.
     stack.spec.envs = vec!["settings".to_owned()];
 
     let mut invalid = program();
@@ -171,8 +171,7 @@ async fn check_synchronization(application: &Application, main: &StackHandle<'_>
     assert_eq!(main.get().await.annotations().get(ANNOTATION_REQUESTED_AT).map(String::as_str), Some("requested"));
 }
 
-/// Checks that the deletion of the Application destroys the resources while the objects of the other sync waves still
-/// exist.
+/// Checks that deleting the Application destroys the resources while the objects in the other sync waves still exist.
 async fn check_deletion(scene: &Scene, application: &Application, main: &StackHandle<'_>) {
     application.delete().await;
     main.log.wait_for("delete", "step", "begin").await;

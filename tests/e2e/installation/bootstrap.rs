@@ -1,4 +1,4 @@
-//! Installs the controller through a fleet repository with the layout of `flux bootstrap`.
+//! Installs the controller through a fleet repository with the layout that `flux bootstrap` creates.
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Workspace;
@@ -110,7 +110,7 @@ async fn remove(scene: &Scene, fleet: &mut Fleet<'_>) {
     assert_eq!(definitions(&scene.client).await.len(), 6, "the CustomResourceDefinitions remain");
 }
 
-/// Returns the file of the repository with the Stack and its source.
+/// Returns the repository file that contains the Stack and its source.
 fn app(scene: &Scene, source: &Source<'_>, stack: &Stack) -> File {
     let mut stack = serde_json::to_value(stack).expect("a Stack is JSON");
     stack["metadata"]["namespace"] = json!(scene.namespace);

@@ -1,5 +1,5 @@
-//! A fleet repository with the layout of `flux bootstrap`, and the objects that kustomize-controller applies from the
-//! repository.
+//! A fleet repository with the layout that `flux bootstrap` creates, and the objects that kustomize-controller applies
+//! from the repository.
 
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::{NAMESPACE, manifest_files, project_path};
 use crate::harness::{Commit, Environment, File, Poll, Scene, Source, WaitLimit, api_call, from_json, wait_until};
 
-/// Directory in the repository with the manifests of the project.
+/// Repository directory that contains this project's manifests.
 const VENDORED: &str = "pulumi-controller";
-/// Name of all objects of a bootstrap.
+/// Name that all bootstrap objects share.
 const BOOTSTRAP: &str = "flux-system";
 
 /// The repository, and its current content.
@@ -19,7 +19,7 @@ pub struct Fleet<'a> {
     repository: Source<'a>,
     vendored: Vec<File>,
     components: String,
-    /// Image of the controller, or `None` if the repository does not install the controller.
+    /// Controller image, or `None` if the repository does not install the controller.
     pub image: Option<String>,
     /// Files of the Kustomization `apps`, or `None` if the repository does not contain this Kustomization.
     pub apps: Option<Vec<File>>,
@@ -36,7 +36,7 @@ impl<'a> Fleet<'a> {
         Fleet { client: scene.client.clone(), repository, vendored, components, image: None, apps: None }
     }
 
-    /// Commits and pushes the whole content.
+    /// Commits and pushes the entire content.
     pub async fn push(&self) -> Commit {
         let folder = format!("clusters/test/{BOOTSTRAP}");
         let mut files = vec![
@@ -80,7 +80,7 @@ impl<'a> Fleet<'a> {
         api_call("requesting a reconciliation", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
     }
 
-    /// Waits until the status of a Kustomization matches `predicate`.
+    /// Waits until a Kustomization status matches `predicate`.
     pub async fn until_kustomization(
         &self,
         name: &str,
@@ -116,11 +116,11 @@ impl<'a> Fleet<'a> {
         .await;
     }
 
-    /// Removes the objects of the bootstrap without pruning. The applied objects, which include Flux, remain.
+    /// Removes the bootstrap objects without pruning. The applied objects, which include Flux, remain.
     pub async fn end(&self) {
         let api = self.api(&self.kustomization());
-        // Flux does not prune the objects of a suspended Kustomization. The Kustomization applies itself, so it would
-        // revert a change to `prune`.
+        // Flux does not prune the objects of a suspended Kustomization. The Kustomization applies its own manifest, so
+        // it would revert a change to `prune`.
         let patch = Patch::Merge(json!({"spec": {"suspend": true}}));
         api_call("suspending the bootstrap", api.patch(BOOTSTRAP, &PatchParams::default(), &patch)).await;
         let parameters = DeleteParams::default();
@@ -162,7 +162,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Returns the `kustomization.yaml` of the bootstrap, which is the only file that users edit.
+    /// Returns the bootstrap's `kustomization.yaml`, which is the only bootstrap file that users edit.
     fn bootstrap_kustomization(&self) -> Value {
         let mut resources = vec!["gotk-components.yaml".to_owned(), "gotk-sync.yaml".to_owned()];
         let mut kustomization = json!({
@@ -191,7 +191,7 @@ fn apps_kustomization() -> Value {
     })
 }
 
-/// Returns the status of the condition `Ready` of a Kustomization.
+/// Returns the status of a Kustomization's `Ready` condition.
 pub fn ready(status: &Value) -> Option<&str> {
     condition(status, "Ready")?["status"].as_str()
 }

@@ -8,8 +8,8 @@ use crate::harness::{run_alone, run_program};
 
 const RELEASE: &str = "pulumi-controller";
 
-/// Packages the chart into a directory. Like the releases of the project, each image has its own version of the chart.
-/// Returns the path of the package.
+/// Packages the chart into a directory, and returns the path of the package. Each image has its own chart version, as
+/// in the releases of this project.
 pub(super) async fn package(folder: &Path, image: &str) -> String {
     let version = if image == IMAGE { "0.1.0" } else { "0.1.1" };
     let (_, tag) = image.rsplit_once(':').expect("an image with a tag");
@@ -21,7 +21,7 @@ pub(super) async fn package(folder: &Path, image: &str) -> String {
 
 struct Helm {
     folder: tempfile::TempDir,
-    /// Additional arguments of `helm upgrade --install`.
+    /// Additional arguments for `helm upgrade --install`.
     arguments: &'static [&'static str],
 }
 

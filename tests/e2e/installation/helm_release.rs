@@ -1,4 +1,4 @@
-//! Installs the Helm chart in an OCI registry with an OCIRepository and a HelmRelease.
+//! Installs the Helm chart from an OCI registry with an OCIRepository and a HelmRelease.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ const RELEASE: &str = "pulumi-controller";
 
 struct HelmRelease<'a> {
     folder: tempfile::TempDir,
-    /// Path of the parent directory of the chart in the registry.
+    /// Path of the chart's parent directory in the registry.
     registry_path: String,
     repository: FluxObject<'a>,
     release: FluxObject<'a>,

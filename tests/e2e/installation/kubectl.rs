@@ -1,4 +1,4 @@
-//! Installs the file `install.yaml` of a release with `kubectl`.
+//! Installs a release's `install.yaml` file with `kubectl`.
 
 use super::{Installer, NAMESPACE, check, project_path};
 use crate::harness::{kubectl, run_alone, run_program};

@@ -1,6 +1,6 @@
-//! Tests each installation method of the controller: the installation, the use, an upgrade during a run, and the
-//! removal without the loss of a CustomResourceDefinition or a Stack. `tests/run` runs this suite last, on a cluster
-//! without the controller.
+//! Tests each installation method: installing and using the controller, upgrading it during a run, and removing it
+//! without losing a CustomResourceDefinition or a Stack. `tests/run` runs this suite last, on a cluster without the
+//! controller.
 
 mod application;
 mod argo_cd;
@@ -27,18 +27,18 @@ use crate::harness::{
 
 /// Image that the tests install first.
 const IMAGE: &str = "localhost/pulumi-controller:dev";
-/// The same image with another tag, which the upgrade installs.
+/// The same image under a different tag, which the upgrade installs.
 const NEXT_IMAGE: &str = "localhost/pulumi-controller:next";
 
 const NAMESPACE: &str = "flux-system";
 
 /// A tool that installs the controller.
 trait Installer {
-    /// Installs the controller with this image, or changes the image of the installed controller. Does not wait for the
+    /// Installs the controller with this image, or changes the installed controller's image. Does not wait for the
     /// rollout.
     async fn apply(&self, image: &str);
 
-    /// Removes the controller with the commands in the documentation.
+    /// Removes the controller with the documented commands.
     async fn remove(&self);
 }
 
@@ -79,7 +79,7 @@ async fn check_with_stack(scene: &Scene, installer: &impl Installer) {
     assert_eq!(main.pod_and_restarts().await, pod, "the new installation uses the existing pod");
 }
 
-/// Changes the image of the controller during a run. The run must succeed, and the controller must not repeat the run.
+/// Changes the controller image during a run. The run must succeed, and the controller must not repeat the run.
 async fn upgrade_during_run(scene: &Scene, source: &Source<'_>, main: &StackHandle<'_>, upgrade: impl AsyncFnOnce()) {
     let before = main.updates().await.len();
     let pod = main.pod_and_restarts().await;
@@ -104,7 +104,7 @@ fn program(value: &str, seconds: u32) -> Program {
     Program::new("installation").step("step", json!({"value": value, "seconds": seconds, "steps": seconds}))
 }
 
-/// Waits until the Deployment and the pods of the controller are deleted.
+/// Waits until the controller's Deployment and pods are deleted.
 async fn until_removed(client: &Client) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let parameters = ListParams::default().labels("app.kubernetes.io/part-of=pulumi-controller");
@@ -131,8 +131,7 @@ async fn definitions(client: &Client) -> Vec<CustomResourceDefinition> {
     all.into_iter().filter(|definition| definition.spec.group.ends_with("pulumi.com")).collect()
 }
 
-/// Deletes the CustomResourceDefinitions that remain after the previous test. No objects of these kinds exist at this
-/// time.
+/// Deletes the CustomResourceDefinitions that the previous test has left. No objects of these kinds exist at this time.
 async fn delete_definitions() {
     let folder = project_path("config/crd");
     kubectl(&["delete", "--kustomize", &folder.display().to_string(), "--ignore-not-found"], "").await;
@@ -142,7 +141,7 @@ fn project_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Returns the files in `config` and `kustomize` below a directory, with paths relative to this directory.
+/// Returns all files from `config` and `kustomize` below a directory, with paths relative to this directory.
 fn manifest_files(root: &Path) -> Vec<File> {
     ["config", "kustomize"].iter().flat_map(|folder| read_all(root, &root.join(folder))).collect()
 }

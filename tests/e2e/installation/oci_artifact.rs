@@ -1,4 +1,4 @@
-//! Installs the OCI artifact of a release with an OCIRepository and a Flux Kustomization.
+//! Installs a release's OCI artifact with an OCIRepository and a Flux Kustomization.
 
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use super::{below, destroy, first_outputs, go_modules, npm, program_files, stack
 use crate::harness::languages::IMAGE;
 use crate::harness::{File, Scene, run};
 
-/// Command that installs the dependencies of the component in the directory `greetings`.
+/// Command that installs the component's dependencies in the directory `greetings`.
 const NPM_INSTALL: &str = "cd /share/workspace/greetings && npm install";
 const PIP_INSTALL: &str =
     "cd /share/workspace/greetings && python3 -m venv venv && venv/bin/pip install --requirement requirements.txt";
@@ -26,8 +26,8 @@ fn prepare(stack: &mut Stack, script: &str) {
     template(stack)["podTemplate"] = json!({"spec": {"initContainers": [container]}});
 }
 
-/// Pushes a program that uses a component, and checks the output of the program. For a program in YAML, the CLI
-/// installs the dependencies of the component.
+/// Pushes a program that uses a component, and checks the program's output. For a YAML program, the CLI installs the
+/// component's dependencies.
 async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &str) {
     let source = scene.source("app").await;
     let commit = source.push(files).await;
@@ -40,7 +40,7 @@ async fn check(scene: &Scene, files: &[File], script: Option<&str>, expected: &s
     destroy(&main).await;
 }
 
-/// Adds the component in TypeScript and its packages to a program.
+/// Adds the TypeScript component and its packages to a program.
 fn with_typescript_component(files: Vec<File>) -> Vec<File> {
     let own = program_files("component-typescript");
     let shared = npm("npm").into_iter().filter(|file| own.iter().all(|other| other.path != file.path)).collect();

@@ -1,5 +1,5 @@
-//! Tests resources of dynamic providers, whose create, update and delete functions are part of the program. Pulumi
-//! supports dynamic providers in TypeScript and Python.
+//! Tests dynamic provider resources, whose create, update and delete functions are part of the program. Pulumi supports
+//! dynamic providers in TypeScript and Python.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{destroy, first_outputs, npm, outputs_of, program_files, replaced, stack};
 use crate::harness::{File, Scene, api_call, run};
 
-/// Returns the text in the ConfigMap that the program manages, or `None` if the object does not exist.
+/// Returns the string in the ConfigMap that the program manages, or `None` if the ConfigMap does not exist.
 async fn text(scene: &Scene) -> Option<String> {
     let object = api_call("reading the ConfigMap", scene.api::<ConfigMap>().get_opt("managed")).await?;
     object.data.and_then(|mut data| data.remove("text"))

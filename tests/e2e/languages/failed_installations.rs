@@ -1,5 +1,5 @@
-//! Tests the messages about failed installations with programs of the failure corpus.
-//! `src/pulumi/failure/corpus_tests.rs` tests the recordings of these programs.
+//! Tests the messages about failed installations with programs from the failure corpus.
+//! `src/pulumi/failure/corpus_tests.rs` tests the recorded output of these programs.
 
 use pulumi_controller::api::conditions::{stack_reason, workspace_reason};
 
@@ -7,11 +7,11 @@ use super::{destroy, files_in, repository, stack, until_message};
 use crate::harness::languages::REGISTRY;
 use crate::harness::{File, Scene, is_stalled, run};
 
-/// Names of the files in the corpus that are not part of a program.
+/// Names of the corpus files that are not part of a program.
 const DESCRIPTIONS: [&str; 6] =
     ["absent", "command", "description.txt", "environment", "expected.txt", "recording.json"];
 
-/// Returns the files of a program in the corpus and the expected beginning of the message.
+/// Returns the files of a program in the corpus, and the expected start of the message.
 fn failure(language: &str, name: &str) -> (Vec<File>, String) {
     let corpus = repository().join("tests/failure_corpus").join(language);
     let own = files_in(&corpus.join(name));
@@ -28,12 +28,11 @@ fn runtime(language: &str) -> &str {
     if language == "typescript" { "nodejs" } else { language }
 }
 
-/// Name of a program with an error in its dependencies, and replacements in the expected message. The replacements are
-/// necessary because the recordings contain the addresses of other registries.
+/// Name of a program with invalid dependencies, and replacements in the expected message. The replacements are
+/// necessary because the recordings contain other registry addresses.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
-/// Pushes programs whose dependencies cannot be installed, one after the other, and checks the message about each
-/// program.
+/// Pushes programs with invalid dependencies one after the other, and checks the message about each program.
 async fn check(scene: &Scene, language: &str, options: &str, cases: &[Case<'_>]) {
     let source = scene.source("app").await;
     let mut started = None;

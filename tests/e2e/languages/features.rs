@@ -10,14 +10,14 @@ use super::{
 use crate::harness::languages::REGISTRY;
 use crate::harness::{File, Scene, StackHandle, once, run};
 
-/// Text that the CLI writes to the log of the pod when it downloads the plugin.
+/// String that the CLI writes to the pod log when it downloads the plugin.
 const DOWNLOAD: &str = "Downloading provider: testing";
 
 async fn downloads(main: &StackHandle<'_>) -> usize {
     main.pod_log("pulumi").await.matches(DOWNLOAD).count()
 }
 
-/// Pushes a program with a component, then a change to an asset, and then a change to the input of a resource.
+/// Pushes a program with a component, then a change to an asset, and then a change to a resource input.
 async fn check(scene: &Scene, files: &[File], path: &str) {
     let network = scene.source("network").await;
     let commit = network.push(&program_files("network")).await;

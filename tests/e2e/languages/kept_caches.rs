@@ -1,5 +1,5 @@
-//! Tests Stacks whose Workspaces wake up and restore their dependencies from the cache of the namespace. The registry
-//! then rejects the token, so an installation would fail.
+//! Tests Stacks whose Workspaces wake up and restore their dependencies from the namespace's cache. When a Workspace
+//! wakes up, the registry rejects the token, so an installation would fail.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
@@ -11,12 +11,12 @@ use crate::runs_parts::shell_in_pod;
 use crate::sleeping::until_asleep;
 
 const CLAIM: &str = "pulumi-cache";
-/// Message of the agent after it has stored the dependencies.
+/// Message that the agent logs after it has stored the dependencies.
 const STORED: &str = "stored the dependencies in the cache";
-/// Message of the agent after it has restored the dependencies.
+/// Message that the agent logs after it has restored the dependencies.
 const RESTORED: &str = "restored the dependencies from the cache without an installation";
 
-/// Waits until the log of the pod contains a text.
+/// Waits until the pod log contains this string.
 async fn until_logged(main: &StackHandle<'_>, text: &str) {
     wait_until(format!("the log of the pod to contain {text:?}"), WaitLimit::Run, async || {
         let log = main.pod_log("pulumi").await;
@@ -33,7 +33,7 @@ async fn damage_archives(scene: &Scene) {
     assert!(damaged.success(), "{damaged}");
 }
 
-/// Returns the files of the program and another file, which causes another commit.
+/// Returns the program files and an additional file, which makes the commit different.
 fn with_note(files: &[File], note: &str) -> Vec<File> {
     let note = File { path: "NOTE.md".to_owned(), content: format!("{note}\n") };
     files.iter().cloned().chain([note]).collect()

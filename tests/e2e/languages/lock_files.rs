@@ -1,5 +1,5 @@
-//! Tests changes to lock files. After a change to a lock file, the agent installs the new version of a package. After a
-//! change to the code, the agent installs nothing.
+//! Tests changes to lock files and to code. After a lock file change, the agent installs the new package version. After
+//! a code change, the agent installs nothing.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,7 @@ use super::{
 };
 use crate::harness::{File, Scene, run};
 
-/// Pushes a program with an older version of a package, then the program with a newer version, and then a change only
-/// to the code.
+/// Pushes a program with an older package version, then the program with a newer version, and then only a code change.
 async fn check(scene: &Scene, [older, newer]: [&[File]; 2], path: &str, [before, after]: [&str; 2]) {
     let source = scene.source("app").await;
     let first = source.push(older).await;
@@ -26,7 +25,7 @@ async fn check(scene: &Scene, [older, newer]: [&[File]; 2], path: &str, [before,
     destroy(&main).await;
 }
 
-/// Replaces a package in a lock file of npm with the version in another lock file.
+/// Replaces a package in an npm lock file with the version in another lock file.
 fn with_older_package(lock: &str, older: &str, package: &str) -> String {
     let parse = |text| serde_json::from_str::<Value>(text).expect("a lock file");
     let (mut lock, older) = (parse(lock), parse(older));

@@ -1,5 +1,5 @@
 //! Tests the memory limits that the documentation recommends for the container `pulumi`. With these limits, the
-//! installation of a program with few dependencies, its first run, and a run after a change to the code must succeed.
+//! installation of a program with few dependencies, its first run, and a run after a code change must succeed.
 
 use serde_json::json;
 

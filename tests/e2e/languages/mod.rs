@@ -1,5 +1,5 @@
-//! Tests programs in TypeScript, Python and Go with the language hosts of Pulumi and with packages from a registry in
-//! the cluster.
+//! Tests programs in TypeScript, Python and Go with Pulumi's language hosts and with packages from a registry in the
+//! cluster.
 //!
 //! The suite `languages` of `tests/run` runs tests in `push_to_destroy`, and the suite `languages-all` runs all other
 //! tests. `coverage.yaml` lists the test of each feature. The programs are in `programs/`.
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::harness::languages::{IMAGE, registry_variables};
 use crate::harness::{Commit, File, Scene, Source, StackHandle, WaitLimit, condition};
 
-/// First line of each installation in the log of the pod.
+/// First line that each installation writes to the pod log.
 const INSTALLATION: &str = "install: Installing dependencies...\n";
 
 fn repository() -> &'static Path {
@@ -40,13 +40,13 @@ fn program_files(name: &str) -> Vec<File> {
     files_in(&repository().join("tests/e2e/languages/programs").join(name))
 }
 
-/// Returns the files with these names in a directory of the packages in the registry.
+/// Returns the files with these names from a directory of registry packages.
 fn packages(directory: &str, names: &[&str]) -> Vec<File> {
     let root = repository().join("tests/cluster/languages/packages").join(directory);
     names.iter().map(|name| read(&root, &root.join(name))).collect()
 }
 
-/// Returns `package.json`, its lock file and the settings of TypeScript. `directory` is `npm` or `npm-extended`.
+/// Returns `package.json`, the lock file and the TypeScript settings. `directory` is `npm` or `npm-extended`.
 fn npm(directory: &str) -> Vec<File> {
     packages(directory, &["package.json", "package-lock.json", "tsconfig.json"])
 }
@@ -74,7 +74,7 @@ fn read(root: &Path, path: &Path) -> File {
     File { path: relative.display().to_string(), content }
 }
 
-/// Returns the files after a text replacement in the file at `path`.
+/// Returns the files after replacing a string in the file at `path`.
 fn replaced(files: &[File], path: &str, from: &str, to: &str) -> Vec<File> {
     let mut files = files.to_vec();
     let file = files.iter_mut().find(|file| file.path == path).unwrap_or_else(|| panic!("{path} does not exist"));
@@ -89,7 +89,7 @@ fn below(directory: &str, files: Vec<File>) -> Vec<File> {
     files.into_iter().map(moved).collect()
 }
 
-/// Returns a Stack whose pod has the language runtimes and installs packages from the registry in the cluster.
+/// Returns a Stack whose pod has the language runtimes and installs packages from the in-cluster registry.
 fn stack(scene: &Scene, source: &Source<'_>) -> Stack {
     let mut stack = scene.stack("main", source);
     with_languages(&mut stack);
@@ -102,12 +102,12 @@ fn with_languages(stack: &mut Stack) {
     stack.spec.destroy_on_finalize = Some(true);
 }
 
-/// Returns the spec in the workspace template of a Stack.
+/// Returns the spec in a Stack's workspace template.
 fn template(stack: &mut Stack) -> &mut Value {
     &mut stack.spec.workspace_template.as_mut().expect("the harness sets a template")["spec"]
 }
 
-/// Sets environment variables of the pod. A variable replaces an existing variable of the same name.
+/// Sets environment variables in the pod. A variable replaces an existing variable with the same name.
 fn set_environment(stack: &mut Stack, variables: &[(&str, &str)]) {
     let list = template(stack)["env"].as_array_mut().expect("a list");
     for (name, value) in variables {
@@ -135,7 +135,7 @@ fn outputs(stack: &Stack) -> Value {
     json!(stack.status.as_ref().expect("a status").outputs)
 }
 
-/// Waits until the message of the condition `Ready` contains a text, and returns the Stack and the message.
+/// Waits until the `Ready` condition's message contains this string, and returns the Stack and the message.
 async fn until_message(main: &StackHandle<'_>, text: &str) -> (Stack, String) {
     let stack =
         main.until(&format!("to report {text:?}"), WaitLimit::Long, |stack| message(stack).contains(text)).await;
@@ -147,7 +147,7 @@ fn message(stack: &Stack) -> String {
     condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default()
 }
 
-/// Returns the number of installations in the log of the pod.
+/// Returns the number of installations that the pod log records.
 async fn installations(main: &StackHandle<'_>) -> usize {
     main.pod_log("pulumi").await.matches(INSTALLATION).count()
 }

@@ -1,5 +1,5 @@
-//! Tests the module systems of Node.js, and programs in Go. The CLI builds a program to a selected path, or runs an
-//! executable that already exists.
+//! Tests the Node.js module systems and Go programs. The CLI builds a Go program to a selected path, or runs an
+//! existing executable.
 
 use serde_json::json;
 
@@ -34,10 +34,11 @@ fn javascript_and_typescript_programs_run_as_commonjs_and_es_modules() {
     });
 }
 
-/// Path of the executable in the options of the program.
+/// Path of the executable that the program's runtime options contain.
 const EXECUTABLE: &str = "/tmp/pulumi-program";
 
-/// Returns a repository with the program in `app`. The program requires the module in `library` by its path.
+/// Returns a repository with the program in `app`. The program's `go.mod` replaces a required module with the directory
+/// `library`.
 fn go_repository(text: &str) -> Vec<File> {
     let module = "module pulumi-controller.test/packages";
     let local = "module pulumi-controller.test/app\n\nrequire pulumi-controller.test/library v0.0.0\n\nreplace \

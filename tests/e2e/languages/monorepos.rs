@@ -6,8 +6,8 @@ use serde_json::json;
 use super::{below, destroy, first_outputs, go_modules, program_files, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a repository with the program in `app`, and then a change only to the package. `directory` is the directory
-/// of the project file.
+/// Pushes a repository with the program in `app`, and then a change that affects only the package. `directory` is the
+/// directory that contains the project file.
 async fn check(scene: &Scene, files: &[File], directory: &str, path: &str) {
     let source = scene.source("app").await;
     let first = source.push(files).await;
@@ -35,7 +35,7 @@ fn a_python_program_uses_a_changed_local_package() {
     });
 }
 
-/// The project file is in the directory of the program, and the lock file is in the root.
+/// The project file is in the program directory, and the lock file is in the root directory.
 #[test]
 fn a_project_in_an_npm_workspace_directory_uses_a_changed_package() {
     run("monorepo-ts-app", async |scene| {

@@ -1,4 +1,4 @@
-//! Tests package managers of Node.js and Python, and names of virtual environments. After a commit without changed
+//! Tests Node.js and Python package managers, and virtual environment names. After a commit that does not change the
 //! dependencies, the agent must install nothing.
 
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{destroy, first_outputs, installations, outputs_of, packages, program_files, replaced, stack};
 use crate::harness::{File, Scene, run};
 
-/// Pushes a program whose output `commit` is `one`, and then the same program with another output.
+/// Pushes a program whose output `commit` is `one`, and then the same program with a different output.
 async fn check(scene: &Scene, files: &[File], path: &str, expected: Value) {
     let source = scene.source("app").await;
     let first = source.push(files).await;
@@ -22,7 +22,7 @@ async fn check(scene: &Scene, files: &[File], path: &str, expected: Value) {
     destroy(&main).await;
 }
 
-/// Returns a program whose dependencies this package manager of Node.js installs from its lock file.
+/// Returns a program whose dependencies this Node.js package manager installs from the lock file.
 fn node_program(manager: &str, lock: &str) -> Vec<File> {
     let shared = packages("npm-extended", &["package.json", "tsconfig.json", lock]);
     replaced(&[shared, program_files("managers-typescript")].concat(), "Pulumi.yaml", "MANAGER", manager)
@@ -44,7 +44,7 @@ fn yarn_installs_from_its_lock_file() {
     });
 }
 
-/// Returns a program whose dependencies a package manager of Python installs. `options` are the runtime options in
+/// Returns a program whose dependencies a Python package manager installs. `options` are the runtime options in
 /// `Pulumi.yaml`.
 fn python_program(options: &str, dependencies: Vec<File>) -> Vec<File> {
     let project = format!("name: managers\nruntime:\n  name: python\n  options: {{{options}}}\n");

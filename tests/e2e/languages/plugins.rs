@@ -10,7 +10,7 @@ use crate::harness::{File, Scene, once, run};
 const PLUGINS: &str = "/opt/plugins";
 const PATH: &str = "/opt/plugins:/usr/local/bin:/usr/local/go/bin:/usr/bin:/bin";
 
-/// Adds an init container that copies the test provider from the image of the other tests to a volume.
+/// Adds an init container that copies the test provider from the other tests' image to a volume.
 fn provide_plugin(scene: &Scene, stack: &mut Stack) {
     let mount = json!({"name": "plugins", "mountPath": PLUGINS});
     let copy = json!({

@@ -1,5 +1,5 @@
-//! Tests policy packs in TypeScript and Python. A pack has its own source, or is part of the source of the program, or
-//! an organization of Pulumi Cloud requires the pack. Pulumi does not support policy packs in Go.
+//! Tests policy packs in TypeScript and Python. A pack has its own source, is part of the program's source, or is
+//! required by a Pulumi Cloud organization. Pulumi does not support policy packs in Go.
 
 use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyPack, PolicyViolations, SourceReference, Stack};
 use serde_json::{Value, json};
@@ -39,9 +39,8 @@ fn a_python_policy_pack_prevents_a_forbidden_resource() {
     run("policy-py", async |scene| check(scene, &program_files("policy-python"), "__main__.py").await);
 }
 
-/// Publishes the policy pack in the directory `policy` of the program to an organization of Pulumi Cloud, which then
-/// requires the pack for all its stacks. The CLI of a run downloads the pack, and installs the dependencies of the
-/// pack.
+/// Publishes the policy pack in the program's `policy` directory to a Pulumi Cloud organization, which then requires
+/// the pack for all its stacks. During a run, the CLI downloads the pack and installs the pack's dependencies.
 async fn check_required(scene: &Scene, files: &[File], path: &str, install: &str) {
     let (cloud, _) = cloud_with_token(scene).await;
     let source = scene.source("app").await;
@@ -82,14 +81,14 @@ fn a_python_policy_pack_of_the_organization_prevents_a_forbidden_resource() {
     });
 }
 
-/// Splits the files into the files of the program, and the files of the policy pack in the directory `policy`.
+/// Splits the files into the program files, and the policy pack files in the directory `policy`.
 fn split(files: Vec<File>) -> (Vec<File>, Vec<File>) {
     let (pack, program): (Vec<File>, Vec<File>) = files.into_iter().partition(|file| file.path.starts_with("policy/"));
     let moved = |file: File| File { path: file.path.replacen("policy/", "", 1), ..file };
     (program, pack.into_iter().map(moved).collect())
 }
 
-/// Returns the policy pack with the GitRepository `policies` as its source.
+/// Returns the policy pack whose source is the GitRepository `policies`.
 fn pack_of_stack(enforcement_level: Option<EnforcementLevel>) -> PolicyPack {
     let source_ref =
         SourceReference { kind: "GitRepository".to_owned(), name: "policies".to_owned(), ..SourceReference::default() };
@@ -101,8 +100,8 @@ fn violations(stack: &Stack) -> Option<PolicyViolations> {
 }
 
 /// Enforces a policy pack from its own source. The pack is first advisory and then mandatory. Finally, a new version of
-/// the pack permits the value. `path` is the program of the policy pack. If `sleeps` is true, the Workspace is asleep
-/// when the policy pack becomes mandatory.
+/// the pack permits the value. `path` is the policy pack's program file. If `sleeps` is true, the Workspace sleeps when
+/// the policy pack becomes mandatory.
 async fn check_source(scene: &Scene, files: Vec<File>, path: &str, sleeps: bool) {
     let (program, pack) = split(files);
     let (source, policies) = (scene.source("app").await, scene.source("policies").await);
@@ -161,7 +160,7 @@ fn a_typescript_policy_pack_from_its_own_source_is_enforced() {
 }
 
 /// Pushes a forbidden value, whose preview fails, and then approves a plan with a permitted value. `path` is the path
-/// of the program.
+/// of the program file.
 async fn check_plan(scene: &Scene, files: Vec<File>, path: &str) {
     permit(scene, "alice").await;
     let (program, pack) = split(files);
@@ -203,7 +202,7 @@ fn set_content(files: &mut [File], path: &str, change: impl FnOnce(&str) -> Stri
     file.content = change(&file.content);
 }
 
-/// Returns the package.json of a policy pack with the dependencies of a program.
+/// Returns the package.json for a policy pack that has the same dependencies as a program.
 fn with_dependencies(pack: &str, program: &str) -> String {
     let parse = |text: &str| serde_json::from_str::<Value>(text).expect("valid JSON");
     let (mut pack, mut program) = (parse(pack), parse(program));

@@ -12,14 +12,14 @@ use crate::harness::{File, Scene, is_stalled, run};
 /// A program in one language.
 struct Language {
     name: &'static str,
-    /// Files of the program. The outputs are the configuration values `greeting` and `password`, and `version` with the
-    /// value `one`.
+    /// Files of the program. The program's outputs are the configuration values `greeting` and `password`, and
+    /// `version` with the value `one`.
     files: Vec<File>,
-    /// Path of the main file of the program.
+    /// Path of the program's main file.
     path: &'static str,
     /// Name of a program in `programs/` with an error in line 3.
     broken: &'static str,
-    /// Beginning of the message about the program with the error.
+    /// Start of the message that reports this error.
     error: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Tests registries that require a token. A Secret contains the settings file of the package manager with the token.
+//! Tests registries that require a token. A Secret contains the package manager's settings file with the token.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::pulumi::Stack;
@@ -19,12 +19,12 @@ const SETTINGS: &str = "/etc/registry";
 pub struct Settings {
     /// Name and content of the file in the Secret.
     file: (&'static str, String),
-    /// Environment variable that contains the path of the file.
+    /// Environment variable that contains the path of the settings file.
     variable: &'static str,
-    /// Environment variable that contains the address of the registry without a token. The test removes this variable,
-    /// because it would take precedence over the file.
+    /// Environment variable that contains the registry address without a token. The test removes this variable, because
+    /// the variable would take precedence over the settings file.
     replaced: &'static str,
-    /// Part of the message while the Secret contains a wrong token.
+    /// Part of the message that the Stack reports while the Secret contains a wrong token.
     pub refusal: &'static str,
 }
 
@@ -90,15 +90,15 @@ impl Settings {
     }
 }
 
-/// Mounts the Secret `registry` in the container that installs the dependencies.
+/// Mounts the Secret `registry` into the container that installs the dependencies.
 fn pod_template() -> Value {
     let mount = json!({"name": "registry", "mountPath": SETTINGS, "readOnly": true});
     let volume = json!({"name": "registry", "secret": {"secretName": "registry"}});
     json!({"spec": {"volumes": [volume], "containers": [{"name": "pulumi", "volumeMounts": [mount]}]}})
 }
 
-/// Starts a Stack with a wrong token. After the correction of the Secret, the installation must succeed without another
-/// change.
+/// Starts a Stack with a wrong token. After the test has corrected the Secret, the installation must succeed without
+/// another change.
 async fn check(scene: &Scene, files: &[File], settings: Settings) {
     settings.create_secret(scene, "wrong").await;
     let source = scene.source("app").await;
@@ -133,7 +133,7 @@ fn go_downloads_modules_with_the_token_in_goenv_from_a_secret() {
     });
 }
 
-/// Reads the certificate of the registry through the proxy of the API server.
+/// Reads the registry's certificate through the API server proxy.
 async fn certificate(scene: &Scene) -> String {
     let path = "/api/v1/namespaces/test-services/services/http:packages:http/proxy/ca.crt";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");

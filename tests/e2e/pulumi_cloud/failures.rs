@@ -1,4 +1,4 @@
-//! Tests errors of Pulumi Cloud: rejected tokens, rate limits and outages.
+//! Tests Pulumi Cloud errors: rejected tokens, rate limits and outages.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, RECONCILING, stack_reason, update_reason};
@@ -53,7 +53,7 @@ fn an_outage_of_pulumi_cloud_is_waited_out() {
 }
 
 /// Tests a Stack while Pulumi Cloud responds with an error status. The Stack must report the unavailable backend, and
-/// must run afterwards.
+/// must run after the errors stop.
 fn wait_out(name: &str, status: u16, word: &str) {
     run(name, async |scene| {
         let (cloud, _) = cloud_with_token(scene).await;

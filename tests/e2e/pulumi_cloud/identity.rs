@@ -1,5 +1,5 @@
-//! Tests access to Pulumi Cloud without an access token in the Stack. The CLI exchanges the ServiceAccount token of the
-//! pod, or uses the default access token of the namespace.
+//! Tests access to Pulumi Cloud without an access token in the Stack. The CLI exchanges the pod's ServiceAccount token,
+//! or uses the namespace's default access token.
 
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use pulumi_controller::api::conditions::{READY, stack_reason, update_reason};
@@ -20,8 +20,8 @@ fn stack_with_oidc(scene: &Scene, source: &Source<'_>, cloud: &PulumiCloud, proj
     stack
 }
 
-/// Configures the organization to trust the ServiceAccount tokens of the cluster with a subject. The access tokens of
-/// the organization are valid for `lifetime`.
+/// Configures the organization to trust the cluster's ServiceAccount tokens that have this subject. The organization's
+/// access tokens are valid for `lifetime`.
 async fn trust_cluster(scene: &Scene, cloud: &PulumiCloud, subject: &str, lifetime: &str) {
     let configuration = get(scene, "/.well-known/openid-configuration").await;
     let jwks = get(scene, "/openid/v1/jwks").await;
@@ -127,7 +127,7 @@ fn oidc_together_with_an_access_token_is_rejected_before_a_pod_starts() {
     });
 }
 
-/// Value of the flag `--default-access-token-secret` in `tests/controller`.
+/// Value of the `--default-access-token-secret` flag in `tests/controller`.
 const DEFAULT_TOKEN_SECRET: &str = "default-access-token";
 
 #[test]

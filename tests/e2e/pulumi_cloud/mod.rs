@@ -1,4 +1,5 @@
-//! Tests Stacks whose state is in Pulumi Cloud. The test cluster contains a server with the API of Pulumi Cloud.
+//! Tests Stacks whose state is in Pulumi Cloud. The test cluster contains a server that implements the Pulumi Cloud
+//! API.
 
 mod failures;
 mod identity;
@@ -10,8 +11,8 @@ use serde_json::json;
 
 use crate::harness::{PulumiCloud, Scene, TOKEN_SECRET};
 
-/// Creates the organization of a scene, and the Secret with an access token of its first member. Returns the token as
-/// well.
+/// Creates a scene's organization, and the Secret with an access token for the organization's first member. Returns the
+/// token as well.
 pub async fn cloud_with_token(scene: &Scene) -> (PulumiCloud, String) {
     let cloud = PulumiCloud::of(scene).await;
     let token = cloud.token(&cloud.alice).await;

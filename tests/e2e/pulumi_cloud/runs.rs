@@ -1,5 +1,4 @@
-//! Tests runs with Pulumi Cloud: permalinks, tags, metadata, secrets, environments, and the recovery from
-//! interruptions.
+//! Tests runs with Pulumi Cloud: permalinks, tags, metadata, secrets, environments, and recovery from interruptions.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::auto::Update;
@@ -132,8 +131,8 @@ fn a_short_stack_name_stays_in_the_organization_of_its_first_run() {
     });
 }
 
-/// After the recreation of the stack, the numbers of its updates start again at 1. The URL of the other update is
-/// therefore equal to the URL of a recorded run.
+/// After the stack is recreated, its update numbers start again at 1. The other update therefore has the same URL as a
+/// recorded run.
 #[test]
 fn an_update_of_a_recreated_stack_is_not_canceled() {
     run("cloud-recreated", async |scene| {
@@ -252,7 +251,7 @@ fn a_conflict_in_pulumi_cloud_names_the_other_update_and_its_user() {
     });
 }
 
-/// Creates a Stack in Pulumi Cloud, applies its first commit, and pushes a commit with a slow update.
+/// Creates a Stack that uses Pulumi Cloud, applies its first commit, and pushes a commit with a slow update.
 async fn slow_update<'a>(
     scene: &'a Scene,
     cloud: &PulumiCloud,
@@ -343,7 +342,7 @@ fn a_destroy_of_a_stack_that_pulumi_cloud_lost_deletes_nothing() {
     });
 }
 
-/// After the conflict, the run waits until it can start. The run ends with the reason of the conflict only if it cannot
+/// After the conflict, the run waits until it can start. The run fails with the conflict reason only if it cannot
 /// start.
 #[test]
 fn a_canceled_update_in_pulumi_cloud_ends_the_run() {

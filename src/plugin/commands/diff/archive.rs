@@ -32,7 +32,7 @@ impl Archive {
     }
 }
 
-/// Packs a directory. Replaces the content of the settings file at the path `settings` with `content` in the archive.
+/// Packs a directory. In the archive, the file at the path `settings` contains `content` instead of its own content.
 ///
 /// # Errors
 ///
