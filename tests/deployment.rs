@@ -17,8 +17,8 @@ use pulumi_controller::cli::{CommandLine, ManagerFlags, Role};
 use pulumi_controller::controller::stack;
 use pulumi_controller::source::git;
 
-/// Memory of the controller process in bytes. The value is one third higher than the measured memory with ten thousand
-/// Stacks (`docs/performance.md`).
+/// Memory that the controller process needs, in bytes. The value is one third higher than the measured memory with ten
+/// thousand Stacks (`docs/performance.md`).
 const OWN_MEMORY: u64 = 384 << 20;
 
 fn pod() -> PodSpec {

@@ -57,7 +57,7 @@ fn schemas() -> BTreeMap<String, Value> {
     schemas
 }
 
-/// Returns the schema of a field or of an element. Returns `None` if the API server would reject or drop the field.
+/// Returns the schema of a field or an element. Returns `None` if the API server would reject or drop the field.
 fn child<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     let known = if key == ELEMENT { schema.get("items") } else { schema["properties"].get(key) };
     let values = schema.get("additionalProperties").filter(|values| values.is_object());

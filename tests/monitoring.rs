@@ -16,7 +16,7 @@ use serde_json::Value;
 
 /// Labels that Prometheus adds to all metrics.
 const TARGET_LABELS: [&str; 2] = ["instance", "job"];
-/// Label of the buckets of histograms.
+/// Label on histogram buckets.
 const BUCKET_LABEL: &str = "le";
 /// Words of PromQL that are neither metrics nor labels. Other words before `(` are functions.
 const KEYWORDS: [&str; 10] = ["and", "or", "unless", "bool", "offset", "avg", "count", "max", "min", "sum"];

@@ -54,7 +54,7 @@ impl Controller {
 ///
 /// # Errors
 ///
-/// Returns an error if the request fails, for example because the user lacks the permission to list Deployments.
+/// Returns an error if the request fails, for example because the user lacks permission to list Deployments.
 pub async fn find(cluster: &Cluster) -> Result<Vec<Controller>, PluginError> {
     let deployments: Vec<Deployment> =
         cluster.list(&Scope::All, ListParams::default().labels(CONTROLLER_SELECTOR)).await?;

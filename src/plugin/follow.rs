@@ -1,4 +1,4 @@
-//! Waits for the results of runs, and until Stacks are Ready.
+//! Waits until requested runs complete, or until Stacks are Ready.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub enum Outcome {
     Blocked(String),
 }
 
-/// Returns the state of the run that the annotation value `requested_at` requests.
+/// Returns the state of the run that the annotation value `value` requests.
 pub fn of_request(stack: &Stack, value: &str) -> Outcome {
     if phase::is_suspended(stack) {
         return suspended(stack);

@@ -9,8 +9,7 @@ pub fn changes(plan: &StackPlan) -> String {
     printable_line(&changes.join(", "))
 }
 
-/// Returns one line for each of the first resources that the plan changes, and one line with the number of remaining
-/// resources.
+/// Returns one line for each of the plan's first resource changes, and one line with the number of remaining changes.
 pub fn resources(plan: &StackPlan, limit: usize) -> Vec<String> {
     let resources = plan.resources.iter().take(limit).map(|resource| {
         // The Pulumi program chooses the resource name, so the name could contain line breaks and text that imitates

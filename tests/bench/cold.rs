@@ -1,4 +1,4 @@
-//! Measures the time from the creation of a workspace pod until its Workspace is Ready. The node has already pulled the
+//! Measures the time from a workspace pod's creation until its Workspace is Ready. The node has already pulled the
 //! images.
 
 use k8s_openapi::api::core::v1::Pod;

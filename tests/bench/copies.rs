@@ -32,8 +32,8 @@ struct Part {
     resource: ApiResource,
     uid: String,
     object: Value,
-    /// Status to write after the creation of the object, or `None` if the measured controller does not write the status
-    /// of this kind.
+    /// Status to write after the object has been created, or `None` if the measured controller does not write the
+    /// status of this kind.
     status: Option<Value>,
 }
 

@@ -26,7 +26,7 @@ const BUDGET: f64 = 1.5;
 const MEMORY_BUDGET: f64 = 20.0;
 /// Delay between the end of the last run and the measurement of the controller's memory.
 const MEMORY_DELAY: Duration = Duration::from_secs(60);
-/// Budget for the memory of one agent, in MiB.
+/// Budget for one agent's memory, in MiB.
 const AGENT_BUDGET: f64 = 10.0;
 /// Duration without writes after which the benchmark regards the controller as idle.
 const QUIET: Duration = Duration::from_secs(30);

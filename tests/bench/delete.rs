@@ -1,4 +1,4 @@
-//! Measures how long the deletion of a namespace with many Stacks takes. The baseline is the deletion of a namespace
+//! Measures how long it takes to delete a namespace with many Stacks. The baseline is the time to delete a namespace
 //! that contains the same number of pods and no Stacks.
 
 use std::fmt::Debug;
@@ -29,8 +29,8 @@ const STACKS: usize = 60;
 const BUDGET: f64 = 1.5;
 /// Timeout until all pods must be running.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
-/// Timeout for the deletion of a namespace. Between two checks, the namespace controller waits for up to half of the
-/// pods' termination grace period.
+/// Timeout for deleting a namespace. Between two checks, the namespace controller waits for up to half of the pods'
+/// termination grace period.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(TERMINATION_GRACE_SECONDS + 300);
 /// Pod script that exits on SIGTERM, like the agent.
 const SCRIPT: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
@@ -65,8 +65,8 @@ fn row(stacks: usize, total: f64, bare: &Bare) -> Row {
     ))
 }
 
-/// Returns the steps of the deletion. The steps end with the deletion of the last pod, the last Workspace, the last
-/// Stack and the namespace.
+/// Returns the steps of the deletion. Each step ends when the last pod, the last Workspace, the last Stack or the
+/// namespace is deleted.
 fn steps(began: Moment, total: f64, deletions: [&Deletions; 3]) -> Vec<Step> {
     let names =
         ["until the last pod is deleted", "until the last Workspace is deleted", "until the last Stack is deleted"];
@@ -94,8 +94,8 @@ struct Bare {
     pod: f64,
 }
 
-/// Measures the deletion of one pod, and the deletion of a namespace with pods. The pods have the same image and grace
-/// period as workspace pods.
+/// Measures how long it takes to delete one pod, and to delete a namespace with pods. The pods have the same image and
+/// grace period as workspace pods.
 async fn bare(pods: usize) -> Bare {
     let scene = scene("bench-delete-bare").await;
     println!("creating {} pods without the controller", pods + 1);

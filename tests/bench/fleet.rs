@@ -35,7 +35,8 @@ const STACKS_PER_NAMESPACE: usize = 50;
 const MAX_NAMESPACES: usize = 200;
 const STACKS_PER_SOURCE: usize = 20;
 const MAX_SOURCES: usize = 500;
-/// Divisor of the number of Stacks. The quotient is the number of Stacks that use the shared source.
+/// Number by which the benchmark divides the number of Stacks. The quotient is the number of Stacks that use the shared
+/// source.
 const SHARED_PART: usize = 10;
 /// Number of Stacks that have real workspace pods.
 const REAL: usize = 6;
@@ -44,9 +45,9 @@ const PUSHES: usize = 5;
 /// Name prefix of the Stacks.
 const PREFIX: &str = "fleet-";
 
-/// Budget for the memory of the idle controller, in MiB.
+/// Budget for the idle controller's memory, in MiB.
 const MEMORY_BUDGET: f64 = 250.0;
-/// Budget for the CPU usage of the idle controller, in percent of one CPU.
+/// Budget for the idle controller's CPU usage, in percent of one CPU.
 const PROCESSOR_BUDGET: f64 = 5.0;
 /// Budget for the time until a new controller has started the runs for all pushes, in seconds.
 const START_BUDGET: f64 = 60.0;
@@ -139,8 +140,8 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// Returns and prints the rows of a measurement. A failure does not stop the other measurements, because the creation
-/// of the Stacks takes a long time.
+/// Returns and prints the rows of a measurement. A failure does not stop the other measurements, because creating the
+/// Stacks takes a long time.
 async fn attempt(name: &str, measuring: impl Future<Output = Vec<Row>>) -> Vec<Row> {
     println!("\nmeasuring: {name}");
     let measured = AssertUnwindSafe(measuring).catch_unwind().await;

@@ -13,9 +13,9 @@ use crate::path::{PULUMI_UP, Pod, STEPS, moments_of, steps, total};
 use crate::table::{Row, median};
 
 const ROUNDS: usize = 5;
-/// Budget for the overhead of a commit that changes only code, in seconds.
+/// Overhead budget for a commit that changes only code, in seconds.
 const CODE_BUDGET: f64 = 0.5;
-/// Budget for the overhead of a commit that changes the lock file, in seconds.
+/// Overhead budget for a commit that changes the lock file, in seconds.
 const LOCK_BUDGET: f64 = 1.0;
 
 const PACKAGE: &str = include_str!("../cluster/languages/packages/npm/package.json");

@@ -31,7 +31,7 @@ pub const STEPS: [&str; 7] = [
     "`pulumi up`",
     "result journaled, read and recorded in the Update",
 ];
-/// Number of steps before the start of the CLI.
+/// Number of steps before the CLI starts.
 pub const STEPS_TO_EXEC: usize = 5;
 
 pub async fn measure() -> Vec<Row> {
@@ -187,8 +187,8 @@ impl Pod {
         (milliseconds(started.expect("the journal contains the start of the CLI")), milliseconds(result.ended))
     }
 
-    /// Returns the duration of the CLI without the agent in the same pod, in seconds. The command uses its own project
-    /// and Pulumi stack.
+    /// Runs the CLI without the agent in the same pod, and returns the duration in seconds. The command uses its own
+    /// project and Pulumi stack.
     async fn bare_up(&self, text: &str, first: bool) -> f64 {
         let init = if first { "pulumi --non-interactive stack init bare" } else { "true" };
         let prepare = format!(

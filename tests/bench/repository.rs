@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 /// Number of commits.
 pub const COMMITS: usize = 10_000;
-/// Number of large files of one megabyte each. The last commits add these files.
+/// Number of large files, each with a size of one megabyte. The last commits add these files.
 pub const MEGABYTES: usize = 200;
 const MEGABYTE: usize = 1_000_000;
 /// Number of large files per commit.

@@ -49,8 +49,8 @@ impl Starts {
         self.seen().order.iter().filter(|(_, workspace)| predicate(workspace)).count()
     }
 
-    /// Returns the maximum difference between the numbers of started runs of any two namespaces. The function considers
-    /// the starts until all runs in one namespace have started. With a fair order, the difference is small.
+    /// Returns the maximum difference between any two namespaces' numbers of started runs. The function considers the
+    /// starts until all runs in one namespace have started. With a fair order, the difference is small.
     pub fn spread(&self) -> usize {
         let order: Vec<String> = self.seen().order.iter().map(|(namespace, _)| namespace.clone()).collect();
         let mut totals: BTreeMap<&str, usize> = BTreeMap::new();

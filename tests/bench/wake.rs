@@ -38,7 +38,7 @@ const STEPS: [&str; 5] = [
 struct Case {
     name: &'static str,
     scene: &'static str,
-    /// Returns the files of the program. `text` changes in each round.
+    /// Returns the program files. `text` changes in each round.
     files: fn(text: &str) -> Vec<File>,
     has_dependencies: bool,
     keeps_caches: bool,

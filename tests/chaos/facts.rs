@@ -99,14 +99,14 @@ pub struct Facts {
     pub state: State,
     pub locks: Vec<String>,
     pub latest: LatestRevision,
-    /// Applied revision in the status of the Stack.
+    /// Applied revision in the Stack status.
     pub applied: Option<String>,
     /// Reason why the Stack has not reached the latest revision, if any.
     pub stuck: Option<String>,
     /// Runs in order.
     pub runs: Vec<Run>,
-    /// Times of the faults that affected the pod, the agent, the CLI or the provider of the Stack, and times of
-    /// deletions of the Stack.
+    /// Times of the faults that affected the Stack's pod, agent, CLI or provider, and times at which the Stack was
+    /// deleted.
     pub hits: Vec<Timestamp>,
 }
 
@@ -115,7 +115,7 @@ pub fn name_of(urn: &str) -> &str {
     urn.rsplit("::").next().unwrap_or(urn)
 }
 
-/// Returns the resource names in a revision of the program. One name changes with each revision.
+/// Returns the resource names in a program revision. One name changes with each revision.
 pub fn resources_of(number: u64) -> [String; 4] {
     ["first".to_owned(), "second".to_owned(), "third".to_owned(), format!("turn{}", number % 3)]
 }

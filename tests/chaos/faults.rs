@@ -16,7 +16,7 @@ use crate::stage::Stage;
 
 /// Namespace of the controller.
 const NAMESPACE: &str = "flux-system";
-/// Maximum number of restarts of a container before the test deletes the pod. The kubelet delays further restarts.
+/// Maximum number of container restarts before the test deletes the pod. The kubelet delays further restarts.
 const RESTARTS: i32 = 2;
 /// Delay between the start of an API server outage and the fault during the outage.
 const DURING_OUTAGE: Duration = Duration::from_secs(5);

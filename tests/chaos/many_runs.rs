@@ -134,8 +134,8 @@ async fn ready(scene: &Scene) -> usize {
     stacks.iter().filter(|stack| stack.name_any().starts_with(PREFIX) && is_done(stack)).count()
 }
 
-/// Deletes the Stacks individually, because deleting five hundred Stacks at once would exceed the timeouts of the scene
-/// and of a single API call.
+/// Deletes the Stacks individually, because deleting five hundred Stacks at once would exceed the scene's timeout and
+/// the timeout of a single API call.
 async fn remove(scene: &Scene) {
     let (api, how) = (scene.api::<Stack>(), DeleteParams::default());
     stream::iter(scene.list::<Stack>().await)

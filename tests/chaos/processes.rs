@@ -26,7 +26,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sends SIGKILL. Returns false if the process has already ended.
+    /// Sends SIGKILL. Returns false if the process has already exited.
     pub fn kill(&self) -> bool {
         pidfd_send_signal(&self.handle, Signal::KILL).is_ok()
     }

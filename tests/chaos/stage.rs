@@ -118,7 +118,7 @@ impl<'a> Stage<'a> {
     pub async fn push_to(&mut self, pick: usize) -> String {
         let repository = pick % REPOSITORIES;
         self.latest[repository] = self.push(repository).await;
-        // A push does not reset the number of faults of a Stack that is being deleted.
+        // A push does not reset the fault count of a Stack that is being deleted.
         let follows = |member: &&mut Member| member.repository == repository && !member.is_deleted;
         for member in self.stacks.values_mut().filter(follows) {
             member.hits_on_revision = 0;
@@ -177,7 +177,7 @@ impl<'a> Stage<'a> {
         api_call(format!("deleting the pod {name}"), self.scene.api::<Pod>().delete(&name, &parameters)).await;
     }
 
-    /// Disables `destroyOnFinalize`, because the removal of the scene must not start destroy runs.
+    /// Disables `destroyOnFinalize`, because removing the scene must not start destroy runs.
     pub async fn disable_destroy(&self) {
         for name in self.stacks.keys() {
             self.scene.patch::<Stack>(name, json!({"spec": {"destroyOnFinalize": false}})).await;

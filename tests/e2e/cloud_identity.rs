@@ -1,5 +1,5 @@
 //! Runs Stacks with the settings in `docs/guides/cloud-identity.md` for clusters without a webhook, and checks the
-//! environment of the CLI and the token in the pod. The tests need no cloud provider account.
+//! CLI's environment and the token in the pod. The tests need no cloud provider account.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -69,7 +69,7 @@ impl<'a> View<'a> {
         if unknown_at_rest { vec![("FAIL0011", "Ready is Unknown without Reconciling")] } else { Vec::new() }
     }
 
-    /// Checks the rules that apply at the end of a reconciliation.
+    /// Checks the rules that apply after a reconciliation.
     fn at_rest(&self) -> Vec<(&'static str, &'static str)> {
         let ready = self.ready_is("True");
         let negative = ABNORMAL_TRUE.iter().any(|kind| is_true(self.conditions, kind));

@@ -186,8 +186,8 @@ impl<'a> Running<'a> {
         assert_eq!(self.stack.log.operations().await, once(&steps));
     }
 
-    /// Waits until the Secret of the Workspace contains a certificate of `authority`, and also trusts the certificate
-    /// `trusted`.
+    /// Waits until the Workspace's Secret contains a certificate that `authority` has issued, and also trusts the
+    /// certificate `trusted`.
     async fn until_certified_by(&self, authority: &Authority, trusted: &str) {
         let name = workspace_tls_secret(&self.stack.name);
         wait_until(format!("the Secret {name} to be signed by the other authority"), WaitLimit::Reaction, async || {

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use crate::harness::{Controller, Poll, Program, WaitLimit, http, run, wait_until};
 
-/// A Prometheus server. Drop this value to end the server.
+/// A Prometheus server. Drop this value to stop the server.
 struct Prometheus {
     port: u16,
     _process: Child,

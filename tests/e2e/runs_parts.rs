@@ -44,7 +44,7 @@ pub async fn until_update(
     .await
 }
 
-/// Waits until the status of the only Update of the Stack contains the process ID, and returns the Update.
+/// Waits until the status of the Stack's only Update contains the process ID, and returns the Update.
 pub async fn running_update(scene: &Scene, main: &StackHandle<'_>) -> Update {
     let changes = scene.timeline.changes();
     let name = wait_for_change("an Update to exist", WaitLimit::Run, changes, async || {

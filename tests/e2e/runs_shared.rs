@@ -1,5 +1,5 @@
-//! Tests runs that other clients disturb. Another run holds the stack lock, a user runs a command in the pod, or an
-//! administrator drains the node.
+//! Tests runs with which other clients interfere. Another run holds the stack lock, a user runs a command in the pod,
+//! or an administrator drains the node.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

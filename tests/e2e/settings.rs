@@ -86,7 +86,7 @@ fn config_comes_from_config_maps_and_secrets_and_can_be_nested() {
             assert!(!log.contains(hidden) && !reported.contains(hidden), "{hidden} is visible");
         }
 
-        // A change to another key of the same Secret and the removal of a field need no new pod.
+        // Neither a change to another key in the same Secret nor the removal of a field requires a new pod.
         main.change(json!({"spec": {
             "secrets": null,
             "secretsRef": {"token": {"secret": {"key": "deep"}}},

@@ -148,7 +148,7 @@ fn a_persistent_volume_survives_the_sleep_and_belongs_to_one_workspace() {
     });
 }
 
-/// Returns the output of a shell script in the pod of the Stack `main`.
+/// Runs a shell script in the pod of the Stack `main`, and returns the output.
 async fn output_in_pod(scene: &Scene, script: &str) -> String {
     let output = shell_in_pod(scene, "main", script).output().await.expect("kubectl starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -18,7 +18,7 @@ use crate::manifest_files::{covers, read};
 
 const OLDER: &str = "v1alpha1";
 
-/// Returns the API for objects of a kind and version in the group `pulumi.com`.
+/// Returns the API for a kind and version in the group `pulumi.com`.
 fn objects(scene: &Scene, kind: &str, version: &str) -> Api<DynamicObject> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", version, kind));
     Api::namespaced_with(scene.client.clone(), &scene.namespace, &kind)

@@ -88,8 +88,8 @@ fn only_changes_of_config_maps_with_the_watch_label_start_a_run() {
         .await;
 
         scene.patch::<ConfigMap>("watched", json!({"data": {"UNUSED": "two"}})).await;
-        // Changes the pod, because the kubelet syncs a changed pod immediately. The test does not request a
-        // reconciliation of the Workspace.
+        // Changes the pod, because the kubelet syncs a changed pod immediately. The test does not request a Workspace
+        // reconciliation.
         let touched = json!({"metadata": {"annotations": {"pulumi-controller.test/changed": "1"}}});
         scene.patch::<Pod>(&workspace_pod("main"), touched).await;
         wait_until("the run after the label is set", WaitLimit::Long, async || {

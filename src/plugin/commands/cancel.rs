@@ -31,8 +31,8 @@ pub async fn run(cluster: &Cluster, flags: &CancelFlags) -> Result<(), PluginErr
     Ok(())
 }
 
-/// Returns the name of the run to cancel. The annotation contains the run name instead of a time, so the command never
-/// cancels a later run.
+/// Returns the name of the run that the controller must cancel. The annotation contains the run name instead of a time,
+/// so the command never cancels a later run.
 fn run_to_cancel<'a>(stack: &'a Stack, named: Option<&str>) -> Result<&'a str, PluginError> {
     let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref()).map(|open| open.name.as_str());
     let name = full_name(stack);

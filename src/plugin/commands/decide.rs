@@ -1,4 +1,4 @@
-//! `approve` and `reject`: create an Approval for the plan of a Stack.
+//! `approve` and `reject`: create an Approval for a Stack's plan.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::ResourceExt as _;
@@ -14,10 +14,10 @@ use crate::plugin::plan;
 use crate::plugin::progress::Progress;
 use crate::plugin::select::full_name;
 
-/// Minimum number of digits of a shortened digest in an approval: 128 bits. With fewer digits, a tenant who controls
+/// Minimum number of digits in a shortened digest for an approval: 128 bits. With fewer digits, a tenant who controls
 /// the plan content could find a harmful plan whose digest starts with the same digits.
 const MIN_APPROVED_DIGITS: usize = 32;
-/// Minimum number of digits of a shortened digest in a rejection.
+/// Minimum number of digits in a shortened digest for a rejection.
 const MIN_REJECTED_DIGITS: usize = 8;
 /// Maximum number of planned resource changes that the command shows in the terminal.
 const MAX_RESOURCES: usize = 50;

@@ -1,8 +1,8 @@
 //! `diff`: previews the current source or a local directory in the workspace pod of a Stack.
 //!
 //! The preview is an interactive session in the pod. During the session, the agent starts no run and does not replace
-//! the source. The command does not create an Update, because an Update with a preview would require an artifact for
-//! the local directory, and would change the status of the Stack.
+//! the source. The command does not create an Update. A preview Update would require an artifact for the local
+//! directory, and would change the Stack status.
 
 mod archive;
 mod configuration;
@@ -37,7 +37,7 @@ const UNCHANGED: [&str; 3] = ["same", "read", "refresh"];
 ///
 /// # Errors
 ///
-/// Returns an error if the preview finds changes, if the state of the Stack does not permit the preview, if the preview
+/// Returns an error if the preview finds changes, if the Stack's state does not permit the preview, if the preview
 /// fails, or if a request fails.
 pub async fn run(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError> {
     // Exit code 2 means that there are changes.
@@ -82,7 +82,7 @@ async fn pack(cluster: &Cluster, stack: &Stack, pod: &str, path: &Path) -> Resul
     Ok(Local { project, archive })
 }
 
-/// Checks that the preview uses the configuration of the Stack.
+/// Checks that the preview uses the Stack configuration.
 async fn check_configuration(cluster: &Cluster, stack: &Stack, pod: &str) -> Result<(), PluginError> {
     let records = read(cluster, pod, &PodCommand::records(), "the records of the agent").await?;
     match configuration::refusal(stack, pod, &records) {

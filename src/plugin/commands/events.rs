@@ -47,7 +47,7 @@ pub async fn run(cluster: &Cluster, stack: Option<&str>, format: Format) -> Resu
     screen::print(&list, format)
 }
 
-/// Returns the kind and the name of a Stack and of each of its objects.
+/// Returns the kind and the name of a Stack and each of its objects.
 async fn objects(cluster: &Cluster, name: &str) -> Result<BTreeSet<(&'static str, String)>, PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), name).await?;
     let updates = updates::list(cluster, cluster.namespace(), name).await?;

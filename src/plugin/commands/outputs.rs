@@ -78,7 +78,7 @@ async fn secret(cluster: &Cluster, stack: &Stack) -> Result<Secret, PluginError>
     cluster.get(namespace, name).await
 }
 
-/// Returns the name of the outputs Secret of the newest successful `up`. `updates` are sorted, newest first.
+/// Returns the name of the outputs Secret from the newest successful `up`. `updates` are sorted, newest first.
 fn secret_name(updates: &[Update]) -> Option<&str> {
     updates.iter().filter(|update| update.spec.kind == UpdateKind::Up).find_map(|update| {
         let status = update.status.as_ref().filter(|status| status.phase == Some(UpdatePhase::Succeeded))?;

@@ -27,8 +27,8 @@ const MAX_URN: usize = 4096;
 ///
 /// # Errors
 ///
-/// Returns an error if the state of the Stack does not permit the command, if the user declines, if the CLI fails, or
-/// if a request fails.
+/// Returns an error if the Stack's state does not permit the command, if the user declines, if the CLI fails, or if a
+/// request fails.
 pub async fn run(cluster: &Cluster, command: &StackCommand) -> Result<(), PluginError> {
     let (name, is_confirmed, change) = match command {
         StackCommand::Export(flags) => return Box::pin(export(cluster, flags)).await,

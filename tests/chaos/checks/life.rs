@@ -21,8 +21,8 @@ fn steps(facts: &Facts) -> impl Iterator<Item = Step<'_>> {
     steps.into_iter().map(|(_, step)| step)
 }
 
-/// Returns the URN and the latest name of each resource that exists at the time `until` or, if `until` is `None`, at
-/// the end.
+/// Returns the URN and the latest name of each resource that exists at the time `until` or, if `until` is `None`, after
+/// the last event.
 pub(super) fn existing(facts: &Facts, until: Option<Timestamp>) -> BTreeMap<&str, &str> {
     let counts = |time: Timestamp| until.is_none_or(|until| time <= until);
     let mut names = BTreeMap::new();

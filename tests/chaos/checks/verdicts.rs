@@ -7,7 +7,7 @@ use crate::facts::{Facts, Run, RunOutcome, called, name_of, resources_of};
 
 /// Resolution of the timestamps in a status.
 const PRECISION: SignedDuration = SignedDuration::from_secs(1);
-/// Maximum time between a fault and the creation of an Update whose failure the fault can explain.
+/// Maximum time between a fault and the creation of an Update. A later Update must not fail because of the fault.
 const FAULT_EFFECT_TIME: SignedDuration = SignedDuration::from_secs(60);
 
 /// Failure reasons that need no fault during the run, because the run either detects the effects of an earlier run or

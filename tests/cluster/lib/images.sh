@@ -27,7 +27,7 @@ image_folder() {
     esac
 }
 
-# flux_program IMAGE: prints the path of the program in the image.
+# flux_program IMAGE: prints the program's path in the image.
 flux_program() {
     if [[ $1 == flux-operator ]]; then
         tool flux-operator resourcesets

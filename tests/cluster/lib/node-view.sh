@@ -40,6 +40,6 @@ show_setting kernel/panic_on_oops 1
 show_setting kernel/keys/root_maxkeys 1000000
 show_setting kernel/keys/root_maxbytes 25000000
 
-# A volume of a pod can request mounts that appear after the start of the pod.
+# A pod volume can request mounts that appear after the pod has started.
 mount --make-rshared /
 exec "$@"

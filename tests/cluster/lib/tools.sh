@@ -64,7 +64,7 @@ required_version() {
     awk -v module="$2" '$1 == "require" { $1 = ""; $0 = $0 } $1 == module && $2 ~ /^v/ { print $2; exit }' "$(part_folder "$1")/go.mod"
 }
 
-# Prints the inputs of a part as text.
+# Prints the inputs of a part.
 part_inputs() {
     part_linker_flags "$1"
     part_tags "$1"

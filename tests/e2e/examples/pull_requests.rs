@@ -80,7 +80,7 @@ fn resource_sets_create_and_delete_the_stacks_of_labeled_pull_requests() {
         list_pull_requests(scene, &[(7, &["preview", "review"]), (8, &["preview"]), (9, &["review"])]).await;
         EXAMPLE.run_steps(scene, &project, &steps(|step| step.starts_with("8. ")), 0).await;
 
-        // `kubectl wait` can wait only for the creation of a single object.
+        // `kubectl wait` can wait only until a single object exists.
         for stack in ["preview-7", "preview-8", "review-7"] {
             kubectl(scene, &project, &format!("wait --for=create --timeout=2m stack/{stack}")).await;
         }

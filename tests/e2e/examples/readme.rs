@@ -9,7 +9,7 @@ pub enum Block {
     Output(String),
 }
 
-/// Returns the code blocks of a README in order. Panics if a block contains neither commands nor an output.
+/// Returns the code blocks in a README in order. Panics if a block contains neither commands nor an output.
 pub fn blocks(readme: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, String)> = None;

@@ -127,7 +127,7 @@ fn assert_no_starvation(times: &CompletionTimes, large: &Scene, small: &Scene) {
 }
 
 /// Checks that the controller fetches the artifact once per namespace. A namespace can use only artifacts that the
-/// controller has fetched for a source of this namespace.
+/// controller has fetched for a source in the same namespace.
 async fn assert_one_fetch_per_namespace(crowd: &Crowd<'_>, scenes: &[&Scene]) {
     let lines = Controller::new(&client().await).log_lines(&crowd.digest).await;
     let fetched: Vec<&String> = lines.iter().filter(|line| line.contains("fetched artifact")).collect();

@@ -1,4 +1,4 @@
-//! Tests a restart of the controller with many idle Stacks, on a fake node with a fake agent.
+//! Tests a controller restart with many idle Stacks, on a fake node with a fake agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

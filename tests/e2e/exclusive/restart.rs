@@ -1,4 +1,4 @@
-//! Tests crashes and restarts of the controller. No other test runs at the same time.
+//! Tests controller crashes and restarts. No other test runs at the same time.
 
 use std::collections::BTreeSet;
 use std::path::Path;

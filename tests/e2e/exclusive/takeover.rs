@@ -239,8 +239,8 @@ fn a_rollback_to_pko_succeeds_after_the_workspaces_are_deleted() {
     });
 }
 
-/// Waits until the operator is neither the field manager nor the owner of any object, and checks that the spec of the
-/// Stack is unchanged.
+/// Waits until the operator is neither the field manager nor the owner of any object, and checks that the Stack spec is
+/// unchanged.
 async fn until_taken_over(scene: &Scene, main: &StackHandle<'_>, left: &OperatorObjects) {
     main.until("to be taken over", WaitLimit::Run, |stack| !has_operator_fields(stack) && is_done(stack)).await;
     let object = names::workspace_object(&main.name);

@@ -22,7 +22,7 @@ const PHASES: [&str; 5] = ["fetch", "placement", "queue", "run", "record"];
 /// Failpoint after the controller has recorded a run's result, and before it exports the run's spans.
 const RECORDED: &str = "update-recorded";
 
-/// A collector on this machine. Drop this value to end the collector.
+/// A collector on this machine. Drop this value to stop the collector.
 struct Collector {
     http_port: u16,
     grpc_port: u16,

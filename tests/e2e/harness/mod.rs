@@ -106,7 +106,7 @@ pub async fn run_with_cleanup(test: impl AsyncFnOnce(), afterwards: impl AsyncFn
 }
 
 /// Creates a scene, runs the test in the scene, checks the conditions of every Stack, and removes the scene. If the
-/// test fails, writes the state of the scene to a file, and keeps the scene.
+/// test fails, writes the scene's state to a file, and keeps the scene.
 pub async fn in_scene(name: &str, test: impl AsyncFnOnce(&Scene)) {
     let began = Instant::now();
     let scene = Scene::new(name).await;

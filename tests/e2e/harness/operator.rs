@@ -22,7 +22,7 @@ use super::wait::api_call;
 const EXAMPLE: &str = "from-flux";
 /// UID of this Stack.
 const STACK_UID: &str = "bc54d342-bd77-4dd1-8153-8b2b2db9d1df";
-/// UID of the Workspace of this Stack.
+/// UID of this Stack's Workspace.
 const WORKSPACE_UID: &str = "610ed602-09f1-4dcc-bd38-d53cc025fd45";
 
 /// Script that replaces the operator's agent in the StatefulSet's containers. The script runs until SIGTERM.

@@ -184,7 +184,7 @@ impl StackHandle<'_> {
     }
 
     /// Waits for an event about the Stack with this reason, and returns all events about the Stack. The controller
-    /// creates an event only after the change to the Stack, so a test must not expect the event immediately.
+    /// creates an event only after it has changed the Stack, so a test must not expect the event immediately.
     pub async fn until_event(&self, reason: &str) -> Vec<Event> {
         wait_until(format!("the event {reason} of {}", self.name), WaitLimit::Reaction, async || {
             let events = self.events().await;
@@ -292,7 +292,7 @@ pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
         && condition(stack, RECONCILING).is_none()
 }
 
-/// Describes the state of all Stacks for failure messages, with one line per Stack.
+/// Describes the states of all Stacks for failure messages, with one line per Stack.
 pub fn describe(stacks: &[Stack]) -> String {
     let describe_one = |stack: &Stack| {
         let Some(status) = &stack.status else { return format!("{} has no status", stack.name_any()) };

@@ -80,7 +80,7 @@ impl Timeline {
         self.watches = JoinSet::new();
     }
 
-    /// Returns a receiver of notifications about new states. Returns `None` if the watches have ended.
+    /// Returns a receiver of notifications about new states. Returns `None` if the watches are closed.
     pub fn changes(&self) -> Option<Receiver<()>> {
         (!self.watches.is_empty()).then(|| self.record.changes.subscribe())
     }

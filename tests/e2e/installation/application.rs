@@ -91,7 +91,7 @@ impl Application {
     }
 }
 
-/// Returns the kind and the synchronization status of each object of an Application.
+/// Returns the kind and the sync status of each object in an Application.
 pub fn objects(status: &Value) -> Vec<(&str, &str)> {
     let objects = status["resources"].as_array().into_iter().flatten();
     objects.filter_map(|object| Some((object["kind"].as_str()?, object["status"].as_str()?))).collect()

@@ -120,13 +120,13 @@ fn set_config(stack: &mut Stack, key: &str, value: &str) {
     stack.spec.config.insert(key.to_owned(), json!(value));
 }
 
-/// Waits until the Stack has applied a commit whose dependencies the agent must install, and returns the outputs of the
-/// Stack.
+/// Waits until the Stack has applied a commit whose dependencies the agent must install, and returns the Stack's
+/// outputs.
 async fn first_outputs(main: &StackHandle<'_>, commit: &Commit) -> Value {
     outputs(&main.until_applied_within(WaitLimit::Compilation, commit).await)
 }
 
-/// Waits until the Stack has applied a commit, and returns the outputs of the Stack.
+/// Waits until the Stack has applied a commit, and returns the Stack's outputs.
 async fn outputs_of(main: &StackHandle<'_>, commit: &Commit) -> Value {
     outputs(&main.until_applied(commit).await)
 }

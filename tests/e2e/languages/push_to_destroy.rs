@@ -1,4 +1,4 @@
-//! Tests each language from the first push to the deletion of the Stack.
+//! Tests each language from the first push until the Stack is deleted.
 
 use pulumi_controller::api::conditions::stack_reason;
 use serde_json::json;

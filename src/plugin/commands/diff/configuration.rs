@@ -9,8 +9,8 @@ use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::view::phase;
 use serde_json::{Deserializer, Value};
 
-/// Returns a message if a preview would not use the configuration of the Stack. The message contains the cause and the
-/// next step. `records` contains the agent's records about the installed source and the last written settings.
+/// Returns a message if a preview would not use the Stack configuration. The message contains the cause and the next
+/// step. `records` contains the agent's records about the installed source and the last written settings.
 pub fn refusal(stack: &Stack, pod: &str, records: &str) -> Option<String> {
     if is_written(&stack.spec.stack, records) {
         return None;

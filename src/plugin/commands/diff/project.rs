@@ -79,7 +79,7 @@ impl LocalProject {
         Ok(LocalProject { name, directory, needs_install, settings_directory, extension })
     }
 
-    /// Returns the path of the settings file of a Pulumi stack, relative to the project.
+    /// Returns the path of a Pulumi stack's settings file, relative to the project directory.
     pub fn settings_path(&self, stack: &str) -> String {
         let file = format!("Pulumi.{}.{}", stack.rsplit('/').next().unwrap_or(stack), self.extension);
         match self.settings_directory.trim_end_matches('/') {

@@ -49,7 +49,7 @@ const STACK: Argument =
 /// A tool, which runs a command of the plugin.
 #[derive(Debug)]
 pub struct Definition {
-    /// Name of the tool and of the command.
+    /// Name of the tool and the command.
     pub name: &'static str,
     description: &'static str,
     arguments: &'static [Argument],
