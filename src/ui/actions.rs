@@ -1,5 +1,5 @@
-//! Actions of users. Each action is a form that changes objects with the token of the user, so RBAC and admission
-//! policies apply to each change.
+//! Actions of users. Each action is a form that changes objects with the user's token, so RBAC and admission policies
+//! apply to each change.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -23,15 +23,15 @@ const MAX_REASON: usize = 200;
 /// Field manager of the changes.
 const FIELD_MANAGER: &str = "pulumi-controller-ui";
 
-/// Request to the API server that performs an action.
+/// API server request that performs an action.
 #[derive(Debug)]
 enum Change {
-    /// JSON merge patch of the Stack.
+    /// JSON merge patch for the Stack.
     Patch(Value),
     Decide(Box<Approval>),
 }
 
-/// Performs an action, and redirects to the page of the Stack.
+/// Performs an action, and redirects to the Stack's page.
 pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str, body: Body) -> Answer {
     let visitor = ui.visitor(headers)?;
     let form = Form::of_session(ui, headers, &visitor, body).await?;
@@ -44,7 +44,8 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
         Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
         Change::Decide(approval) => {
             create(&visitor.user, namespace, &approval).await?;
-            // With the digest, the page shows the confirmation only while this plan is the current plan.
+            // Because the URL contains the digest, the page shows the confirmation only while this plan is the current
+            // plan.
             location.push_str("&plan=");
             location.push_str(&approval.spec.plan_digest);
         }
@@ -53,7 +54,7 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
     Ok(redirect(&location))
 }
 
-/// Returns the request that performs an action.
+/// Returns the API server request that performs an action.
 fn change(stack: &Stack, action: &str, form: &Form, user: &str) -> Result<Change, UiError> {
     let status = stack.status.as_ref();
     match action {

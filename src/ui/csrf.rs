@@ -1,10 +1,10 @@
-//! Protection against forged forms: a form must come from a page of this UI. In addition, each form of a session
-//! contains a token (`Sessions::form_token`).
+//! Protection against forged forms: a form must come from a page of this UI. In addition, each form contains a
+//! session-specific token (`Sessions::form_token`).
 
 use axum::http::{HeaderMap, header};
 
-/// Returns whether a page of the same origin has sent a form. All current browsers send at least one of the two
-/// headers.
+/// Returns whether a page from the same origin has sent a form. All current browsers send at least one of the headers
+/// `Sec-Fetch-Site` and `Origin`.
 pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let site = text("sec-fetch-site");
@@ -19,8 +19,8 @@ pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
         && origin.is_none_or(is_from_host)
 }
 
-/// Returns whether a link on a page of another site has opened the page. For such a request, the browser does not send
-/// the cookie of the session.
+/// Returns whether a link on another site has opened the page. For such a request, the browser does not send the
+/// session cookie.
 pub(super) fn is_from_other_site(headers: &HeaderMap) -> bool {
     headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }

@@ -1,4 +1,4 @@
-//! Rows of all Stacks in the scope of the controller. A watch keeps the rows up to date.
+//! Rows for all Stacks in the controller's scope. A watch keeps the rows up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,7 +17,7 @@ use super::row::{Key, Row};
 use crate::api::pulumi::Stack;
 use crate::runtime::tolerant_watcher::{self, Tolerant};
 
-/// Rows of all Stacks. Cheap to clone. Critical sections are short, and no code holds the lock across an `.await`.
+/// Rows of all Stacks. Cheap to clone. Hold the lock only for short critical sections, and never across an `.await`.
 #[derive(Clone)]
 pub(super) struct Directory(Arc<Shared>);
 
@@ -46,7 +46,7 @@ impl Directory {
     /// Returns all rows, sorted by namespace and name.
     ///
     /// # Errors
-    /// Returns an error if the first list of Stacks is not complete yet.
+    /// Returns an error if the initial list of Stacks is not complete yet.
     pub(super) fn rows(&self) -> Result<Vec<Arc<Row>>, UiError> {
         let state = self.0.state.read().unwrap_or_else(PoisonError::into_inner);
         if !state.is_listed {
@@ -94,7 +94,7 @@ impl Directory {
     }
 }
 
-/// Keeps the directory up to date with the API server.
+/// Watches the Stacks, and keeps the directory up to date.
 pub(super) async fn follow(
     api: Api<Tolerant<Stack>>,
     config: watcher::Config,

@@ -1,4 +1,4 @@
-//! Errors of requests to the web UI. The UI shows each error as a page.
+//! Errors that web UI requests can return. The UI shows each error as a page.
 
 use axum::http::StatusCode;
 
@@ -27,10 +27,10 @@ pub(super) enum UiError {
     NotFound,
     #[error("{kind} {namespace}/{name} not found")]
     NoObject { kind: &'static str, namespace: String, name: String },
-    /// The API server rejected the request of the user.
+    /// The API server rejected the user's request.
     #[error("failed to {request}: {message}")]
     Refused { request: String, code: u16, message: String },
-    /// The state of the object does not permit the action.
+    /// The object's state does not permit the action.
     #[error("{0}")]
     Conflict(String),
     #[error("failed to {request}: API server did not respond in time; retry later")]
@@ -62,7 +62,7 @@ impl UiError {
         }
     }
 
-    /// Returns the error of a request that has failed with an error of the client.
+    /// Converts an error from the Kubernetes client to an error for the user.
     pub(super) fn of_request(request: String, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 401 => UiError::SignedOut,
@@ -73,7 +73,7 @@ impl UiError {
         }
     }
 
-    /// Returns whether the API server has rejected the request because of a missing permission.
+    /// Returns whether the API server has rejected the request because the user lacks a permission.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, UiError::Refused { code: 403, .. })
     }

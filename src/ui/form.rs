@@ -12,7 +12,7 @@ use super::state::{Ui, Visitor};
 
 /// Maximum size of a form in bytes. The largest value is a token.
 pub(super) const MAX_FORM: usize = 16 * 1024;
-/// Maximum number of fields of a form.
+/// Maximum number of fields in a form.
 const MAX_FIELDS: usize = 16;
 
 /// Fields of a form.
@@ -30,10 +30,10 @@ impl Form {
         Ok(Form(fields.map(|(name, value)| (name.into_owned(), value.into_owned())).collect()))
     }
 
-    /// Reads a form of a session, and checks that a page of the session has sent it.
+    /// Reads a form, and checks that a page from the same session has sent the form.
     ///
     /// # Errors
-    /// Returns an error if the form comes from another page.
+    /// Returns an error if a page outside the session has sent the form.
     pub(super) async fn of_session(
         ui: &Ui,
         headers: &HeaderMap,

@@ -1,4 +1,5 @@
-//! Dependency graph of a Stack: the Stacks that it requires, and the Stacks that require it. All functions are pure.
+//! Dependency graph of a Stack: the Stacks on which the Stack depends, and the Stacks that depend on the Stack. All
+//! functions are pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +30,8 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Returns the graph of a Stack. `rows` are the rows that the user may see. `own` are the dependencies of the
-    /// Stack.
+    /// Returns the graph of a Stack. `rows` contains the rows that the user may see. `own` contains the Stack's
+    /// dependencies.
     pub(super) fn of(rows: &[Arc<Row>], stack: &Key, own: &[Key]) -> Self {
         let known: BTreeMap<Key, Arc<Row>> = rows.iter().map(|row| (row.key(), row.clone())).collect();
         let mut dependents: BTreeMap<&Key, Vec<&Arc<Row>>> = BTreeMap::new();

@@ -1,11 +1,11 @@
-//! The web UI: lists Stacks, shows their runs, and performs actions of users. The server renders all pages.
+//! The web UI lists Stacks, shows their runs, and performs user actions. The server renders all pages.
 //!
-//! Users sign in with a token of the Kubernetes API or at an OIDC issuer. The UI sends all requests for a user with the
-//! token of this user, so the API server decides what the user may read and change, and the controller needs no
-//! additional permissions. The controller itself watches all Stacks: `directory` keeps a short row of each Stack, and
+//! Users sign in with a Kubernetes API token or through an OIDC issuer. The UI sends all requests for a user with the
+//! user's token. The API server therefore decides what the user may read and change, and the controller needs no
+//! additional permissions. The controller itself watches all Stacks: `directory` keeps a short row for each Stack, and
 //! `permissions` asks the API server which rows a user may see.
 //!
-//! Every replica serves the UI. Each replica keeps the key of its sessions only in memory.
+//! Every replica serves the UI. Each replica keeps its session key only in memory.
 
 mod actions;
 mod csrf;
@@ -55,36 +55,36 @@ use crate::server;
 
 pub use self::session::SessionError;
 
-/// Maximum duration of a connection, which is longer than the maximum duration of a stream.
+/// Maximum duration of a connection. This duration is longer than the maximum duration of a stream.
 const MAX_CONNECTION: Duration = Duration::from_secs(11 * 60);
 /// Maximum number of connections. Each stream occupies a connection.
 const CONNECTIONS: usize = 256;
-/// Maximum number of waiting connections of a peer, which can be a proxy for all users. The connection of a stream is a
-/// waiting connection for its whole duration.
+/// Maximum number of waiting connections per peer. A peer can be a proxy for all users. A stream's connection is a
+/// waiting connection for its entire duration.
 const WAITING_PER_PEER: usize = 192;
 
 /// Dependencies and settings of the web UI.
 pub struct Settings {
-    /// Client with the identity of the controller, for the watch of Stacks.
+    /// Client with the controller's identity, for the Stack watch.
     pub client: Client,
-    /// Client without an identity, for the requests of users.
+    /// Client without an identity, for user requests.
     pub without_credentials: Client,
     pub scope: Scope,
     /// History of runs, if enabled.
     pub history: Option<HistoryStore>,
-    /// Name of the cluster in the title of each page. Empty if the cluster has no name.
+    /// Cluster name in the title of each page. Empty if the cluster has no name.
     pub cluster_name: String,
-    /// Settings of the sign-in with OIDC, if enabled.
+    /// OIDC sign-in settings, if OIDC is enabled.
     pub oidc: Option<OidcConfig>,
     /// Client for requests to the OIDC issuer.
     pub http: reqwest::Client,
     pub tasks: TaskTracker,
 }
 
-/// Starts the web UI, which runs until `end` is canceled.
+/// Starts the web UI, which runs until the caller cancels `end`.
 ///
 /// # Errors
-/// Returns an error if the creation of the session key fails.
+/// Returns an error if the session key cannot be created.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> Result<(), SessionError> {
     let Settings { client, without_credentials, scope, history, cluster_name, oidc, http, tasks } = settings;
     let directory = Directory::default();
@@ -101,7 +101,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         streams: Streams::new(tasks.clone(), end.clone()),
         cluster_name,
     };
-    // In a sharded installation, the list contains the Stacks of all shards.
+    // In a sharded installation, the list contains the Stacks from all shards.
     tasks.spawn(directory::follow(scope.api(client), scope.other_kinds(), directory, end.clone()));
     let limits = server::Limits {
         connections: CONNECTIONS,

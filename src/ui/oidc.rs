@@ -1,8 +1,8 @@
-//! Client of the OIDC issuer: finds its endpoints, and exchanges a code for an ID token (authorization code flow with
-//! PKCE).
+//! OIDC client: discovers the issuer's endpoints, and exchanges an authorization code for an ID token (authorization
+//! code flow with PKCE).
 //!
-//! The token endpoint sends the ID token directly over TLS, so the UI need not check its signature (OpenID Connect
-//! Core, section 3.1.3.7). The API server checks the signature with each request.
+//! The token endpoint sends the ID token directly over TLS, so the UI does not need to verify the token's signature
+//! (OpenID Connect Core, section 3.1.3.7). The API server verifies the signature with each request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,13 +21,13 @@ use super::error::UiError;
 use crate::config::OidcConfig;
 use crate::text::chain;
 
-/// Timeout of a request to the issuer.
+/// Timeout of an issuer request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Lifetime of the cached endpoints.
 const TTL: Duration = Duration::from_secs(60 * 60);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 64 * 1024;
-/// Maximum size of the file with the secret of the client, in bytes.
+/// Maximum size of the client secret file, in bytes.
 const MAX_SECRET: usize = 4096;
 
 /// Client of an OIDC issuer.
@@ -103,7 +103,7 @@ impl Oidc {
         Ok(url)
     }
 
-    /// Exchanges a code for an ID token.
+    /// Exchanges an authorization code for an ID token.
     ///
     /// # Errors
     /// Returns an error if the issuer rejects the code, or if the token belongs to another sign-in.
@@ -128,8 +128,8 @@ impl Oidc {
         }
     }
 
-    /// Returns the header with the credentials of the client. Reads the file for each sign-in, because the file can
-    /// change.
+    /// Returns the header with the client credentials. Reads the client secret file for each sign-in, because the file
+    /// can change.
     async fn authorization(&self) -> Result<Option<String>, UiError> {
         let Some(path) = &self.config.client_secret_file else { return Ok(None) };
         let secret = tokio::time::timeout(TIMEOUT, tokio::fs::read_to_string(path)).await;
@@ -165,8 +165,8 @@ impl Oidc {
         Ok(found)
     }
 
-    /// Returns whether an endpoint uses TLS, or the issuer itself does not. The flag permits only issuers with TLS, so
-    /// only tests use an issuer without TLS.
+    /// Returns whether an endpoint uses TLS, or the issuer itself does not. The flag `--ui-oidc-issuer` permits only
+    /// issuers with TLS, so only tests use an issuer without TLS.
     fn is_secure(&self, url: &Url) -> bool {
         url.scheme() == "https" || !self.config.issuer.starts_with("https:")
     }
@@ -194,7 +194,7 @@ fn is_of_sign_in(token: &str, config: &OidcConfig, nonce: &str) -> bool {
     })
 }
 
-/// Sends a request, and parses the response. Errors do not contain the response, because a response of the issuer can
+/// Sends a request, and parses the response. Errors do not contain the response, because the issuer's response can
 /// contain tokens.
 async fn fetch<T: DeserializeOwned>(request: &'static str, builder: RequestBuilder) -> Result<T, UiError> {
     let exchange = async {
@@ -210,7 +210,7 @@ async fn fetch<T: DeserializeOwned>(request: &'static str, builder: RequestBuild
     tokio::time::timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout()))
 }
 
-/// Returns the body of a response, or `None` if it is incomplete or too large.
+/// Returns the body of a response, or `None` if the body is incomplete or too large.
 async fn read(mut response: Response) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.ok()? {

@@ -1,4 +1,4 @@
-//! Sign-in at the OIDC issuer. A cookie proves that the same browser has begun the sign-in.
+//! Sign-in at the OIDC issuer. A cookie proves that the same browser has started the sign-in.
 
 use std::net::IpAddr;
 
@@ -19,9 +19,9 @@ use super::state::{Answer, Ui};
 /// Name of the cookie. The cookie cannot be `SameSite=Strict`, because the browser must send it when the issuer
 /// redirects to the UI.
 const COOKIE: &str = "__Host-pulumi-ui-oidc";
-/// Maximum duration of a sign-in at the issuer, in seconds.
+/// Maximum time between the start and the completion of a sign-in, in seconds.
 const MAX_DURATION: i64 = 10 * 60;
-/// Additional authenticated data of the encryption of the cookie.
+/// Additional authenticated data for the cookie encryption.
 const CONTEXT: &[u8] = b"pulumi-controller web UI OIDC sign-in v1";
 /// Number of random bytes in each value.
 const RANDOM: usize = 32;
@@ -46,7 +46,7 @@ impl Attempt {
     }
 }
 
-/// Begins a sign-in, and redirects the browser to the issuer.
+/// Starts a sign-in, and redirects the browser to the issuer.
 pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer {
     let oidc = issuer(ui)?;
     if !ui.sign_in_limits.may_sign_in(peer, Instant::now()) {
@@ -62,7 +62,7 @@ pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer 
     Ok(with_cookies(redirect(url.as_str()), vec![cookie(&sealed, MAX_DURATION)?]))
 }
 
-/// Completes a sign-in after the issuer has redirected the browser to the UI with a code.
+/// Completes a sign-in after the issuer has redirected the browser to the UI with an authorization code.
 pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, query: &str) -> Answer {
     let oidc = issuer(ui)?;
     let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::Forged)?;
@@ -70,7 +70,7 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
         let cause = "the issuer has not permitted the sign-in".to_owned();
         return Err(UiError::Failed { request: "sign in".to_owned(), cause });
     };
-    // A client can use the cookie of a sign-in several times, so the rate limit also applies here.
+    // A client can reuse the sign-in cookie, so the rate limit also applies here.
     if !ui.exchange_limits.may_sign_in(peer, Instant::now()) {
         return Err(UiError::TooManySignIns);
     }
@@ -83,8 +83,8 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
     Ok(with_cookies(opened(&attempt.next), cookies))
 }
 
-/// Returns a page of this server that opens a path. The UI does not redirect, because the browser would not send the
-/// cookie of the session after a redirection from the issuer.
+/// Returns a page that opens a path on this server. The UI does not redirect, because the browser would not send the
+/// session cookie after a redirect from the issuer.
 fn opened(path: &str) -> Response {
     html(StatusCode::OK, frame::reload(path))
 }
@@ -93,7 +93,7 @@ fn issuer(ui: &Ui) -> Result<&Oidc, UiError> {
     ui.oidc.as_ref().ok_or(UiError::NotFound)
 }
 
-/// Returns the sign-in to which a redirection from the issuer belongs.
+/// Returns the sign-in to which a redirect from the issuer belongs.
 fn attempt(ui: &Ui, headers: &HeaderMap, query: &str, now: i64) -> Option<Attempt> {
     let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));

@@ -1,5 +1,5 @@
-//! Namespaces whose Stacks a user may list, and actions that a user may perform on a Stack. The API server decides, and
-//! the UI caches the decisions for a short time.
+//! Determines the namespaces whose Stacks a user may list, and the actions that a user may perform on a Stack. The API
+//! server decides, and the UI caches the decisions for a short time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +28,7 @@ const CONCURRENT: usize = 8;
 #[derive(Default)]
 pub(super) struct Permissions(Mutex<HashMap<Key, Decision>>);
 
-/// Digest of the token of the user, and a permission.
+/// Digest of the user's token, and a permission.
 type Key = ([u8; 32], Permission);
 
 /// Permission for objects in the API group of Stacks.
@@ -44,7 +44,7 @@ pub(super) struct Permission {
 }
 
 impl Permission {
-    /// Permission for all objects of a namespace, or of all namespaces.
+    /// Permission for all objects in a namespace, or in all namespaces.
     fn for_all(verb: &'static str, resource: &'static str, namespace: Option<&str>) -> Self {
         Permission { verb, resource, subresource: None, namespace: namespace.map(str::to_owned), name: None }
     }
@@ -54,7 +54,7 @@ impl Permission {
         Permission { name: Some(stack.1.clone()), ..Self::for_all(verb, "stacks", Some(&stack.0)) }
     }
 
-    /// Permission to read the history of a Stack.
+    /// Permission to read a Stack's run history.
     pub(super) fn for_history(stack: &row::Key) -> Self {
         Permission { subresource: Some("history"), ..Self::for_stack("get", stack) }
     }
@@ -63,7 +63,7 @@ impl Permission {
 /// Actions that a user may perform on a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Actions {
-    /// Whether the user may change the Stack, and request, cancel and resolve its runs.
+    /// Whether the user may change the Stack, and request, cancel and resolve the Stack's runs.
     pub(super) may_change: bool,
     /// Whether the user may approve and reject the plan.
     pub(super) may_decide: bool,
@@ -81,7 +81,7 @@ pub(super) enum Visible {
     All,
     Only {
         namespaces: BTreeSet<String>,
-        /// Number of namespaces that the UI has not checked, because the number of namespaces exceeds the limit.
+        /// Number of namespaces that the UI has not checked, because the total number of namespaces exceeds the limit.
         unchecked: usize,
     },
 }
@@ -126,8 +126,8 @@ impl Permissions {
         Ok(Visible::Only { namespaces, unchecked })
     }
 
-    /// Returns which actions a user may perform on a Stack. `has_plan` tells whether a plan waits for a decision.
-    /// Without such a plan, the function does not check the permissions for decisions.
+    /// Returns which actions a user may perform on a Stack. `has_plan` is true if a plan waits for a decision. Without
+    /// such a plan, the function does not check the permissions for decisions.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the token or does not respond.

@@ -1,4 +1,4 @@
-//! Search, filters and pages of the list of Stacks. All functions are pure.
+//! Search, filters and pagination for the Stack list. All functions are pure.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::view::phase::{PHASES, Phase};
 pub(super) const PAGE: usize = 100;
 /// Maximum length of a value in the query, in bytes.
 const MAX_VALUE: usize = 253;
-/// Duration after which a Stack with an unschedulable pod needs attention.
+/// Delay before a Stack with an unschedulable pod needs attention.
 const MAX_SCHEDULING: SignedDuration = SignedDuration::from_mins(5);
 
-/// Query of the list of Stacks.
+/// Query for the Stack list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
     /// Words that a Stack must contain.
@@ -36,7 +36,7 @@ pub(super) struct Page {
     pub(super) rows: Vec<Arc<Row>>,
     /// Number of Stacks that match the query.
     pub(super) found: usize,
-    /// Number of this page, starting with 1.
+    /// Page number, starting with 1.
     pub(super) number: usize,
     /// Total number of pages.
     pub(super) pages: usize,
@@ -62,7 +62,7 @@ impl Query {
         parsed
     }
 
-    /// Returns the query of the URL of a page.
+    /// Returns the URL query that selects a page.
     pub(super) fn with_page(&self, page: usize) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let pairs = [("q", &self.search), ("namespace", &self.namespace), ("state", &self.state)];
@@ -110,14 +110,14 @@ pub(super) fn has_state(row: &Row, state: &str, now: Timestamp) -> bool {
     }
 }
 
-/// Returns whether the pod of a Stack has been unschedulable for several minutes. During these minutes, an autoscaler
-/// can add a node.
+/// Returns whether a Stack's pod has been unschedulable for several minutes. Within this time, an autoscaler can add a
+/// node.
 fn is_unschedulable(row: &Row, now: Timestamp) -> bool {
     row.unschedulable_since.as_ref().is_some_and(|since| now.duration_since(since.0) >= MAX_SCHEDULING)
 }
 
-/// Returns whether a row contains all words of a search. The search must be in lower case. The function converts the
-/// texts of the row only once, because a search can have many words.
+/// Returns whether a row contains all words in a search. The search must be in lower case. The function converts the
+/// row's strings to lower case only once, because a search can have many words.
 fn contains_all(row: &Row, search: &str) -> bool {
     if search.is_empty() {
         return true;

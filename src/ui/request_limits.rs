@@ -1,4 +1,4 @@
-//! Rate limit of the requests of each user.
+//! Limits the request rate of each user.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,19 +8,19 @@ use tokio::time::Instant;
 
 use super::sign_in_limits::{Bucket, Rate};
 
-/// Rate limit of the requests of a user.
+/// Rate limit for a user's requests.
 const RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Maximum number of users with their own rate limit. Further users share one rate limit.
+/// Maximum number of users that have their own rate limit. All further users share one rate limit.
 const MAX_USERS: usize = 1024;
 
-/// Rate limits by the name of the user. Users beyond [`MAX_USERS`] share the rate limit with the key `None`. Critical
-/// sections are short, and no code holds the lock across an `.await`.
+/// Rate limits by user name. Users beyond [`MAX_USERS`] share the rate limit with the key `None`. Hold the lock only
+/// for short critical sections, and never across an `.await`.
 #[derive(Default)]
 pub(super) struct RequestLimits(Mutex<HashMap<Option<String>, Bucket>>);
 
 impl RequestLimits {
-    /// Counts a request of a user, and returns whether the rate limit permits the request. All sessions of a user share
-    /// the rate limit.
+    /// Counts a user's request, and returns whether the rate limit permits the request. All of a user's sessions share
+    /// one rate limit.
     pub(super) fn may_request(&self, user: &str, now: Instant) -> bool {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= MAX_USERS {

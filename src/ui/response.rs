@@ -13,7 +13,7 @@ pub(super) fn html(status: StatusCode, page: Markup) -> Response {
     response
 }
 
-/// Returns a redirection to a path of this server, or to the OIDC issuer.
+/// Returns a redirect to a path on this server, or to the OIDC issuer.
 pub(super) fn redirect(path: &str) -> Response {
     let mut response = status(StatusCode::SEE_OTHER);
     let location = HeaderValue::from_str(path).unwrap_or_else(|_| HeaderValue::from_static("/"));
@@ -28,12 +28,12 @@ pub(super) fn status(status: StatusCode) -> Response {
     response
 }
 
-/// Returns a file that is part of the binary.
+/// Returns a file that is embedded in the binary.
 pub(super) fn asset(media_type: &'static str, content: &'static str) -> Response {
     let mut response = Response::new(Body::from(content));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    // The URLs of the files contain the version of the controller, so browsers can cache the files.
+    // The file URLs contain the controller version, so browsers can cache the files.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
     response
 }

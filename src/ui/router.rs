@@ -1,4 +1,4 @@
-//! Routes of the web UI, the limits of its requests, and the security headers of its responses.
+//! Routes, request limits and security headers of the web UI.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -26,17 +26,18 @@ use super::{actions, csrf, live, oidc_sign_in, pages, sign_in};
 use crate::api::names;
 use crate::server::PeerAddress;
 
-/// Timeout of a request until its response starts.
+/// Maximum time until the response to a request starts.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 64;
-/// Maximum number of concurrent requests of a peer, which can be a proxy for all users.
+/// Maximum number of concurrent requests per peer. A peer can be a proxy for all users.
 const MAX_PER_PEER: usize = 48;
-/// Timeout of a request until the complete form has arrived.
+/// Maximum time until a request's complete form has arrived.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum total size of the pending large responses, in KiB. A response is pending until its client has read it.
+/// Maximum total size of the pending large responses, in KiB. A response is pending until the client has read the
+/// response.
 const MAX_WAITING: usize = 32 * 1024;
-/// Maximum total size of the pending large responses of a peer, in KiB.
+/// Maximum total size of a peer's pending large responses, in KiB.
 const MAX_WAITING_PER_PEER: usize = MAX_WAITING / 4;
 /// Minimum size of a large response, in KiB.
 const LARGE: usize = 64;
@@ -47,7 +48,7 @@ const MAX_URI: usize = 4096;
 /// Delay in seconds after which a client can repeat a request that has exceeded a rate limit.
 const RETRY_AFTER: &str = "3";
 
-/// Security headers of all responses. Pages can load only the style and the script of this server.
+/// Security headers of all responses. Pages can load only this server's stylesheet and script.
 const HEADERS: [(&str, &str); 7] = [
     (
         "content-security-policy",
@@ -84,12 +85,12 @@ pub(super) fn router(ui: Arc<Ui>) -> Router {
         .layer(middleware::from_fn_with_state(limits, guard))
 }
 
-/// Returns the response to a request for a page. Redirects users without a session to the sign-in.
+/// Returns the response to a page request. Redirects users without a session to the sign-in page.
 fn finish(ui: &Ui, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
     match answer {
         Ok(response) => response,
-        // The request can lack the cookie because another site has opened the page. The reload from this server sends
-        // the cookie.
+        // The request lacks the cookie if a link on another site has opened the page. When a page from this server
+        // reloads the path, the browser sends the cookie.
         Err(UiError::SignedOut) if csrf::is_from_other_site(headers) => {
             html(StatusCode::OK, frame::reload(uri.path_and_query().map_or("/", |path| path.as_str())))
         }
@@ -110,7 +111,7 @@ fn finish(ui: &Ui, headers: &HeaderMap, uri: &Uri, answer: Answer) -> Response {
     }
 }
 
-/// Returns the path of the Stack to which the path of an action belongs.
+/// Returns the path of the Stack's page for the path of an action.
 fn stack_of_action(path: &str) -> Option<&str> {
     path.split_once("/actions/").map(|(stack, _)| stack).filter(|stack| stack.starts_with("/stacks/"))
 }
@@ -169,7 +170,7 @@ async fn stream(
         let visitor = ui.visitor(&headers)?;
         live::run::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
     };
-    // The script closes the stream if the response is an error, and ignores the body, so the response needs no page.
+    // If the response is an error, the script closes the stream and ignores the body, so the response needs no page.
     Box::pin(answer).await.unwrap_or_else(|error| status(error.status()))
 }
 
@@ -186,7 +187,7 @@ async fn act(
         actions::answer(&ui, &headers, (namespace, name), &action, body).await
     };
     match Box::pin(answer).await {
-        // After the sign-in, the user must repeat the action on the page of the Stack.
+        // After the sign-in, the user must repeat the action on the Stack's page.
         Err(UiError::SignedOut) => redirect(&format!("/sign-in?next={path}")),
         answer => finish(&ui, &headers, &uri, answer),
     }
@@ -244,7 +245,7 @@ fn check_names(namespace: &str, name: &str) -> Result<(), UiError> {
     is_valid.then_some(()).ok_or(UiError::NotFound)
 }
 
-/// Limits of concurrent requests. Critical sections are short, and no code holds a lock across an `.await`.
+/// Limits of concurrent requests. Hold each lock only for short critical sections, and never across an `.await`.
 struct Gate {
     total: Semaphore,
     peers: Mutex<HashMap<IpAddr, usize>>,
@@ -258,7 +259,7 @@ impl Default for Gate {
     }
 }
 
-/// Slot of a request of a peer. Drop the slot to free it.
+/// Slot of a request of a peer. Drop the slot to make it available again.
 struct Entered<'a> {
     gate: &'a Gate,
     peer: IpAddr,
@@ -295,7 +296,7 @@ impl Gate {
     }
 }
 
-/// Reservation of memory for a pending large response. Drop the reservation to free it.
+/// Memory reservation for a pending large response. Drop the reservation to release the memory.
 struct Held {
     waiting: Arc<Mutex<HashMap<Option<IpAddr>, usize>>>,
     peer: Option<IpAddr>,
@@ -303,7 +304,7 @@ struct Held {
 }
 
 impl Held {
-    /// Returns `None` if the pending responses of all peers or of this peer would exceed a limit.
+    /// Returns `None` if all peers' pending responses or this peer's pending responses would exceed a limit.
     fn new(waiting: &Arc<Mutex<HashMap<Option<IpAddr>, usize>>>, peer: Option<IpAddr>, size: usize) -> Option<Self> {
         let mut sizes = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let of_peer = sizes.get(&peer).copied().unwrap_or_default();
@@ -385,8 +386,8 @@ async fn admit(gate: &Gate, ui: &Ui, request: Request, next: Next) -> Response {
     if !ui.may_request(request.headers()) {
         return refused(&UiError::TooManyRequests);
     }
-    // A client that sends its form slowly occupies a connection, but no slot of a request. The server limits the number
-    // of connections separately.
+    // A client that sends a form slowly occupies a connection, but no request slot. The server limits the number of
+    // connections separately.
     let request = match receive(request).await {
         Ok(request) => request,
         Err(error) => return refused(&error),

@@ -1,5 +1,5 @@
-//! Row of a Stack: the part of a Stack that the list, the fleet page and the graph show. All texts have a maximum
-//! length, so the rows of 10,000 Stacks need only a few megabytes.
+//! Row of a Stack: the part of a Stack that the list, the fleet page and the graph show. All strings have a maximum
+//! length, so the rows for 10,000 Stacks need only a few megabytes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -12,7 +12,7 @@ use crate::text::printable_line;
 use crate::view::dependencies::dependencies_of;
 use crate::view::phase::{self, Phase};
 
-/// Maximum length of each text in characters.
+/// Maximum length of each string in characters.
 const MAX_TEXT: usize = 120;
 /// Maximum number of dependencies in a row.
 const MAX_DEPENDENCIES: usize = 64;
@@ -28,10 +28,10 @@ pub(super) struct Row {
     /// Name of the Pulumi stack.
     pub(super) stack: String,
     pub(super) phase: Phase,
-    /// Whether the plan of the next run requires an approval.
+    /// Whether the next run's plan requires an approval.
     pub(super) awaits_approval: bool,
     pub(super) has_drifted: bool,
-    /// Start of the wait for an unschedulable pod.
+    /// Time since which the Stack has waited for an unschedulable pod.
     pub(super) unschedulable_since: Option<Time>,
     pub(super) created: Option<Time>,
     pub(super) source: Option<String>,
@@ -77,8 +77,8 @@ impl Row {
     }
 }
 
-/// Returns the start of the wait for an unschedulable pod. The message of the condition `Reconciling` contains the
-/// reason of the Workspace.
+/// Returns the time since which the Stack has waited for an unschedulable pod. The `Reconciling` condition's message
+/// contains the reason from the Workspace.
 fn unschedulable_since(status: &StackStatus) -> Option<Time> {
     let reconciling = phase::reconciling(status).filter(|_| status.current_update.is_none())?;
     let reason = format!("({})", workspace_reason::UNSCHEDULABLE);
@@ -89,7 +89,7 @@ fn short(text: &str) -> String {
     printable_line(&columns::text(text, MAX_TEXT))
 }
 
-/// Returns the kind and the name of the source of a Stack.
+/// Returns the kind and the name of a Stack's source.
 pub(super) fn source(stack: &Stack) -> Option<String> {
     let spec = &stack.spec;
     if let Some(source) = &spec.flux_source {

@@ -1,5 +1,5 @@
-//! Sessions of users. The browser keeps a session as an encrypted cookie, and the controller keeps only the key in
-//! memory. A restart of the controller therefore ends all sessions, and another process cannot decrypt a copied cookie.
+//! Sessions of users. The browser keeps a session as an encrypted cookie, and the controller keeps only the encryption
+//! key in memory. A controller restart therefore ends all sessions, and another process cannot decrypt a copied cookie.
 //! After a sign-out, the controller rejects the session, even if a client sends a copy of the cookie.
 
 use std::collections::HashMap;
@@ -18,20 +18,20 @@ use zeroize::{Zeroize, Zeroizing};
 const MAX_DURATION: i64 = 8 * 60 * 60;
 /// Maximum size of a token in bytes.
 pub(super) const MAX_TOKEN: usize = 6 * 1024;
-/// Prefix of the names of the cookies. Browsers accept a cookie with the prefix `__Host-` only over TLS, or from
-/// localhost, and never send it to another host.
+/// Prefix of the cookie names. Browsers accept a cookie with the prefix `__Host-` only over TLS, or from localhost, and
+/// never send it to another host.
 const COOKIE: &str = "__Host-pulumi-ui-";
-/// Maximum number of cookies of a session. A token can be longer than one cookie.
+/// Maximum number of cookies per session. A token can be longer than one cookie.
 const COOKIES: usize = 3;
-/// Maximum size of the value of a cookie in bytes. Browsers accept at most 4,096 bytes per cookie.
+/// Maximum size of a cookie value in bytes. Browsers accept at most 4,096 bytes per cookie.
 const MAX_COOKIE: usize = 3800;
-/// Additional authenticated data of the encryption. Other data that is encrypted with the same key is not valid as a
-/// session.
+/// Additional authenticated data for the encryption. Other data that the UI has encrypted with the same key is not
+/// valid as a session.
 const CONTEXT: &[u8] = b"pulumi-controller web UI session v1";
 const KEY_LENGTH: usize = 32;
 const ID_LENGTH: usize = 16;
-/// Maximum number of ended sessions whose IDs the controller keeps until they expire. The rate limit of sign-ins makes
-/// it difficult to reach this number.
+/// Maximum number of ended sessions whose IDs the controller keeps until they expire. The sign-in rate limits make it
+/// difficult to reach this number.
 const MAX_ENDED: usize = 20_000;
 
 /// Error if the operating system provides no random numbers for a session.
@@ -44,8 +44,8 @@ pub(super) struct Sessions {
     encryption: LessSafeKey,
     csrf: hmac::Key,
     random: SystemRandom,
-    /// IDs of the sessions that users have ended, and their expiry. Critical sections are short, and no code holds the
-    /// lock across an `.await`.
+    /// IDs of the sessions that users have ended, each with its expiry. Hold the lock only for short critical sections,
+    /// and never across an `.await`.
     ended: Mutex<HashMap<String, i64>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Session {
     pub(super) token: String,
     /// User name that the API server derives from the token.
     pub(super) user: String,
-    /// Random ID of the session, from which the token of its forms is derived.
+    /// Random session ID, from which the UI derives the session's form token.
     id: String,
     /// Expiry of the session, in seconds since 1970.
     expires: i64,
@@ -88,7 +88,7 @@ impl Sessions {
         Ok(Session { token, user, id: hex::encode(id), expires })
     }
 
-    /// Returns the values of the headers `Set-Cookie` for a session.
+    /// Returns the `Set-Cookie` header values for a session.
     pub(super) fn cookies(&self, session: &Session, now: i64) -> Result<Vec<HeaderValue>, SessionError> {
         let content = serde_json::to_vec(session).map_err(|_| SessionError)?;
         let text = self.seal(CONTEXT, content)?;
@@ -102,12 +102,12 @@ impl Sessions {
         cookies.collect()
     }
 
-    /// Returns the values of the headers `Set-Cookie` that delete the cookies of a session.
+    /// Returns the `Set-Cookie` header values that delete a session's cookies.
     pub(super) fn no_cookies() -> Vec<HeaderValue> {
         (0..COOKIES).filter_map(|number| cookie(number, "", 0).ok()).collect()
     }
 
-    /// Returns the session in the cookies of a request, or `None` if the session is not valid or has expired.
+    /// Returns the session in a request's cookies, or `None` if the session is not valid or has expired.
     pub(super) fn open(&self, headers: &HeaderMap, now: i64) -> Option<Session> {
         let text: String = (0..COOKIES).map_while(|number| find_cookie(headers, number)).collect();
         let opened = self.unseal(CONTEXT, &text)?;
@@ -136,7 +136,8 @@ impl Sessions {
         Ok(BASE64_URL_SAFE_NO_PAD.encode([nonce.as_slice(), content.as_slice()].concat()))
     }
 
-    /// Decrypts the value of a cookie. Returns `None` if the value was modified, or if the value has another purpose.
+    /// Decrypts the value of a cookie. Returns `None` if a client has modified the value, or if the value has another
+    /// purpose.
     pub(super) fn unseal(&self, context: &[u8], text: &str) -> Option<Zeroizing<Vec<u8>>> {
         let sealed = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, content) = sealed.split_at_checked(NONCE_LEN)?;
@@ -147,7 +148,7 @@ impl Sessions {
         Some(content)
     }
 
-    /// Returns `length` random bytes as text.
+    /// Returns `length` random bytes as a string.
     pub(super) fn random(&self, length: usize) -> Result<String, SessionError> {
         let mut bytes = vec![0_u8; length];
         self.random.fill(&mut bytes).map_err(|_| SessionError)?;
@@ -182,7 +183,7 @@ fn find_cookie(headers: &HeaderMap, number: usize) -> Option<&str> {
 
 /// Returns the expiry of a token in seconds since 1970, or `None` if the token is not a JSON Web Token. The function
 /// does not verify the signature, because the API server verifies the signature with each request. A wrong expiry
-/// therefore affects only the end of the session.
+/// therefore affects only when the session ends.
 fn token_expiry(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {

@@ -1,4 +1,4 @@
-//! Sign-in with a token of the Kubernetes API, and sign-out.
+//! Sign-in with a Kubernetes API token, and sign-out.
 
 use std::net::IpAddr;
 
@@ -20,13 +20,14 @@ use super::state::{Answer, Ui};
 /// Maximum length of the path that the UI opens after a sign-in, in bytes.
 const MAX_NEXT: usize = 1024;
 
-/// Returns the path that the UI opens after the sign-in. Replaces an address that is not a path of this server.
+/// Returns the path that the UI opens after the sign-in. Replaces an address that is not a path on this server.
 pub(super) fn next(query: &str) -> String {
     let next = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "next").map(|(_, value)| value);
     next.filter(|path| is_own_path(path)).map_or_else(|| "/".to_owned(), |path| path.into_owned())
 }
 
-/// Returns whether a text is a path of this server. Browsers treat `//host` and `/\host` as addresses of other servers.
+/// Returns whether a string is a path on this server. Browsers treat `//host` and `/\host` as addresses of other
+/// servers.
 fn is_own_path(path: &str) -> bool {
     let is_safe = |byte: u8| byte.is_ascii_graphic() && byte != b'\\';
     path.starts_with('/') && !path.starts_with("//") && path.len() <= MAX_NEXT && path.bytes().all(is_safe)
@@ -47,7 +48,7 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, b
     }
 }
 
-/// Returns the cookies of a new session.
+/// Returns the cookies for a new session.
 async fn cookies(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, form: &Form) -> Result<Vec<HeaderValue>, UiError> {
     if !csrf::is_same_origin(headers) {
         return Err(UiError::Forged);
@@ -63,7 +64,7 @@ async fn cookies(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, form: &Form
     session_cookies(ui, token).await
 }
 
-/// Returns the cookies of a new session with this token.
+/// Returns the cookies for a new session with this token.
 ///
 /// # Errors
 /// Returns an error if the API server rejects the token.

@@ -1,4 +1,4 @@
-//! Rate limits of sign-ins, for each peer and in total. Each sign-in causes a request to the API server.
+//! Limits the rate of sign-ins, per peer and in total. Each sign-in causes a request to the API server.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Rate limit of the sign-ins of a peer.
+/// Rate limit for a peer's sign-ins.
 const PER_PEER: Rate = Rate { burst: 10, interval: Duration::from_secs(3) };
-/// Rate limit of the sign-ins of all peers.
+/// Rate limit for the sign-ins from all peers together.
 const IN_TOTAL: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
-/// Maximum number of peers with their own rate limit. Only the total rate limit applies to further peers.
+/// Maximum number of peers that have their own rate limit. Only the total rate limit applies to further peers.
 const MAX_PEERS: usize = 1024;
 
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ pub(super) struct Rate {
     pub(super) interval: Duration,
 }
 
-/// Rate limits of sign-ins. Critical sections are short, and no code holds the lock across an `.await`.
+/// Rate limits of sign-ins. Hold the lock only for short critical sections, and never across an `.await`.
 #[derive(Default)]
 pub(super) struct SignInLimits(Mutex<State>);
 
@@ -32,7 +32,7 @@ struct State {
     peers: HashMap<IpAddr, Bucket>,
 }
 
-/// Time at which the rate limit permits a complete burst again.
+/// Time from which the rate limit permits a complete burst again.
 #[derive(Clone, Copy)]
 pub(super) struct Bucket(Instant);
 

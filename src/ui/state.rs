@@ -1,4 +1,4 @@
-//! Components of the web UI, and the signed-in user of a request.
+//! Components of the web UI, and the user who has sent a request.
 
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -21,17 +21,16 @@ pub(super) struct Ui {
     pub(super) users: Users,
     pub(super) sessions: Sessions,
     pub(super) sign_in_limits: SignInLimits,
-    /// Rate limits of the exchanges of authorization codes. Each exchange causes requests to the issuer and to the API
-    /// server.
+    /// Rate limits for authorization code exchanges. Each exchange causes requests to the issuer and to the API server.
     pub(super) exchange_limits: SignInLimits,
     pub(super) request_limits: RequestLimits,
-    /// Issuer at which users sign in, if enabled.
+    /// OIDC issuer through which users sign in, if OIDC is enabled.
     pub(super) oidc: Option<Oidc>,
     pub(super) permissions: Permissions,
     pub(super) directory: Directory,
     pub(super) stored_runs: StoredRuns,
     pub(super) streams: Streams,
-    /// Name of the cluster in the title of each page. Empty if the cluster has no name.
+    /// Cluster name in the title of each page. Empty if the cluster has no name.
     pub(super) cluster_name: String,
 }
 
@@ -39,7 +38,7 @@ pub(super) struct Ui {
 pub(super) struct Visitor {
     pub(super) user: User,
     pub(super) session: Session,
-    /// Token that each form of the session contains.
+    /// Token that each form in the session contains.
     pub(super) form_token: String,
 }
 

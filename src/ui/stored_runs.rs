@@ -1,4 +1,4 @@
-//! Stored output and changes of runs, for users who may read the history of a Stack.
+//! Reads the stored output and changes of runs, for users who may read a Stack's run history.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::text::printable;
 
 /// Timeout of a read of a namespace.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent reads of runs.
+/// Maximum number of runs that the UI reads concurrently.
 const MAX_READS: usize = 4;
-/// Maximum size of the output of a run on a page, in bytes.
+/// Maximum size of a run's output on a page, in bytes.
 const MAX_OUTPUT: u64 = 512 * 1024;
-/// Maximum size of the changes of a run that the page parses, in bytes.
+/// Maximum size of a run's changes that the page parses, in bytes.
 const MAX_CHANGES: u64 = 256 * 1024;
 /// Maximum number of changed resources on a page.
 const MAX_RESOURCES: usize = 500;
@@ -43,7 +43,7 @@ pub(super) struct StoredRun {
     pub(super) changes: Vec<ChangedResource>,
 }
 
-/// Result of the read of a stored run.
+/// Result of reading a stored run.
 #[derive(Debug, Default)]
 pub(super) enum Stored {
     Found(StoredRun),
@@ -55,7 +55,7 @@ pub(super) enum Stored {
 }
 
 impl Stored {
-    /// Returns the stored data of the run.
+    /// Returns the run's stored data.
     pub(super) fn run(&self) -> Option<&StoredRun> {
         match self {
             Stored::Found(run) => Some(run),
@@ -77,13 +77,13 @@ pub(super) struct ChangedResource {
 }
 
 impl StoredRuns {
-    /// Creates the reader. `client` has the identity of the controller, because users may lack the permission to read
-    /// the creation time of a namespace.
+    /// Creates the reader. `client` has the controller's identity, because users may lack permission to read a
+    /// namespace's creation time.
     pub(super) fn new(client: Client, store: Option<HistoryStore>) -> Self {
         StoredRuns { reader: Reader::new(client, TIMEOUT), store, reads: Semaphore::new(MAX_READS) }
     }
 
-    /// Returns the stored data of a run.
+    /// Returns a run's stored data.
     ///
     /// # Errors
     /// Returns an error if the storage or the API server does not respond.
@@ -96,7 +96,7 @@ impl StoredRuns {
         if !permissions::may(user, &Permission::for_history(key)).await? {
             return Ok(Stored::Forbidden);
         }
-        // A user of a new namespace must not read the runs of a deleted namespace with the same name.
+        // A user in a new namespace must not read the runs from a deleted namespace with the same name.
         let namespace = self.reader.get_cluster_metadata_opt::<Namespace>(&key.0).await;
         let namespace = namespace.map_err(|error| of_controller(&error))?;
         let created = namespace.and_then(|namespace| namespace.metadata.creation_timestamp);
@@ -114,15 +114,16 @@ impl StoredRuns {
     }
 }
 
-/// Returns the error of a request that the controller has sent with its own identity. Logs the message of the API
-/// server instead of showing it to the user. A rejected token of the controller must not end the session of the user.
+/// Returns the error for a failed request that the controller has sent with its own identity. Logs the API server's
+/// message instead of showing the message to the user. If the API server rejects the controller's token, the user's
+/// session must not end.
 fn of_controller(error: &ReadError) -> UiError {
     tracing::warn!(error = error as &dyn std::error::Error, "failed to read a namespace for the web UI");
     let cause = "the controller failed to read the namespace; see its log".to_owned();
     UiError::Failed { request: "read the stored run".to_owned(), cause }
 }
 
-/// Returns the directory of a run in the history, or `None` if the URL does not belong to a run of the Stack.
+/// Returns a run's directory in the history, or `None` if the URL does not belong to a run of the Stack.
 fn directory(url: &str, (namespace, name): &Key) -> Option<String> {
     let is_safe = |part: &str| {
         let is_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
@@ -134,7 +135,7 @@ fn directory(url: &str, (namespace, name): &Key) -> Option<String> {
     (is_of_stack && parts.len() == 4 && parts.iter().all(|part| is_safe(part))).then(|| parts.join("/"))
 }
 
-/// Decompresses the beginning of a text, and removes characters that can mislead a reader.
+/// Decompresses the beginning of a file, and removes characters that can mislead a reader.
 fn unpack(content: &[u8], max_length: u64) -> String {
     let mut text = Vec::new();
     // If the file is damaged, the text ends with the last readable byte.

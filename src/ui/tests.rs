@@ -1,4 +1,4 @@
-//! Tests of the whole UI with a fake API server.
+//! Tests for the whole UI with a fake API server.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -38,14 +38,14 @@ fn status() -> Value {
     })
 }
 
-/// Responds like an API server with three users: Alice may list, read and change the Stacks of the namespace `apps`,
+/// Responds like an API server with three users: Alice may list, read and change the Stacks in the namespace `apps`,
 /// Carol may list and read these Stacks, and Bob has no permissions.
 fn respond(request: &RecordedRequest) -> FakeResponse {
     let user = match request.authorization.as_str() {
         "Bearer of-alice" => "alice",
         "Bearer of-bob" => "bob",
         "Bearer of-carol" => "carol",
-        // An ID token of the fake issuer.
+        // An ID token from the fake issuer.
         token if token.starts_with("Bearer e30.") => "alice",
         _ => return FakeResponse::refusal(401, "Unauthorized"),
     };
@@ -142,7 +142,7 @@ impl Server {
         self.send(request.body(Body::from(form.to_owned())).unwrap()).await
     }
 
-    /// Signs in, and returns the cookies of the session.
+    /// Signs in, and returns the session cookies.
     async fn sign_in(&self, token: &str) -> String {
         let response = self.post("/sign-in", "", &format!("token={token}&next=%2Ffleet")).await;
         assert_eq!((response.status, response.location()), (303, "/fleet"), "{}", response.text);
@@ -151,7 +151,7 @@ impl Server {
         pairs.collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the token of the forms on the page of a Stack.
+    /// Returns the form token on a Stack's page.
     async fn form_token(&self, cookie: &str) -> String {
         let page = self.get("/stacks/apps/web", cookie).await;
         assert_eq!(page.status, 200, "{}", page.text);
@@ -268,7 +268,7 @@ async fn a_stream_ends_when_the_page_is_outdated() {
     let stream = server.get("/stacks/apps/web/live?version=1", &alice).await;
     assert_eq!((stream.status, &stream.headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
     assert_eq!(stream.text, "event: end\ndata: null\n\n");
-    // The fake API server contains no Update, so the stream assumes that the run has ended.
+    // The fake API server contains no Update, so the stream assumes that the run is complete.
     let run = server.get("/stacks/apps/web/live?version=1&run=web-1", &alice).await;
     assert_eq!(run.text, "event: end\ndata: null\n\n");
     let bob = server.sign_in("of-bob").await;
@@ -315,7 +315,8 @@ async fn requests_of_a_user_are_limited() {
     assert_eq!(server.get("/none", &alice).await.status, 404);
 }
 
-/// Starts a fake issuer. The nonce of each ID token is the code of the request, so a test can choose the nonce.
+/// Starts a fake issuer. Each ID token's nonce equals the authorization code in the request, so a test can choose the
+/// nonce.
 async fn issuer() -> Oidc {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let issuer = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Clients with the token of a user.
+//! Kubernetes clients that use a user's token.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use ring::digest;
 use super::error::UiError;
 use crate::runtime::reads::Reader;
 
-/// Timeout of a request to the API server.
+/// Timeout of an API server request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the clients of users. The clients of all users share the connections of one client without credentials.
@@ -23,7 +23,7 @@ pub(super) struct Users {
 /// User of a request.
 pub(super) struct User {
     pub(super) client: Client,
-    /// Reads objects with the permissions of the user.
+    /// Reads objects with the user's permissions.
     pub(super) reader: Reader,
     /// Identifies the token in caches.
     pub(super) token_digest: [u8; 32],

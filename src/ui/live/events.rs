@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-/// Comment that keeps the connection open, because proxies close connections without traffic.
+/// SSE comment that keeps the connection open, because proxies close connections without traffic.
 pub(super) const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 
-/// Returns an event. The data is JSON in a single line, because a line break would end the field of the event.
+/// Returns an event. The data is JSON in a single line, because a line break would end the event's data field.
 pub(super) fn event(name: &str, data: &impl Serialize) -> Bytes {
     let data = serde_json::to_string(data).unwrap_or_else(|_| "null".to_owned());
     Bytes::from(format!("event: {name}\ndata: {data}\n\n"))

@@ -1,9 +1,9 @@
-//! Divides the bytes of a log into lines of limited length.
+//! Splits a log into lines with a limited length.
 
 /// Maximum length of a line in bytes. [`Lines`] omits the rest of a longer line.
 const MAX_LINE: usize = 4096;
 
-/// Buffer for the beginning of the next line. A program of a tenant writes the log, so a line can have any length.
+/// Buffer for the beginning of the next line. A tenant's program writes the log, so a line can have any length.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     line: Vec<u8>,

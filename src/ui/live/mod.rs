@@ -1,8 +1,8 @@
-//! Live updates of the page of a Stack, as server-sent events.
+//! Live updates for a Stack's page, as server-sent events.
 //!
 //! - `progress`: the phase and the progress of the open run.
-//! - `log`: lines of the output of the run.
-//! - `resources`: the states of the resources that lines of the output report.
+//! - `log`: output lines from the run.
+//! - `resources`: the resource states that the output lines report.
 //! - `note`: a message for the user.
 //! - `end`: the page is outdated, and the script must reload the page.
 

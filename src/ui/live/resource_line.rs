@@ -1,11 +1,10 @@
-//! Recognizes the lines of the output in which the CLI reports the state of a resource, such as
-//! ` +  aws:s3:Bucket logs created (2s)`.
+//! Recognizes the output lines in which the CLI reports a resource state, such as ` + aws:s3:Bucket logs created (2s)`.
 
 use serde::Serialize;
 
-/// Maximum length of a text in characters.
+/// Maximum length of each string in a resource state, in characters.
 const MAX_TEXT: usize = 200;
-/// Symbols of the operations of the engine, and their names.
+/// Symbols and names of the Pulumi engine's operations.
 const SYMBOLS: [(&str, &str); 13] = [
     ("+", "create"),
     ("-", "delete"),
@@ -31,14 +30,14 @@ pub(super) struct ResourceState {
     state: String,
 }
 
-/// Returns the state of the resource in a line, or `None` if the line reports no resource.
+/// Returns the resource state in a line, or `None` if the line reports no resource.
 pub(super) fn parse(line: &str) -> Option<ResourceState> {
     let line = line.trim_start().trim_start_matches("@ ");
     let (symbol, rest) = line.split_once(' ')?;
     let operation = SYMBOLS.iter().find(|(known, _)| *known == symbol).map(|(_, name)| *name)?;
     let mut words = rest.split_whitespace();
     let (kind, name) = (words.next()?, words.next()?);
-    // The type of a resource has the form `PACKAGE:MODULE:TYPE`.
+    // A resource type has the form `PACKAGE:MODULE:TYPE`.
     if kind.split(':').count() != 3 || kind.split(':').any(str::is_empty) {
         return None;
     }

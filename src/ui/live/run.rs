@@ -1,5 +1,5 @@
-//! Stream of events for one page. The stream follows the open run, or waits until the Stack changes. All reads use the
-//! token of the user.
+//! Event stream for one page. The stream follows the open run, or waits until the Stack changes. All reads use the
+//! user's token.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -35,16 +35,17 @@ use crate::view::runs;
 /// Maximum duration of a stream. The browser then opens another stream.
 const MAX_DURATION: Duration = Duration::from_secs(10 * 60);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
-/// Interval between two reads of the Update.
+/// Interval at which the stream reads the Update.
 const POLL_INTERVAL: Duration = Duration::from_secs(3);
-/// Delay between the end of a run and the end of its stream, because the last lines of the log can arrive late.
+/// Delay between the end of a run and the end of its stream, because the last log lines can arrive late.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Minimum delay before the browser reloads a changed page. Limits the requests if a Stack changes frequently.
+/// Minimum delay before the browser reloads a changed page. This delay limits the request rate if a Stack changes
+/// frequently.
 const MIN_RELOAD: Duration = Duration::from_secs(2);
-/// Maximum number of events that wait for the browser.
+/// Maximum number of events that wait until the browser reads them.
 const CAPACITY: usize = 32;
 const BUFFER: usize = 16 * 1024;
-/// Maximum size of the output in a stream, in bytes.
+/// Maximum size of the run output in a stream, in bytes.
 const MAX_OUTPUT: usize = 10 * 1024 * 1024;
 
 /// The browser has closed the stream.
@@ -70,10 +71,10 @@ struct Follower {
 struct Versions {
     /// Version on the page.
     page: String,
-    /// Version that the API server returned at the start of the stream.
+    /// Version that the API server returned when the stream started.
     current: String,
-    /// Version of the row before this read. `None` if there was no row. The watch can be behind the page, and a failed
-    /// watch must not cause repeated reloads of the page.
+    /// Version of the row before the stream has read the Stack, or `None` if no row existed. The watch can lag behind
+    /// the page, and a failed watch must not cause repeated page reloads.
     row: Option<String>,
 }
 
@@ -142,8 +143,8 @@ impl Follower {
         self.sender.send(event(name, data)).await.map_err(|_| Closed)
     }
 
-    /// Waits until the page is outdated, for example because the Stack has changed or was deleted. The wait uses the
-    /// rows of the watch, and sends no requests to the API server.
+    /// Waits until the page is outdated, for example because the Stack has changed or was deleted. The function
+    /// observes the rows in the directory, and sends no requests to the API server.
     async fn until_outdated(&self) -> Result<(), Closed> {
         let mut changes = self.directory.changes();
         tokio::time::sleep(MIN_RELOAD).await;
@@ -158,8 +159,8 @@ impl Follower {
         }
     }
 
-    /// Follows a run until the run has ended and the page is outdated. The page becomes outdated later than the end of
-    /// the run in the Update, because the controller writes the Stack after the Update.
+    /// Follows a run until the run has ended and the page is outdated. The page becomes outdated after the Update
+    /// reports the end of the run, because the controller writes the Stack after the Update.
     async fn follow_run(&self, run: &str) -> Result<(), Closed> {
         let (mut log, mut lines, mut window) = (Log::NotOpen, Lines::default(), None);
         let (mut progress, mut stop, mut length) = (Value::Null, None::<Instant>, 0_usize);
@@ -200,14 +201,14 @@ impl Follower {
         }
     }
 
-    /// Waits until the page is outdated, and shows no progress of the run, for example because the user lacks the
+    /// Waits until the page is outdated, and shows no progress of the run, for example because the user lacks
     /// permission to read Updates.
     async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
         self.send("note", &json!(printable(&error.to_string()))).await?;
         self.until_outdated().await
     }
 
-    /// Sends the progress of a run if the progress has changed.
+    /// Sends the run's progress if the progress has changed.
     async fn report(&self, update: &Update, last: &mut Value) -> Result<(), Closed> {
         let progress = progress(update);
         if *last == progress {
@@ -218,14 +219,14 @@ impl Follower {
         Ok(())
     }
 
-    /// Opens the log of the pod when the run has started.
+    /// Opens the pod log when the run has started.
     async fn open_log(&self, update: &Update, log: &mut Log) -> Result<(), Closed> {
         let (Log::NotOpen, Some(window)) = (&*log, Window::of(update)) else { return Ok(()) };
         match self.request_log(update, &window).await {
             Ok(Some(opened)) => *log = Log::Open(opened),
             Ok(None) => {}
-            // The kubelet reports the start of a container with a delay. Until then, requests for the log of the
-            // container fail.
+            // The kubelet reports with a delay that a container has started. Until then, requests for the container log
+            // fail.
             Err(UiError::Refused { code: 400, .. }) => {}
             Err(error) => {
                 *log = Log::Ended;
@@ -256,7 +257,7 @@ impl Follower {
         Ok(Some(Box::new(Box::pin(log))))
     }
 
-    /// Sends the lines of the run, and the states of the resources in these lines.
+    /// Sends the run's output lines, and the resource states in these lines.
     async fn print(&self, lines: &[String], window: Option<&Window>) -> Result<(), Closed> {
         let within = |line: &String| match window?.line(line) {
             Line::Within(text) => Some(window?.text(text)),
@@ -283,7 +284,7 @@ async fn read(log: &mut Log, buffer: &mut [u8]) -> usize {
     }
 }
 
-/// Returns the data of the event `progress`.
+/// Returns the data for the `progress` event.
 fn progress(update: &Update) -> Value {
     let progress = update.status.as_ref().and_then(|status| status.progress.as_ref());
     json!({

@@ -1,4 +1,4 @@
-//! Limits of the open streams, in total and for each user.
+//! Limits the number of open streams, in total and per user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Maximum number of open streams of all users.
+/// Maximum total number of open streams.
 const MAX_STREAMS: usize = 64;
-/// Maximum number of open streams of a user.
+/// Maximum number of open streams per user.
 const MAX_PER_USER: usize = 6;
-/// Timeout of a new stream that waits for the end of another stream. The controller detects with a delay that a browser
-/// has left a page.
+/// Maximum time for which a new stream waits until another stream closes. The controller detects with a delay that a
+/// browser has left a page.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// Open streams. Cheap to clone.
@@ -26,7 +26,7 @@ pub(in crate::ui) struct Streams {
     freed: Arc<Notify>,
 }
 
-/// Slot of an open stream. Drop the slot to free it.
+/// Slot of an open stream. Drop the slot to make it available again.
 pub(in crate::ui) struct StreamSlot {
     users: Arc<Mutex<HashMap<String, usize>>>,
     freed: Arc<Notify>,
@@ -38,7 +38,7 @@ impl Streams {
         Streams { tasks, end, users: Arc::default(), freed: Arc::default() }
     }
 
-    /// Waits for a slot for a stream of a user. Returns `None` if no slot becomes free before the timeout.
+    /// Waits until a user's new stream has a slot. Returns `None` if no slot becomes available before the timeout.
     pub(in crate::ui) async fn wait(&self, user: &str) -> Option<StreamSlot> {
         let slot = async {
             loop {
@@ -53,7 +53,7 @@ impl Streams {
         tokio::time::timeout(WAIT, slot).await.ok()
     }
 
-    /// Returns a slot for a stream of a user, or `None` if too many streams are open.
+    /// Returns a slot for a user's new stream, or `None` if too many streams are open.
     fn open(&self, user: &str) -> Option<StreamSlot> {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (total, own) = (users.values().sum::<usize>(), users.get(user).copied().unwrap_or_default());
@@ -64,7 +64,7 @@ impl Streams {
         Some(StreamSlot { users: self.users.clone(), freed: self.freed.clone(), user: user.to_owned() })
     }
 
-    /// Runs the task of a stream until the task ends or the controller stops.
+    /// Runs a stream's task until the task completes or the controller stops.
     pub(in crate::ui) fn spawn(&self, slot: StreamSlot, task: impl Future<Output = ()> + Send + 'static) {
         let end = self.end.clone();
         self.tasks.spawn(async move {

@@ -1,11 +1,11 @@
-//! Frame of all pages, and the pages that show no objects of the cluster: sign-in, errors and reload.
+//! Frame for all pages, and the pages that show no cluster objects: sign-in, errors and reload.
 
 use maud::{DOCTYPE, Markup, html};
 use url::form_urlencoded;
 
 use crate::ui::state::Visitor;
 
-/// Version in the URLs of the style and the script, so that a browser does not use cached files of another version.
+/// Version in the stylesheet and script URLs, so that a browser does not use cached files from another version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Page of the navigation.
@@ -33,8 +33,8 @@ pub(in crate::ui) fn page(cluster: &str, visitor: &Visitor, place: Place, title:
     document(cluster, title, &header, content)
 }
 
-/// Returns the page with the form for the sign-in. `next` is the path to open after the sign-in. `has_issuer` is true
-/// if users can also sign in at an OIDC issuer.
+/// Returns the page with the sign-in form. `next` is the path to open after the sign-in. `has_issuer` is true if users
+/// can also sign in through an OIDC issuer.
 pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error: Option<&str>) -> Markup {
     let return_to: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
     let content = html! {
@@ -61,7 +61,7 @@ pub(in crate::ui) fn sign_in(cluster: &str, next: &str, has_issuer: bool, error:
     document(cluster, "Sign in", &html! {}, &content)
 }
 
-/// Returns the page with an error. `stack` is the path of the Stack whose action has failed.
+/// Returns the page with an error. `stack` is the path to the page of the Stack whose action has failed.
 pub(in crate::ui) fn error(cluster: &str, visitor: Option<&Visitor>, message: &str, stack: Option<&str>) -> Markup {
     let content = html! {
         h1 { "The request failed" }
@@ -75,7 +75,7 @@ pub(in crate::ui) fn error(cluster: &str, visitor: Option<&Visitor>, message: &s
     }
 }
 
-/// Returns a page that loads a path of this server. The browser sends the cookie of the session only if a page of this
+/// Returns a page that loads a path on this server. The browser sends the session cookie only if a page from this
 /// server opens the path, and not if a link on another site opens the path.
 pub(in crate::ui) fn reload(path: &str) -> Markup {
     html! {

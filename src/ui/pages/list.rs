@@ -1,4 +1,4 @@
-//! List of Stacks with search, filters and pages.
+//! List of Stacks with search, filters and pagination.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::ui::row::Row;
 use crate::ui::state::{Answer, Ui, Visitor};
 use crate::view::phase::PHASES;
 
-/// Returns the page of the list.
+/// Returns the list page.
 pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, query: &str) -> Answer {
     let query = Query::parse(query);
     let rows = ui.directory.rows()?;

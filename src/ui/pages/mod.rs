@@ -1,5 +1,5 @@
-//! Pages of the web UI. Each page consists of a function that reads the objects with the permissions of the user, and
-//! of pure functions that render the objects. The templates escape all texts.
+//! Pages of the web UI. Each page consists of a function that reads the objects with the user's permissions, and pure
+//! functions that render the objects. The templates escape all texts.
 
 pub(super) mod fleet;
 pub(super) mod frame;

@@ -9,7 +9,7 @@ use crate::ui::row::Key;
 use crate::view::phase::Phase;
 use crate::view::time::age;
 
-/// Returns a phase as a colored label. The label also contains the name of the phase, because users can be color-blind.
+/// Returns a phase as a colored label. The label also contains the phase name, because users can be color-blind.
 pub(super) fn phase(phase: Phase) -> Markup {
     let tone = match phase {
         Phase::Ready => "good",
@@ -21,7 +21,7 @@ pub(super) fn phase(phase: Phase) -> Markup {
     html! { span class={ "badge " (tone) } { (phase.as_str()) } }
 }
 
-/// Returns a state of a run as a colored label.
+/// Returns a run state as a colored label.
 pub(super) fn run_state(state: &str) -> Markup {
     let tone = match state.to_ascii_lowercase().as_str() {
         "succeeded" => "good",
@@ -41,12 +41,12 @@ pub(super) fn ago(time: Option<&Time>, now: Timestamp) -> Markup {
     }
 }
 
-/// Returns the path of the page of a Stack. Names of objects contain no characters that a path must escape.
+/// Returns the path of a Stack's page. Object names contain no characters that a path must escape.
 pub(super) fn path((namespace, name): &Key) -> String {
     format!("/stacks/{namespace}/{name}")
 }
 
-/// Returns a text from the cluster, without characters that can mislead a reader. The template escapes the text.
+/// Returns a string from the cluster without characters that can mislead a reader. The template escapes the text.
 pub(super) fn text(text: &str) -> Markup {
     html! { (printable(text)) }
 }

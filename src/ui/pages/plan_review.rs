@@ -1,4 +1,4 @@
-//! State of the decision about the plan of a Stack.
+//! State of the decision about a Stack's plan.
 
 use url::form_urlencoded;
 
@@ -15,7 +15,7 @@ pub(super) struct Decided {
 }
 
 impl Decided {
-    /// Returns the decision in the query of the URL. The form redirects to this URL after the decision.
+    /// Returns the decision in the URL query. After the decision, the form's response redirects to this URL.
     pub(super) fn parse(query: &str) -> Option<Self> {
         let value = |wanted: &str| {
             let mut pairs = form_urlencoded::parse(query.as_bytes());
@@ -30,16 +30,16 @@ impl Decided {
     }
 }
 
-/// State of the decision about the plan of a Stack.
+/// State of the decision about a Stack's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Review {
     /// The Stack has no plan, or its plan requires no decision.
     NotRequired,
-    /// The plan waits for the decision of a user.
+    /// The plan waits for a user's decision.
     Awaited,
     /// The user has approved the plan. The controller has not handled the approval yet.
     Approved,
-    /// The user has approved the plan, which requires the approvals of several users.
+    /// The user has approved the plan, but the plan requires approvals from several users.
     PartlyApproved,
     /// The user has approved the plan, but at least one approval does not count.
     Ignored,
@@ -50,7 +50,7 @@ pub(super) enum Review {
 }
 
 impl Review {
-    /// Returns the state of the decision about the plan of a Stack. `decided` is the decision that the user has just
+    /// Returns the state of the decision about a Stack's plan. `decided` is the decision that the user has just
     /// recorded.
     pub(super) fn of(stack: &Stack, decided: Option<&Decided>) -> Self {
         let Some(status) = &stack.status else { return Review::NotRequired };
@@ -76,7 +76,7 @@ impl Review {
         }
     }
 
-    /// Returns the message about the decision of the user.
+    /// Returns the message about the user's decision.
     pub(super) fn notice(self) -> Option<&'static str> {
         match self {
             Review::NotRequired | Review::Awaited | Review::Running { .. } => None,
@@ -91,18 +91,18 @@ impl Review {
         }
     }
 
-    /// Returns whether the status of the Stack does not contain the decision of the user yet. The message about a
-    /// missing approval in the status would then contradict the notice.
+    /// Returns whether the Stack status does not contain the user's decision yet. In this case, the status message
+    /// about a missing approval would contradict the notice.
     pub(super) fn is_ahead_of_status(self) -> bool {
         matches!(self, Review::Approved | Review::Rejected)
     }
 
-    /// Returns whether the status of the Stack contains no decision about the plan, although the plan requires one.
+    /// Returns whether the plan requires a decision that the Stack status does not contain.
     pub(super) fn is_undecided(self) -> bool {
         !matches!(self, Review::NotRequired | Review::Running { .. })
     }
 
-    /// Returns the title of the plan.
+    /// Returns the title of the plan section.
     pub(super) fn title(self) -> &'static str {
         match self {
             Review::NotRequired | Review::Awaited | Review::PartlyApproved | Review::Ignored => "Plan",

@@ -1,4 +1,4 @@
-//! Tree of resources. A URN contains the types of the parents of the resource, which determine the branch of the tree.
+//! Tree of resources. A URN contains the types of the resource's parents, which determine the branch of the tree.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::parts;
 use crate::api::auto::PlannedResource;
 use crate::ui::stored_runs::ChangedResource;
 
-/// Maximum depth of the tree. The program chooses the types of the resources, so the depth needs a limit.
+/// Maximum depth of the tree. The program chooses the resource types, so the depth needs a limit.
 const MAX_DEPTH: usize = 8;
 /// Maximum number of properties that the page shows for a resource.
 const MAX_PROPERTIES: usize = 20;

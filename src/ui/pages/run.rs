@@ -38,7 +38,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
         Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await,
         None => Ok(Stored::Missing),
     };
-    // If the read of the storage fails, the page still shows the result of the run.
+    // If the UI cannot read the storage, the page still shows the result of the run.
     let (stored, failure) = match stored {
         Ok(stored) => (stored, None),
         Err(UiError::SignedOut) => return Err(UiError::SignedOut),
@@ -52,8 +52,8 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, name, &content)))
 }
 
-/// Data of a run. If the run is old, its Update no longer exists. If the run is open, the status of the Stack contains
-/// no record yet.
+/// Data of a run. If the run is old, its Update no longer exists. If the run is open, the Stack status contains no
+/// record yet.
 struct Run<'a> {
     name: &'a str,
     record: Option<RunRecord>,
@@ -139,8 +139,8 @@ fn output(run: &Run<'_>) -> Markup {
     }
 }
 
-/// Returns the reason why the page does not contain the complete output. Returns an empty text after a failed read of
-/// the storage, which has its own message.
+/// Returns the reason why the page does not contain the complete output. Returns an empty string if the UI could not
+/// read the storage, because this failure has its own message.
 fn missing_output(run: &Run<'_>) -> &'static str {
     match run.stored {
         _ if run.failure.is_some() => "",

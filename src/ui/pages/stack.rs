@@ -35,7 +35,7 @@ use crate::view::{phase, runs};
 const MAX_OUTPUTS: usize = 200;
 /// Maximum length of an output, in characters.
 const MAX_OUTPUT: usize = 2000;
-/// Placeholder for the value of a secret output in the status.
+/// Placeholder for a secret output value in the status.
 const SECRET: &str = "[secret]";
 
 /// Objects of the page.
@@ -96,7 +96,7 @@ async fn graph(ui: &Ui, visitor: &Visitor, key: &Key, stack: &Stack) -> Result<G
     if namespaces.is_empty() {
         return Ok(all);
     }
-    // Stacks of other namespaces can exceed the limit of the graph, and must not hide the Stacks of this namespace.
+    // Stacks in other namespaces can exceed the graph's limit, and must not hide the Stacks in this namespace.
     namespaces.insert(key.0.clone());
     let visible = ui.permissions.visible(&visitor.user, namespaces.clone()).await?;
     if namespaces.iter().all(|namespace| visible.contains(namespace)) {
@@ -232,7 +232,7 @@ fn plan_section(plan: &StackPlan, preview: Option<&Update>, review: Review, form
     }
 }
 
-/// Returns the section of the open run, which the script updates.
+/// Returns the section for the open run, which the script updates.
 fn live_run(run: &str, update: Option<&Update>, key: &Key) -> Markup {
     let summary = update.and_then(|update| update.status.as_ref()?.progress.as_ref()).map(|found| &found.summary);
     html! {
@@ -280,7 +280,7 @@ fn details(stack: &Stack, status: &StackStatus, workspace: Option<&Workspace>, n
     }
 }
 
-/// Returns the state of a Workspace that is asleep, or nothing if the Workspace is awake.
+/// Returns the state of a sleeping Workspace, or nothing if the Workspace is awake.
 fn sleep(workspace: Option<&Workspace>) -> Markup {
     let asleep = workspace.and_then(|workspace| workspace.status.as_ref()).filter(|status| status.is_asleep());
     let since = asleep.and_then(|status| status.sleep.as_ref()?.since.as_ref());

@@ -1,4 +1,4 @@
-//! Forms of the page of a Stack, for the actions that the user may perform.
+//! Forms on a Stack's page, for the actions that the user may perform.
 
 use maud::{Markup, html};
 
@@ -10,7 +10,7 @@ use crate::ui::permissions::Actions;
 use crate::ui::row::Key;
 use crate::view::{decisions, phase};
 
-/// Stack of the forms, the token of the session, and the permissions of the user.
+/// The Stack, the session's form token, and the user's permissions.
 pub(super) struct Forms<'a> {
     pub(super) key: &'a Key,
     pub(super) token: &'a str,
@@ -18,7 +18,7 @@ pub(super) struct Forms<'a> {
 }
 
 impl Forms<'_> {
-    /// Returns the actions that apply to the state of a Stack. While a plan waits for a decision, the decision is the
+    /// Returns the actions that apply to a Stack's state. While a plan waits for a decision, the decision is the
     /// primary action, because a requested run would replace the plan.
     pub(super) fn actions(&self, stack: &Stack, review: Review) -> Markup {
         if !self.permitted.may_change {

@@ -1,4 +1,4 @@
-//! Tests of the content of the page.
+//! Tests for the content of the page.
 
 use serde_json::json;
 
