@@ -1,4 +1,4 @@
-//! Containers in the emulator of Azure Blob Storage, and shared access signatures for these containers.
+//! Containers in the Azure Blob Storage emulator, and shared access signatures for these containers.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,7 +13,7 @@ use crate::harness::http;
 
 const VERSION: &str = "2021-12-02";
 const CONTENT_TYPE: &str = "application/xml";
-/// Permissions of a stored access policy: read, add, create, write, delete and list.
+/// Permissions in a stored access policy: read, add, create, write, delete and list.
 const PERMISSIONS: &str = "racwdl";
 
 pub async fn create_container(container: &str) {
@@ -40,7 +40,7 @@ pub fn shared_access_signature(container: &str, number: u32) -> String {
     let account = &Emulators::get().azure_account;
     let policy = policy(number);
     let resource = format!("/blob/{account}/{container}");
-    // The empty fields are optional parameters of the signature that the test does not set.
+    // The empty fields are optional signature parameters that the test does not set.
     let signed = ["", "", "", &resource, &policy, "", "", VERSION, "c", "", "", "", "", "", "", ""].join("\n");
     let signature = sign(&signed);
     let signature = utf8_percent_encode(&signature, NON_ALPHANUMERIC);
@@ -51,7 +51,8 @@ fn policy(number: u32) -> String {
     format!("policy{number}")
 }
 
-/// Sends a PUT request for a container, signed with the account key. The parameters in `query` must be sorted.
+/// Sends a PUT request for a container, and signs the request with the account key. The caller must sort the parameters
+/// in `query`.
 async fn put(action: &str, container: &str, query: &[&str], body: &str) {
     let Emulators { azure_url, azure_account: account, .. } = Emulators::get();
     let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&Timestamp::now()).expect("a date after 1970");
@@ -59,7 +60,7 @@ async fn put(action: &str, container: &str, query: &[&str], body: &str) {
     // The empty lines are optional headers that the test does not set.
     let headers = ["PUT", "", "", &length, "", CONTENT_TYPE, "", "", "", "", "", ""].join("\n");
     let parameters: String = query.iter().map(|parameter| format!("\n{}", parameter.replacen('=', ":", 1))).collect();
-    // Paths of the emulator start with the account, so the signed resource contains the account twice.
+    // The emulator's paths start with the account, so the signed resource contains the account twice.
     let path = format!("/{account}/{container}");
     let signed = format!("{headers}\nx-ms-date:{date}\nx-ms-version:{VERSION}\n/{account}{path}{parameters}");
     let request = http::client()
@@ -72,7 +73,7 @@ async fn put(action: &str, container: &str, query: &[&str], body: &str) {
     http::send(action, request).await;
 }
 
-/// Returns the signature of a text with the account key.
+/// Signs a string with the account key, and returns the signature.
 fn sign(text: &str) -> String {
     let key = BASE64_STANDARD.decode(&Emulators::get().azure_key).expect("AZURE_KEY is base64");
     let mut hmac = Hmac::<Sha256>::new_from_slice(&key).expect("a key of any length is valid");

@@ -1,4 +1,4 @@
-//! The history of runs in Azure Blob Storage and in Google Cloud Storage.
+//! Tests the run history in Azure Blob Storage and in Google Cloud Storage.
 
 use pulumi_controller::api::pulumi::RunRecord;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::exclusive::history::with_settings;
 use crate::harness::{Browser, Program, run_alone};
 use crate::ui::token;
 
-/// Part of the page of a run whose output is not in the history.
+/// Part of the page for a run whose output is not in the history.
 const MISSING: &str = "The history contains no output of this run";
 
 /// Runs a Stack twice with a history that keeps one run. The controller therefore writes, lists, reads and deletes
@@ -51,7 +51,7 @@ fn a_history_in_azure_blob_storage_keeps_the_newest_run() {
         let Emulators { azure_account: account, azure_host_in_cluster: host, azure_key: key, .. } = Emulators::get();
         let container = format!("history-{}", fastrand::u32(..));
         azure::create_container(&container).await;
-        // The URLs of the emulator contain the account in the path.
+        // The emulator's URLs contain the account in the path.
         let parameters = format!("account_name={account}&endpoint=http://{host}/{account}&allow_http=true");
         let variables = [json!({"name": "AZURE_STORAGE_ACCOUNT_KEY", "value": key})];
         keep_one_run(&format!("az://{container}/runs?{parameters}"), &variables).await;

@@ -13,7 +13,7 @@ use crate::ui::token;
 const PASSWORD: &str = "correct-horse-battery-staple";
 /// Port of the endpoint.
 const PORT: u16 = 9293;
-/// RBAC rules of the component for the endpoint.
+/// RBAC rules in the component for the endpoint.
 const REVIEWER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/components/history-api/reviewer.yaml");
 
 /// Runs a test with a controller that has additional flags and environment variables. Then restores the controller,
@@ -124,7 +124,7 @@ async fn read_with_tokens(scene: &Scene) {
     scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
     let viewer = token(scene, "viewer", Some("view")).await;
     let stranger = token(scene, "stranger", None).await;
-    // The proxy of the API server removes the token of a request, so the requests use a forwarded port.
+    // The API server proxy removes the token from a request, so the requests use a forwarded port.
     let forward = PortForward::to_pod(&Controller::new(&scene.client).pod().await.name_any(), PORT).await;
 
     let directory = format!("{}/main", scene.namespace);
