@@ -16,7 +16,7 @@ use super::response::{html, redirect, with_cookies};
 use super::sign_in;
 use super::state::{Answer, Ui};
 
-/// Name of the cookie. The cookie cannot be `SameSite=Strict`, because the browser must send it when the issuer
+/// Name of the cookie. The cookie cannot be `SameSite=Strict`, because the browser must send the cookie when the issuer
 /// redirects to the UI.
 const COOKIE: &str = "__Host-pulumi-ui-oidc";
 /// Maximum time between the start and the completion of a sign-in, in seconds.

@@ -26,7 +26,7 @@ const STACKS: usize = 500;
 const CONCURRENT_PUSHES: usize = 4;
 /// Number of pushed repositories between two progress messages.
 const PUSHES_PER_MESSAGE: usize = 50;
-/// Minimum poll interval of a repository in seconds.
+/// Minimum interval between two polls of a repository, in seconds.
 const MIN_INTERVAL: u64 = 60;
 /// Number of requests per poll: one for the server capabilities, and one for the branch reference.
 const REQUESTS_PER_POLL: usize = 2;

@@ -27,7 +27,7 @@ use crate::progress::until_count;
 const RUNS: usize = 500;
 /// Duration of a run. The runs would last longer than the test, so the test must complete all runs itself.
 const RUN_TIME: Duration = Duration::from_secs(3600);
-/// Maximum number of concurrent creations or deletions.
+/// Maximum number of objects that the test creates or deletes concurrently.
 const CONCURRENCY: usize = 16;
 /// Timeout of each step with all five hundred Stacks.
 const TIMEOUT: Duration = Duration::from_secs(400);

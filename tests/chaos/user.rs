@@ -25,7 +25,7 @@ struct PendingDecision {
     update: String,
 }
 
-/// A decision of the simulated user, or the reason why no decision was necessary.
+/// The simulated user's decision, or the reason why no decision was necessary.
 #[derive(Clone, Debug)]
 pub struct Resolution {
     pub stack: String,

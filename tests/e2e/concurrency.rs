@@ -63,8 +63,8 @@ fn an_annotation_of_the_namespace_limits_its_concurrent_runs() {
         let invalid = format!("ignoring the annotation {ANNOTATION_RUN_WEIGHT} of namespace {}", scene.namespace);
         assert!(message.contains(&invalid), "{message}");
 
-        // The change to the namespace requeues the queued Update. Otherwise, the controller would retry the Update only
-        // every five minutes.
+        // When the namespace changes, the controller requeues the queued Update. Otherwise, the controller would retry
+        // the Update only every five minutes.
         let removed = format!("{ANNOTATION_MAX_CONCURRENT_RUNS}-");
         kubectl(&["annotate", "namespace", &scene.namespace, &removed], "").await;
         second.until_applied(&commit).await;

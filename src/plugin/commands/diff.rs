@@ -115,7 +115,7 @@ async fn read(cluster: &Cluster, pod: &str, command: &PodCommand, file: &str) ->
 
 /// Runs the preview, prints its output, and returns the number of changes.
 async fn preview(cluster: &Cluster, pod: &str, local: Option<&Local>, options: &[String]) -> Result<u64, PluginError> {
-    // The random marker ensures that no line of the output looks like the summary.
+    // The random marker ensures that no output line can imitate the summary.
     let marker = format!("{}:", Uuid::new_v4());
     let (directory, installs) =
         local.map_or((".", false), |local| (local.project.directory.as_str(), local.project.needs_install));

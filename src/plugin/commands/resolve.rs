@@ -70,7 +70,7 @@ impl Resolution {
         format!("{}/{}", self.namespace, self.stack)
     }
 
-    /// Returns the value of the annotation.
+    /// Returns the annotation value for the decision.
     fn value(&self) -> String {
         format!("{}={}", self.run, self.decision.as_str())
     }

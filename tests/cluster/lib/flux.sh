@@ -1,4 +1,5 @@
-# Installs Flux from the manifests in the Go modules of the Flux controllers. shellcheck shell=bash
+# Installs Flux from the manifests in the Go modules of the Flux controllers.
+# shellcheck shell=bash
 
 # kustomize component from this project, which the tests cover.
 notifications_component=$cluster_folder/../../kustomize/components/notifications

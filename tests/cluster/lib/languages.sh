@@ -1,5 +1,6 @@
 # The image with the TypeScript, Python and Go runtimes, and the registry with the packages that the test programs use.
-# The script builds both on demand. Lock files list all downloads with their digests. shellcheck shell=bash
+# The script builds both on demand. Lock files list all downloads with their digests.
+# shellcheck shell=bash
 
 extra_images=(languages packages)
 extra_services=(packages)

@@ -1,6 +1,6 @@
 # Starts and terminates the local node's processes. The scripts start each process in one of the cluster's cgroups,
-# record the process ID and the start time, and terminate only recorded processes and their descendants. shellcheck
-# shell=bash
+# record the process ID and the start time, and terminate only recorded processes and their descendants.
+# shellcheck shell=bash
 
 # Prints the mounted cgroup hierarchies. cgroup v2 has one hierarchy, and cgroup v1 has one hierarchy per controller.
 cgroup_hierarchies() {

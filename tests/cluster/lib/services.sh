@@ -1,4 +1,5 @@
-# Test services in pods. A local node and an existing cluster use the same manifests. shellcheck shell=bash
+# Test services in pods. A local node and an existing cluster use the same manifests.
+# shellcheck shell=bash
 
 services=(git s3 registry provider-log source-faults pulumi-cloud)
 

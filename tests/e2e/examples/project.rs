@@ -1,4 +1,4 @@
-//! A copy of the project in which a test edits an example and runs its commands.
+//! A copy of the project, in which a test edits an example and runs the example's commands.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -20,7 +20,7 @@ use crate::progress::until_count;
 const STACKS: usize = 200;
 /// Duration of each run of the fake agent.
 const RUN_TIME: Duration = Duration::from_millis(200);
-/// Maximum number of concurrent creations or deletions.
+/// Maximum number of objects that the test creates or deletes concurrently.
 const CONCURRENCY: usize = 16;
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Period after the controller start during which the controller reconciles each Stack exactly once.
