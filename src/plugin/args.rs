@@ -96,7 +96,7 @@ pub enum Command {
     Stack(StackCommand),
     /// Check the cluster, the controller, your permissions and the Stacks.
     Doctor(DoctorFlags),
-    /// Serve commands of this plugin as tools of the Model Context Protocol (MCP) on stdin and stdout.
+    /// Serve plugin commands as Model Context Protocol (MCP) tools on stdin and stdout.
     Mcp(McpFlags),
     /// Print the completion script for kubectl, which completes the commands, flags and Stacks of this plugin.
     Completion,

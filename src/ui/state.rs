@@ -59,7 +59,8 @@ impl Ui {
     }
 
     /// Counts a request, and returns whether the rate limit of its user permits the request. A request without a
-    /// session has no user, and sends a request to the API server only during a sign-in, which has its own rate limit.
+    /// session has no user. Such a request causes an API server request only during a sign-in, which has its own rate
+    /// limit.
     pub(super) fn may_request(&self, headers: &HeaderMap) -> bool {
         let session = self.sessions.open(headers, Timestamp::now().as_second());
         session.is_none_or(|session| self.request_limits.may_request(&session.user, Instant::now()))

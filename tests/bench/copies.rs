@@ -20,7 +20,7 @@ const CONCURRENCY: usize = 16;
 const SERVER_FIELDS: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"];
 
-/// All objects of one Stack, in the order of their creation.
+/// All objects of one Stack, in creation order.
 pub struct Original {
     client: Client,
     namespace: String,

@@ -125,7 +125,7 @@ pub async fn measure() -> Vec<Row> {
     let arguments = controller.arguments().await;
     let mut rows = Vec::new();
     let measured = async || {
-        // Stacks of all namespaces refer to the shared source, so the controller must permit references to other
+        // Stacks in all namespaces refer to the shared source, so the controller must permit references to other
         // namespaces.
         let open = [arguments.as_slice(), &["--no-cross-namespace-refs=false".to_owned()]].concat();
         controller.start_with(&open, 1).await;
@@ -140,8 +140,8 @@ pub async fn measure() -> Vec<Row> {
     rows
 }
 
-/// Returns and prints the rows of a measurement. A failure does not stop the other measurements, because creating the
-/// Stacks takes a long time.
+/// Returns and prints the table rows for a measurement. A failure does not stop the other measurements, because
+/// creating the Stacks takes a long time.
 async fn attempt(name: &str, measuring: impl Future<Output = Vec<Row>>) -> Vec<Row> {
     println!("\nmeasuring: {name}");
     let measured = AssertUnwindSafe(measuring).catch_unwind().await;

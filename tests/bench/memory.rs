@@ -201,7 +201,7 @@ pub struct Rest {
     pub memory: f64,
     /// Memory at the end of the measurement in MiB.
     pub last_memory: f64,
-    /// CPU usage in percent of one CPU.
+    /// CPU usage as a percentage of one CPU.
     pub processor: f64,
     pub written: std::collections::BTreeMap<String, usize>,
 }

@@ -18,7 +18,7 @@ pub fn now() -> Moment {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after the Unix epoch").as_secs_f64()
 }
 
-/// All observed states of all objects of one kind. Drop this value to end the watch.
+/// All observed states of all objects of one kind. Drop this value to stop the watch.
 pub struct Moments<K> {
     seen: Arc<Mutex<Vec<(Moment, K)>>>,
     _watch: JoinSet<()>,

@@ -9,7 +9,7 @@ use kube::{Api, Client, ResourceExt};
 use pulumi_controller::api::auto::Update;
 use tokio::task::JoinSet;
 
-/// The observed runs. Drop this value to end the watch.
+/// The observed runs. Drop this value to stop the watch.
 pub struct Starts {
     seen: Arc<Mutex<Seen>>,
     _watch: JoinSet<()>,

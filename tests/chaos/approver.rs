@@ -28,7 +28,7 @@ pub async fn approve_all(scene: &Scene, stacks: &[Stack]) -> Vec<String> {
     for (stack, plan) in stacks.iter().filter_map(|stack| Some((stack, awaited_plan(stack)?))) {
         let object = approval(&stack.name_any(), plan).to_string();
         let arguments = ["--namespace", &scene.namespace, "--as", APPROVER, "create", "--filename", "-"];
-        // The request fails if the Approval exists, but the controller has not observed it yet.
+        // The request fails if the Approval exists, but the controller has not observed the Approval yet.
         if try_kubectl(&arguments, &object).await.is_ok() {
             approved.push(stack.name_any());
         }

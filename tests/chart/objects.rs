@@ -110,8 +110,9 @@ fn first_difference(path: &str, left: &Value, right: &Value) -> String {
     }
 }
 
-/// Deserializes an object to its Rust type, serializes the result, and compares it with the object. Skips Prometheus
-/// Operator objects, which have no Rust type, and CustomResourceDefinitions, which are generated from Rust types.
+/// Deserializes an object to its Rust type, serializes the result, and compares the serialized object with the
+/// original. Skips Prometheus Operator objects, which have no Rust type, and CustomResourceDefinitions, which are
+/// generated from Rust types.
 pub fn is_read_without_loss(object: &Value) -> Result<(), String> {
     match object["kind"].as_str().unwrap_or_default() {
         "ClusterRole" => reread::<ClusterRole>(object),

@@ -1,5 +1,5 @@
-//! Tests that the destroy of a deleted Stack deletes all resources of its own Pulumi stack, and no resources of other
-//! Pulumi stacks.
+//! Tests that the destroy run of a deleted Stack deletes all resources in its own Pulumi stack, and no resources in
+//! other Pulumi stacks.
 
 use k8s_openapi::api::core::v1::Secret;
 use pulumi_controller::api::conditions::{READY, stack_reason};

@@ -1,4 +1,4 @@
-//! Tests the workspace pod of a Stack.
+//! Tests a Stack's workspace pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

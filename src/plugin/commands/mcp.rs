@@ -1,4 +1,4 @@
-//! `mcp`: serves commands of the plugin as tools of the Model Context Protocol (MCP) on stdin and stdout.
+//! `mcp`: serves plugin commands as Model Context Protocol (MCP) tools on stdin and stdout.
 //!
 //! Each call runs the plugin as a child process. A tool therefore has exactly the permissions, the output and the
 //! limits of its command. The command output cannot mix with the protocol messages.

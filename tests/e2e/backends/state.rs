@@ -94,8 +94,8 @@ impl<'a> State<'a> {
         self.scene.patch::<Pod>(pod, changed).await;
     }
 
-    /// Starts commands of the Pulumi CLI in a separate pod, which simulates a user on another machine. The pod name is
-    /// the CLI's host name. The current directory contains `files`.
+    /// Starts Pulumi CLI commands in a separate pod, which simulates a user on another machine. The pod name is the
+    /// CLI's host name. The current directory contains `files`.
     pub async fn start_cli(&self, pod: &str, files: &[File], commands: &str) {
         let environment = Environment::get();
         let write = |(index, file): (usize, &File)| format!("printf '%s' \"$FILE_{index}\" >{}", file.path);

@@ -11,7 +11,7 @@ use crate::harness::{Environment, GIT_ENVIRONMENT};
 /// Total timeout of the commands in one code block. The commands in the READMEs have shorter timeouts.
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(960);
 
-/// Directories to which the commands of the examples refer.
+/// Directories to which the examples' commands refer.
 const DIRECTORIES: [&str; 3] = ["config", "examples", "kustomize"];
 
 /// Copy of the project. Each test has its own copy, so the commands start in a fresh directory.

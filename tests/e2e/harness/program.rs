@@ -59,7 +59,7 @@ impl Program {
         self.with("outputs", name, value)
     }
 
-    /// Returns the files of the repository: only the project file, in the root directory.
+    /// Returns the repository files: only the project file, in the root directory.
     pub fn files(&self) -> Vec<File> {
         vec![self.file("Pulumi.yaml")]
     }

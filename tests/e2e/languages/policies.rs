@@ -1,5 +1,5 @@
-//! Tests policy packs in TypeScript and Python. A pack has its own source, is part of the program's source, or is
-//! required by a Pulumi Cloud organization. Pulumi does not support policy packs in Go.
+//! Tests policy packs in TypeScript and Python. A pack has its own source or is part of the program's source, or a
+//! Pulumi Cloud organization requires the pack. Pulumi does not support policy packs in Go.
 
 use pulumi_controller::api::pulumi::{EnforcementLevel, PolicyPack, PolicyViolations, SourceReference, Stack};
 use serde_json::{Value, json};
