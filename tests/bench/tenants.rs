@@ -1,5 +1,6 @@
-//! Measures how much a tenant can delay the runs in another namespace. The measurement covers the steps of the warm
-//! path that the controller executes, without and with an attack by a tenant who has the role `edit`.
+//! Measures how much a tenant can delay the runs in another namespace. The measurement covers the warm path steps that
+//! the controller executes. The benchmark measures these steps without and with an attack by a tenant who has the role
+//! `edit`.
 
 use std::time::Duration;
 

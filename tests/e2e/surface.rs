@@ -67,8 +67,8 @@ fn strict_validation_accepts_every_field_of_pko() {
     });
 }
 
-/// Returns a template with unusual content: null values, objects without required fields, directives of a strategic
-/// merge patch, and a field of a newer Kubernetes version.
+/// Returns a template with unusual content: null values, objects without required fields, strategic merge patch
+/// directives, and a field from a newer Kubernetes version.
 fn template_with_directives() -> Value {
     let container = json!({
         "name": "pulumi",

@@ -52,8 +52,8 @@ apt_get_install() {
     "${install[@]}" || { apt-get update && "${install[@]}"; }
 }
 
-# Debian starts a service after installation and at every boot. policy-rc.d prevents the start, because the node
-# requires only the containerd and sshd programs, and not the services.
+# Debian starts a service after installation and at every boot. policy-rc.d prevents the start. The node requires only
+# the containerd and sshd programs, and not the services.
 without_starting_services() {
     local policy=/usr/sbin/policy-rc.d ours="" result=0 had_containerd="" had_sshd=""
     type -P containerd >/dev/null && had_containerd=yes

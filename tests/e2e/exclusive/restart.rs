@@ -134,7 +134,7 @@ async fn check_stack_lifecycle(scene: &Scene, expires: bool) {
 }
 
 /// Returns the failpoints in the controller code. Excludes the failpoints that the controller reaches while a Workspace
-/// falls asleep or wakes up, and the agent's failpoints, because the agent is a separate process.
+/// falls asleep or wakes up. Also excludes the agent's failpoints, because the agent is a separate process.
 fn controller_failpoints() -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut names = BTreeSet::new();
