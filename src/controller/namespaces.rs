@@ -101,10 +101,23 @@ impl Namespaces {
         (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
     }
 
-    /// Returns whether the namespace is being deleted. Returns `false` if the controller does not watch namespaces.
-    pub fn is_terminating(&self, namespace: &str) -> bool {
+    /// Returns whether a client has deleted the namespace. If the cache contains a deleted namespace, the live namespace
+    /// decides, because a client can create the namespace again. Returns `false` if the controller does not watch
+    /// namespaces or cannot read them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the read fails for another reason than a missing permission.
+    pub async fn is_terminating(&self, namespace: &str) -> Result<bool, ReadError> {
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&ObjectRef::new(namespace)));
-        cached.is_some_and(|cached| cached.metadata.deletion_timestamp.is_some())
+        if cached.is_none_or(|cached| cached.metadata.deletion_timestamp.is_none()) {
+            return Ok(false);
+        }
+        match self.reader.get_cluster_metadata_opt::<Namespace>(namespace).await {
+            Ok(live) => Ok(live.is_some_and(|live| live.metadata.deletion_timestamp.is_some())),
+            Err(error) if error.is_forbidden() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns whether the controller watches namespaces. If `true`, the controller requeues the Stacks of a

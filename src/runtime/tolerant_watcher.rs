@@ -86,7 +86,7 @@ fn without_managed_fields(text: &str) -> serde_json::Result<String> {
 
 /// Counts the values in JSON text without parsing the text. The function counts an empty object or list as
 /// two values.
-fn count_values(text: &str) -> usize {
+pub fn count_values(text: &str) -> usize {
     let (mut count, mut is_string, mut is_escaped) = (1, false, false);
     for byte in text.bytes() {
         match byte {

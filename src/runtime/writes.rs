@@ -188,6 +188,17 @@ impl Writer {
         self.delete_if::<K>(&deletion::<K>(namespace, name), Some(preconditions), Some(grace_seconds)).await
     }
 
+    /// Deletes this version of an object without a termination grace period. Returns a conflict if the object has changed.
+    pub async fn delete_now<K: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        (uid, version): (&str, &str),
+    ) -> Result<(), WriteError> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
+        self.delete_if::<K>(&deletion::<K>(namespace, name), Some(preconditions), Some(0)).await
+    }
+
     /// Deletes an object. Returns a conflict if the object has changed since the controller read it.
     pub async fn delete_if_unchanged<K: Object>(&self, object: &K) -> Result<(), WriteError> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };

@@ -188,6 +188,11 @@ fn is_missing_object(status: &Status) -> bool {
 }
 
 impl Found {
+    /// Returns the source without its metadata, as JSON. Returns an empty string if the source does not exist.
+    pub fn data_json(&self) -> String {
+        self.object.as_ref().map(|object| object.data.to_string()).unwrap_or_default()
+    }
+
     /// Returns the result without the source's managed fields, because no caller reads the managed fields.
     #[must_use]
     pub fn without_managed_fields(&self) -> Self {
@@ -203,6 +208,13 @@ impl Found {
     pub fn missing() -> Self {
         let resource = ApiResource::erase::<crate::api::pulumi::Program>(&());
         Found { resource, what: "source".to_owned(), object: None }
+    }
+
+    /// Returns the result for a source with this data.
+    #[cfg(test)]
+    pub fn with_data(data: serde_json::Value) -> Self {
+        let missing = Self::missing();
+        Found { object: Some(DynamicObject::new("source", &missing.resource).data(data)), ..missing }
     }
 
     /// Returns the current artifact of the source. Ignores the Ready condition, because the last artifact remains valid

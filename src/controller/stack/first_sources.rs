@@ -8,12 +8,17 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::runtime::backoff::ObjectKey;
+use crate::runtime::tolerant_watcher::count_values;
 use crate::source::flux::Found;
 use crate::source::kinds::GroupKind;
 
 /// Maximum number of sources in the cache. If the cache is full, the controller reads an uncached source separately for
 /// each Stack.
-const MAX_SOURCES: usize = 512;
+const MAX_SOURCES: usize = 256;
+/// Maximum number of JSON values in a stored source. A parsed object can require a hundred times the memory of its text.
+const MAX_VALUES: usize = 500;
+/// Maximum size of a stored source in bytes of JSON.
+const MAX_SIZE: usize = 32 * 1024;
 
 #[derive(Default)]
 pub(super) struct FirstSources {
@@ -39,6 +44,10 @@ impl FirstSources {
     /// Adds a source to the cache, unless a source has changed since the read started. `changes` is the number of
     /// changes at the start of the read.
     pub(super) fn insert(&self, kind: &GroupKind, key: ObjectKey, found: &Found, changes: u64) {
+        let json = found.data_json();
+        if json.len() > MAX_SIZE || count_values(&json) > MAX_VALUES {
+            return;
+        }
         let mut state = self.lock();
         if state.changes == changes && state.found.len() < MAX_SOURCES {
             state.found.insert((kind.clone(), key), found.without_managed_fields());
@@ -98,6 +107,15 @@ mod tests {
             change(&sources);
             sources.insert(&kind(), key("app"), &Found::missing(), before);
             assert!(sources.get(&kind(), &key("app")).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_source_with_many_values_is_not_stored() {
+        for (values, is_stored) in [(1, true), (MAX_VALUES, false)] {
+            let sources = FirstSources::default();
+            sources.insert(&kind(), key("app"), &Found::with_data(serde_json::json!({"spec": vec![0; values]})), 0);
+            assert_eq!(sources.get(&kind(), &key("app")).is_ok(), is_stored, "{values}");
         }
     }
 

@@ -59,9 +59,9 @@ impl Act<'_> {
                 tracing::info!(pod, uid, "deleting pod");
                 writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?;
             }
-            Action::DeleteIdlePod { pod, uid } => {
+            Action::DeleteIdlePod { pod, uid, version } => {
                 tracing::info!(pod, uid, "deleting pod, because its namespace is being deleted");
-                writer.delete_within::<Pod>(&namespace, &pod, &uid, 0).await?;
+                writer.delete_now::<Pod>(&namespace, &pod, (&uid, &version)).await?;
             }
             Action::TakePod { version } => return self.take_pod(&version).await,
             Action::ForgetPod => self.forget_pod().await?,

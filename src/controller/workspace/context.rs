@@ -265,6 +265,16 @@ impl VerifiedParts {
         known.insert(key(workspace), Known::Right(seen));
     }
 
+    /// Ends the assumption of [`VerifiedParts::assume_current`]. Returns whether the objects were assumed to be current.
+    pub(super) fn end_assumption(&self, workspace: (&str, &str)) -> bool {
+        let mut known = self.lock();
+        let is_assumed = matches!(known.get(&key(workspace)), Some(Known::Right(seen)) if seen.assumed_until.is_some());
+        if is_assumed {
+            known.insert(key(workspace), Known::ChangedAt(Instant::now()));
+        }
+        is_assumed
+    }
+
     /// Records that an object has changed or is not current.
     pub(super) fn invalidate(&self, workspace: (&str, &str)) {
         self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
@@ -330,15 +340,16 @@ mod tests {
         assert!(!verified.contains(APP, "a", &next, true), "a different authority");
         tokio::time::advance(MIN_FIRST_DELAY - Duration::from_millis(1)).await;
         assert!(verified.contains(APP, "a", &ours, true), "the minimum delay has not passed");
-        verified.invalidate(APP);
+        assert!(verified.end_assumption(APP) && !verified.end_assumption(APP));
         verified.assume_current(APP, "a", &ours);
-        assert!(!verified.contains(APP, "a", &ours, true), "changed");
+        assert!(!verified.contains(APP, "a", &ours, true), "the assumption has ended");
         let other = ("team", "other");
         verified.assume_current(other, "a", &ours);
         tokio::time::advance(TRUSTED_AT_REST - MIN_FIRST_DELAY).await;
         verified.insert(APP, "a", &ours, Instant::now());
         verified.assume_current(other, "a", &ours);
         assert!(!verified.contains(other, "a", &ours, true), "the maximum delay has passed");
+        assert!(!verified.end_assumption(APP), "the objects were read");
         let late = ("team", "late");
         verified.assume_current(late, "a", &ours);
         assert!(!verified.contains(late, "a", &ours, true), "not after the start");

@@ -198,7 +198,8 @@ fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
 fn offer(observed: &Observed, pool: &Pool) {
     let workspace = &observed.workspace;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
-    let waits = workspace.is_asleep()
+    let waits = !observed.is_namespace_terminating
+        && workspace.is_asleep()
         && workspace.metadata.deletion_timestamp.is_none()
         && observed.pod.is_none()
         && observed.pooled == Pooled::None;

@@ -72,6 +72,8 @@ pub(super) enum Action {
     DeleteIdlePod {
         pod: String,
         uid: String,
+        /// Resource version of the pod. A run that starts at the same time changes the pod first.
+        version: String,
     },
     /// Record that the Workspace is sleeping. The next steps remove the pod.
     Sleep,
@@ -105,7 +107,8 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return if has_finalizer { clean_up(observed, now) } else { Action::Ignore };
     }
     if let Some(pod) = pod_of_terminating_namespace(observed) {
-        return Action::DeleteIdlePod { pod: pod.name.clone(), uid: pod.uid.clone() };
+        let version = observed.pod_version.clone().unwrap_or_default();
+        return Action::DeleteIdlePod { pod: pod.name.clone(), uid: pod.uid.clone(), version };
     }
     if field_managers::is_applied_by_operator(workspace) {
         // The Stack controller takes over the Workspace. The change to the Workspace then triggers a reconciliation.
@@ -161,7 +164,9 @@ fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
         || observed.idle.pending_update.is_some()
         || observed.interactive_session().is_some();
     let pod = observed.pod.as_ref().filter(|pod| !pod.terminating && !pod.held)?;
-    (observed.is_namespace_terminating && !is_required).then_some(pod)
+    // The agent can be executing a command of a user.
+    let may_be_busy = pod.ready && matches!(observed.agent, Agent::Unreachable(_));
+    (observed.is_namespace_terminating && !is_required && !may_be_busy).then_some(pod)
 }
 
 /// Selects the action for the pod and its source. The caller has already checked all other objects: either an object

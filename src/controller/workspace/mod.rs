@@ -11,6 +11,7 @@
 mod act;
 mod activity;
 mod agent_probe;
+mod agent_reply;
 mod apply_conflicts;
 mod config;
 mod context;

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
+pub(super) use super::agent_reply::Agent;
 use super::apply_conflicts::Contested;
 use super::context::Context;
 use super::idle::{self, Idle};
@@ -49,6 +50,8 @@ pub(super) struct Observed {
     /// Outdated objects that another client changes after each apply. The controller therefore delays the next apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
+    /// Resource version of the pod.
+    pub pod_version: Option<String>,
     /// State of the pod in `status.pooledPod`.
     pub pooled: Pooled,
     /// Template of the pool from which the Workspace can take a pod. Set only if the Workspace is sleeping or has taken
@@ -80,23 +83,6 @@ pub(super) struct DesiredState {
 pub(super) struct OpenRun {
     pub name: String,
     pub uid: String,
-}
-
-/// Response of the agent.
-#[derive(Clone, Debug)]
-pub(super) enum Agent {
-    /// The controller has not called the agent, for example because the pod is starting.
-    NotCalled,
-    Unreachable(String),
-    Responded(Box<StatusReply>),
-}
-
-impl Agent {
-    /// Returns whether the agent reports a run, an interactive session or an installation.
-    fn is_busy(&self) -> bool {
-        matches!(self, Agent::Responded(reply)
-            if !reply.open_operation.is_empty() || reply.interactive_session.is_some() || reply.candidate.is_some())
-    }
 }
 
 impl Observed {
@@ -195,8 +181,7 @@ pub(super) async fn observe(
     let Some((mut workspace, pod)) = workspace_and_pod(namespace, name, listed, context).await? else {
         return Ok(None);
     };
-    let account = &mut workspace.spec.service_account_name;
-    *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
+    set_default_service_account(&mut workspace, context);
     let origin = source::resolve(&mut workspace, &context.git);
     let desired = origin.and_then(|origin| desired(name, namespace, &workspace, origin, context));
     let rendered = desired.as_ref().ok().map(|desired| &desired.rendered);
@@ -204,9 +189,9 @@ pub(super) async fn observe(
     let pooled = pooled(&workspace, pod.as_ref(), pool_template.as_ref().map(|template| template.key.as_str()));
     let pod = pod.filter(|pod| is_ours(pod, name) && pooled != Pooled::Lost);
     let state = pod.as_ref().map(pod_state::read);
-    let parts = parts(&workspace, state.as_ref(), rendered, context, now).await?;
+    let mut found = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     let start_event =
-        pod_state::find_start_event(&workspace, parts.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
+        pod_state::find_start_event(&workspace, found.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
         Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
@@ -216,6 +201,13 @@ pub(super) async fn observe(
         }
         None => (Agent::NotCalled, None),
     };
+    let is_agent_too_old = is_agent_too_old(&agent)
+        || lacks_policy_packs(&agent, &workspace)
+        || lacks_required_protocol(&agent, &workspace, &updates);
+    // The objects of a Workspace with such an agent can be outdated, or its certificate can be invalid.
+    if (is_agent_too_old || agent.is_unavailable()) && context.memory.verified_parts.end_assumption((namespace, name)) {
+        found = parts(&workspace, state.as_ref(), rendered, context, now).await?;
+    }
     let open_runs = match state.as_ref().filter(|pod| pod.held) {
         Some(pod) => open_runs_in(pod, &updates, namespace, context).await?,
         None => open_runs(&updates),
@@ -223,27 +215,31 @@ pub(super) async fn observe(
     let idle = idle::observe(&workspace, &updates, agent.is_busy(), context, now).await?;
     let observed = Observed {
         idle,
-        service: parts.service,
-        tls: parts.tls,
-        pooled_tls: parts.pooled_tls,
-        budget: parts.budget,
-        stateful_set: parts.stateful_set,
-        contested: parts.contested,
+        service: found.service,
+        tls: found.tls,
+        pooled_tls: found.pooled_tls,
+        budget: found.budget,
+        stateful_set: found.stateful_set,
+        contested: found.contested,
         pod: state,
+        pod_version: pod.as_ref().and_then(ResourceExt::resource_version),
         pooled,
         pool_template,
         start_event,
         open_runs,
-        is_agent_too_old: is_agent_too_old(&agent)
-            || lacks_policy_packs(&agent, &workspace)
-            || lacks_required_protocol(&agent, &workspace, &updates),
+        is_agent_too_old,
         agent,
-        is_namespace_terminating: context.namespaces.is_terminating(namespace),
+        is_namespace_terminating: context.namespaces.is_terminating(namespace).await?,
         artifact_stored: desired.as_ref().is_ok_and(|desired| is_stored(desired, namespace, context)),
         desired,
         workspace,
     };
     Ok(Some((observed, client)))
+}
+
+fn set_default_service_account(workspace: &mut Workspace, context: &Context) {
+    let account = &mut workspace.spec.service_account_name;
+    *account = account.take().filter(|name| !name.is_empty()).or_else(|| context.default_service_account.clone());
 }
 
 /// Reads the pod and, if `listed` is `None`, the Workspace. Returns `None` if the Workspace does not exist.

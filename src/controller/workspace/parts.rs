@@ -70,7 +70,7 @@ pub(super) async fn parts(
     let key = (namespace.as_str(), name.as_str());
     let hash = rendered.map(|rendered| rendered.parts_hash.as_str());
     let pod = pod.filter(|_| workspace.metadata.deletion_timestamp.is_none());
-    if let Some(hash) = hash.filter(|_| was_current(workspace, pod, rendered)) {
+    if let Some(hash) = hash.filter(|_| was_current(workspace, pod, rendered, &context.pods.agent_image)) {
         verified.assume_current(key, hash, &authority);
     }
     if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.contains(key, hash, &authority, pod.ready))) {
@@ -124,8 +124,8 @@ pub(super) async fn parts(
 }
 
 /// Returns whether the objects were current during the last reconciliation: the Workspace is ready, and its ready pod
-/// has the rendered template.
-fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&Rendered>) -> bool {
+/// has the rendered template and the current agent.
+fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&Rendered>, agent_image: &str) -> bool {
     let (Some(pod), Some(rendered)) = (pod, rendered) else { return false };
     let status = workspace.status.as_ref();
     let was_ready = status.is_some_and(|status| {
@@ -133,7 +133,9 @@ fn was_current(workspace: &Workspace, pod: Option<&PodState>, rendered: Option<&
             && is_true(&status.conditions, READY)
             && status.pod_uid.as_ref() == Some(&pod.uid)
     });
-    was_ready && pod.ready && !pod.terminating && pod.revision_hash.as_ref() == Some(&rendered.revision_hash)
+    let is_current =
+        pod.revision_hash.as_ref() == Some(&rendered.revision_hash) && pod.agent_image.as_deref() == Some(agent_image);
+    was_ready && pod.ready && !pod.terminating && is_current
 }
 
 /// Returns the state of the Secret for the pooled pod, or [`PartState::Current`] if the Workspace has no pooled pod.

@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 use kube::{Resource, ResourceExt};
 
 use super::context::Context;
-use super::init_containers::{self, FETCH_CONTAINER};
+use super::init_containers::{self, BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use crate::api::auto::Workspace;
 use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
@@ -47,6 +47,8 @@ pub(super) struct PodState {
     pub ip: Option<String>,
     /// Hash of the user-defined inputs from which the pod was created.
     pub revision_hash: Option<String>,
+    /// Image of the init container that copies the agent.
+    pub agent_image: Option<String>,
     /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which uses a different protocol.
     pub has_pko_agent: bool,
     /// Whether the pod is being deleted.
@@ -87,6 +89,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
+        agent_image: agent_image(pod),
         has_pko_agent: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
@@ -101,6 +104,11 @@ pub(super) fn read(pod: &Pod) -> PodState {
         problem: problem(pod),
         unschedulable: unscheduled(pod).is_some(),
     }
+}
+
+fn agent_image(pod: &Pod) -> Option<String> {
+    let mut init_containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    init_containers.find(|container| container.name == BOOTSTRAP_CONTAINER)?.image.clone()
 }
 
 /// Returns whether the `pulumi` container runs the agent of the Pulumi Kubernetes Operator.

@@ -77,6 +77,7 @@ fn at_rest() -> Observed {
         pod: Some(pod()),
         pooled: Pooled::None,
         pool_template: None,
+        pod_version: Some("7".to_owned()),
         is_namespace_terminating: false,
         start_event: None,
         open_runs: Vec::new(),
@@ -169,10 +170,16 @@ fn the_deletion_of_a_namespace_deletes_its_idle_pods_at_once() {
         change(&mut observed);
         decide(&observed, now())
     };
-    let expected = Action::DeleteIdlePod { pod: "app-workspace-0".to_owned(), uid: "pod".to_owned() };
+    let (pod_name, uid, version) = ("app-workspace-0".to_owned(), "pod".to_owned(), "7".to_owned());
+    let expected = Action::DeleteIdlePod { pod: pod_name, uid, version };
     assert_eq!(in_deleted_namespace(|_| ()), expected);
     assert_eq!(in_deleted_namespace(|observed| observed.agent = Agent::NotCalled), expected, "the pod is starting");
-    let rows: [(&str, fn(&mut Observed)); 5] = [
+    let rows: [(&str, fn(&mut Observed)); 7] = [
+        ("the agent does not respond", |observed| observed.agent = Agent::Unreachable("timeout".to_owned())),
+        ("a user runs a command", |observed| {
+            let interactive_session = Some(InteractiveSession::default());
+            observed.agent = responded(StatusReply { interactive_session, ..reply("new") });
+        }),
         ("a run is open", |observed| observed.open_runs = run()),
         ("an Update requires the pod", |observed| observed.idle.pending_update = Some("app-12".to_owned())),
         ("the pod is held for a run", |observed| observed.pod = Some(PodState { held: true, ..pod() })),

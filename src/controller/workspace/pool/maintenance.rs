@@ -23,7 +23,7 @@ use super::waiting::Pool;
 use crate::api::auto::PooledPod;
 use crate::api::names::{LABEL_POOL, pool_pod_server_name, pool_pod_tls_secret, workspace_object};
 use crate::controller::authority::Generations;
-use crate::controller::namespaces::Namespaces;
+use crate::controller::namespaces::{Namespaces, RunSettings};
 use crate::controller::workspace::tls;
 use crate::rpc::identity::IdentityError;
 use crate::runtime::reads::{ReadError, Reader};
@@ -176,7 +176,14 @@ impl Maintenance {
             namespaces.filter(|namespace| !memory.failed.contains_key(*namespace)).cloned().collect();
         let mut sizes = HashMap::new();
         for namespace in namespaces {
-            match self.parts.namespaces.run_settings(&namespace).await {
+            let namespaces = &self.parts.namespaces;
+            let settings = match namespaces.is_terminating(&namespace).await {
+                // The API server creates no pods in this namespace, and its idle pods would delay the deletion.
+                Ok(true) => Ok(RunSettings::default()),
+                Ok(false) => namespaces.run_settings(&namespace).await,
+                Err(error) => Err(error),
+            };
+            match settings {
                 Ok(settings) => {
                     sizes.insert(namespace, settings.run_share.idle_pods.min(self.pool.maximum()));
                 }
