@@ -1,4 +1,4 @@
-//! Checks whether the Secrets and ConfigMaps that a run references exist and contain keys, and makes the kubelet
+//! Checks whether the Secrets and ConfigMaps that a run references exist and are not empty, and triggers the kubelet to
 //! update the mounted volumes. The controller reads each object by name, without the object's data.
 
 mod poll;

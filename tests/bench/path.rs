@@ -171,7 +171,7 @@ impl Pod {
         Pod { namespace: scene.namespace.clone(), name }
     }
 
-    /// Reads the agent's journal, and returns the CLI's start time and end time during an operation.
+    /// Reads the journal of an operation, and returns the times at which the CLI started and exited.
     pub async fn journal(&self, operation: &str) -> (Moment, Moment) {
         let milliseconds = |time: i64| time as f64 / 1000.0;
         let folder = format!("{}/operations/{operation}", names::SHARE_DIRECTORY);

@@ -26,8 +26,8 @@ pub struct PlanReference {
     /// Name of the Update that saved the plan, in the same namespace.
     #[schemars(length(min = 1, max = bounds::NAME))]
     pub update_name: String,
-    /// Expected digest of the plan file, from `status.plan.fileDigest` of that Update. The run fails if the plan file
-    /// has another digest.
+    /// Expected digest of the plan file, from `status.plan.fileDigest` of `updateName`. The run fails if the plan
+    /// file has another digest.
     pub file_digest: Digest,
 }
 

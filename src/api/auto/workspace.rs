@@ -85,7 +85,7 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-    /// Strategic merge patch for the labels and annotations of the pod's Service, in the field `metadata`.
+    /// Strategic merge patch for the pod's Service. Only `metadata.labels` and `metadata.annotations` are allowed.
     /// Default: none. Example: `{metadata: {labels: {team: blue}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]

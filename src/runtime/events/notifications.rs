@@ -24,8 +24,8 @@ const MAX_RECENT: usize = 1024;
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-/// API group of the objects that an Alert can reference. An Alert can also reference objects from subdomains of this
-/// group.
+/// API group of the controller's own kinds. The controller sends notifications only about objects of this group and of
+/// its subdomains, such as `auto.pulumi.com`.
 const OWN_GROUP: &str = "pulumi.com";
 
 /// Address of notification-controller, and the HTTP client and retry policy for requests to this address.

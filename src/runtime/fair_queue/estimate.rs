@@ -21,7 +21,8 @@ const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 const MAX_DISPLAYED: u32 = 6;
 /// Maximum number of runs with recorded estimates. The messages of further runs contain no estimate.
 const MAX_RECORDED: usize = 8192;
-/// Maximum age of a queued run's last computation. A run with an older computation is no longer queued.
+/// Maximum age of a recorded estimate. The controller regularly computes the estimate of each queued run again, so an
+/// older record belongs to a run that is no longer queued.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Estimated start of a queued run.
@@ -122,8 +123,6 @@ impl Estimates {
             (before, None) => before?,
         };
         if let Some(new) = new.filter(|_| self.0.len() >= MAX_RECORDED) {
-            // The controller regularly computes the estimate of each queued run, so an old record belongs to a run that
-            // is no longer queued.
             self.0.retain(|_, displayed| new.made.duration_since(displayed.computed) < MAX_AGE);
         }
         if self.0.len() >= MAX_RECORDED && before.is_none() {

@@ -79,8 +79,8 @@ async fn connect(
     let unreachable = |error: russh::Error| GitError::Unreachable(chain(&error));
     let algorithms = known.algorithms(location);
     let mut preferred = Preferred::default();
-    // Requests only the types of the host's trusted keys. A server with several host keys presents a key of a requested
-    // type.
+    // Offers only the signature algorithms of the host's trusted keys. A server with several host keys then presents a
+    // key with one of these algorithms.
     if !algorithms.is_empty() {
         preferred.key = Cow::Owned(algorithms);
     }

@@ -113,7 +113,8 @@ users_cluster_status() {
     users_cluster_kubectl get nodes,pods --all-namespaces --output wide
 }
 
-# Prints the environment variables except the forwarded addresses, which exist only during `exec`.
+# Prints the environment variables for tests, except those that contain forwarded addresses. The addresses exist only
+# during `exec`.
 users_cluster_environment() {
     require_test_kubeconfig
     printf '%s\n' "TEST_NODE=none" "KUBECONFIG=$TEST_KUBECONFIG"
