@@ -222,6 +222,42 @@ mod tests {
 
     use super::*;
 
+    fn rendered() -> Rendered {
+        let [service, budget, stateful_set] = [Value::Null, Value::Null, Value::Null];
+        let (revision_hash, rendered_hash, parts_hash) = ("r1".to_owned(), "r2".to_owned(), "r3".to_owned());
+        Rendered { service, budget, stateful_set, revision_hash, replicas: 1, rendered_hash, parts_hash }
+    }
+
+    #[test]
+    fn only_objects_of_a_ready_workspace_with_a_current_pod_were_current() {
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Succeeded", "message": "",
+            "lastTransitionTime": "2026-01-01T12:00:00Z"});
+        let mut not_ready = ready.clone();
+        not_ready["status"] = json!("False");
+        let workspace = |generation: i64, pod_uid: &str, ready: &Value| -> Workspace {
+            let status = json!({"observedGeneration": generation, "podUID": pod_uid, "conditions": [ready]});
+            let metadata = json!({"name": "app", "generation": 2});
+            serde_json::from_value(json!({"metadata": metadata, "spec": {}, "status": status})).expect("a Workspace")
+        };
+        let (revision_hash, agent_image) = (Some("r1".to_owned()), Some("agent:2".to_owned()));
+        let pod = PodState { uid: "pod".to_owned(), ready: true, revision_hash, agent_image, ..PodState::default() };
+        let text = |text: &str| Some(text.to_owned());
+        let current = workspace(2, "pod", &ready);
+        let rows = [
+            ("current", current.clone(), pod.clone(), true),
+            ("older generation", workspace(1, "pod", &ready), pod.clone(), false),
+            ("another pod", workspace(2, "other", &ready), pod.clone(), false),
+            ("not Ready", workspace(2, "pod", &not_ready), pod.clone(), false),
+            ("pod not ready", current.clone(), PodState { ready: false, ..pod.clone() }, false),
+            ("pod terminating", current.clone(), PodState { terminating: true, ..pod.clone() }, false),
+            ("other template", current.clone(), PodState { revision_hash: text("r0"), ..pod.clone() }, false),
+            ("old agent", current, PodState { agent_image: text("agent:1"), ..pod }, false),
+        ];
+        for (what, workspace, pod, expected) in rows {
+            assert_eq!(was_current(&workspace, Some(&pod), Some(&rendered()), "agent:2"), expected, "{what}");
+        }
+    }
+
     #[test]
     fn an_object_with_additional_fields_matches_the_desired_object() {
         let cases = [

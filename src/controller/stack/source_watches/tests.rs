@@ -175,6 +175,25 @@ async fn a_source_kind_is_watched_once_and_its_changes_requeue_stacks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn first_reconciliations_share_the_read_of_a_source_until_it_changes() {
+    let mut scene = Scene::new();
+    let reference = source::reference(&stack("main", "app").spec).unwrap();
+    for _ in 0..2 {
+        let found = scene.watches.find_first("apps", &reference).await.expect("source found");
+        assert_eq!(scene.requests(REPORTS), 1, "the second reconciliation uses the result of the first one");
+        scene.watches.keep(&found.resource).expect("watch started");
+    }
+    scene.requeued(2).await;
+    scene.requeued(1).await;
+    for _ in 0..2 {
+        scene.watches.find_first("apps", &reference).await.expect("source found");
+        assert_eq!(scene.requests(REPORTS), 2, "the source has changed once");
+    }
+    scene.end.cancel();
+    scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_list_requeues_only_stacks_whose_reconciliation_has_begun() {
     let mut scene = Scene::new();
     let runner = Arc::new(ReconcileRunner::new::<Stack>("stack", LIMIT, Metrics::default()));
