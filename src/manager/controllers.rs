@@ -360,6 +360,7 @@ impl Wiring<'_> {
             writer: parts.writer.clone(),
             attachments: attachments.clone(),
             history,
+            stored_secrets: update::StoredSecrets::default(),
             run_limiter: run_limiter.clone(),
             events: parts.events.clone(),
             references,

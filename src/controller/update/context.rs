@@ -13,6 +13,7 @@ use crate::controller::update::attachments::Attachments;
 use crate::controller::update::history::HistoryWriter;
 use crate::controller::update::queue::{UpdateGroup, Updates, open_runs};
 use crate::controller::update::request::RunTimeouts;
+use crate::controller::update::stored_secrets::StoredSecrets;
 use crate::controller::update::trace::RunTraces;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -28,6 +29,7 @@ pub struct Context {
     pub attachments: Attachments,
     /// Writer of the run history, or `None` if the history is disabled.
     pub history: Option<HistoryWriter>,
+    pub stored_secrets: StoredSecrets,
     pub run_limiter: RunLimiter<ObjectRef<Update>>,
     pub events: Events,
     pub references: References,
@@ -76,6 +78,7 @@ impl Context {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);
         self.history.iter().for_each(|history| history.forget(&uid));
+        self.stored_secrets.forget(&uid);
         self.run_limiter.withdraw(&uid);
     }
 }

@@ -37,16 +37,20 @@ pub(super) async fn store(
     context: &Context,
     now: Timestamp,
 ) -> Result<Stored, ReconcileError> {
-    if outcome.outputs.is_empty() {
+    let name = names::outputs_secret(&update.name_any());
+    if outcome.outputs.is_empty() || context.stored_secrets.contains(update, &name) {
         return Ok(Stored::Yes);
     }
+    let is_ours = |created: &Created<Secret>| match created {
+        Created::New(_) => true,
+        Created::Existing(found) => is_of(found, update),
+    };
     match context.writer.create(&secret(update, outcome)).await {
-        Ok(Created::New(_)) => Ok(Stored::Yes),
-        Ok(Created::Existing(found)) if is_of(&found, update) => Ok(Stored::Yes),
-        Ok(Created::Existing(found)) => {
-            let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret")))
+        Ok(created) if is_ours(&created) => {
+            context.stored_secrets.insert(update, name);
+            Ok(Stored::Yes)
         }
+        Ok(_) => Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret"))),
         Err(error) => refused(error, outcome.ended, now),
     }
 }

@@ -44,15 +44,20 @@ pub async fn store(
     if outcome.plan_file.is_empty() {
         return Ok(Stored::No("the agent returned no plan".to_owned()));
     }
+    let name = names::plan_secret(&update.name_any());
+    if context.stored_secrets.contains(update, &name) {
+        return Ok(Stored::Yes);
+    }
+    let is_ours = |created: &Created<Secret>| match created {
+        Created::New(_) => true,
+        Created::Existing(found) => is_of(found, update) && file(found) == Some(&outcome.plan_file),
+    };
     match context.writer.create(&secret(update, &outcome.plan_file)).await {
-        Ok(Created::New(_)) => Ok(Stored::Yes),
-        Ok(Created::Existing(found)) if is_of(&found, update) && file(&found) == Some(&outcome.plan_file) => {
+        Ok(created) if is_ours(&created) => {
+            context.stored_secrets.insert(update, name);
             Ok(Stored::Yes)
         }
-        Ok(Created::Existing(found)) => {
-            let name = found.name_any();
-            Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret")))
-        }
+        Ok(_) => Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret"))),
         Err(error) => refused(error, outcome.ended, now),
     }
 }

@@ -21,15 +21,17 @@ use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::NodeState;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
+use crate::controller::update::stored_secrets::StoredSecrets;
 use crate::controller::update::trace::RunTraces;
 use crate::history::{HistoryStore, Retention};
 use crate::rpc::proto;
 use crate::runtime::events::EventKind;
-use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
+use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
+const SECRETS: &str = "/api/v1/namespaces/apps/secrets";
 
 fn stored() -> Value {
     json!({
@@ -71,6 +73,7 @@ fn context(parts: &TestParts) -> Context {
         writer: parts.writer.clone(),
         attachments: Attachments::new(parts.agents.clone(), requeue, parts.tasks.clone(), parts.end.clone()),
         history: None,
+        stored_secrets: StoredSecrets::default(),
         run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
         events: parts.events.clone(),
         references: parts.references.clone(),
@@ -221,6 +224,55 @@ async fn a_result_is_recorded_with_the_reference_to_the_stored_run() {
     let history = object.lock().unwrap()["status"]["history"].clone();
     assert_eq!(history["url"], "s3://runs/apps/app/unknown/20260101T120000Z-up-uid");
     assert_eq!(history["message"], "the transcript was lost with the pod");
+}
+
+/// Returns a fake API server that stores one Secret and the status of the Update.
+fn with_secret() -> (kube::Client, Log) {
+    let (secret, update) = (Mutex::new(None::<Value>), Mutex::new(stored()));
+    client(move |request: &RecordedRequest| {
+        let mut secret = secret.lock().unwrap();
+        match (request.method.as_str(), request.path.as_str(), secret.clone()) {
+            ("POST", SECRETS, None) => FakeResponse::Json(201, secret.insert(request.body.clone()).clone()),
+            ("POST", SECRETS, Some(_)) => FakeResponse::refusal(409, "AlreadyExists"),
+            ("GET", _, Some(secret)) => FakeResponse::Json(200, secret),
+            ("PATCH", PATH, _) => {
+                let mut update = update.lock().unwrap();
+                apply_json_merge_patch(&mut update, &request.body);
+                FakeResponse::Json(200, update.clone())
+            }
+            _ => FakeResponse::refusal(404, "NotFound"),
+        }
+    })
+}
+
+#[tokio::test]
+async fn the_outputs_secret_is_created_once_unless_the_controller_restarts() {
+    let (client, log) = with_secret();
+    let parts = TestParts::new(client);
+    let (with_history, _, mut requeues) = context_with_history(&parts);
+    let observed = observed(stored(), None);
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let output = proto::Output { name: "url".to_owned(), value: "\"http://x\"".to_owned(), secret: false };
+    let (outcome, outputs) = (proto::Outcome::Succeeded.into(), vec![output]);
+    let result = proto::Result { outcome, outputs, ..proto::Result::default() };
+    let action = || Action::Record(Box::new(RunOutcome::of(&result)));
+    let creations = || log.verbs().iter().filter(|verb| **verb == format!("POST {SECRETS}")).count();
+    assert!(matches!(act(&observed, action(), &with_history, now).await, Ok(Next::Done(Some(_)))));
+    futures::StreamExt::next(&mut requeues).await.unwrap();
+    let next = act(&observed, action(), &with_history, now).await;
+    assert!(matches!(next, Ok(Next::Again(update)) if update.is_complete()));
+    assert_eq!(creations(), 1, "the process remembers the Secret");
+    let restarted = context(&parts);
+    for _ in 0..2 {
+        let next = act(&observed, action(), &restarted, now).await;
+        let Ok(Next::Again(update)) = next else { panic!("the result is recorded: {next:?}") };
+        let status = update.status.unwrap();
+        assert_eq!((status.outputs.as_deref(), status.outputs_unavailable), (Some("app-1-stack-outputs"), None));
+        assert_eq!(creations(), 2, "the restarted process finds the existing Secret once");
+    }
+    restarted.forget(&observed.update);
+    act(&observed, action(), &restarted, now).await.unwrap();
+    assert_eq!(creations(), 3, "the process forgets the Secret with the run");
 }
 
 #[test]
