@@ -236,6 +236,9 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         return Action::FetchPolicyPack(Box::new(pack.clone()));
     }
     let step = describe_run(due_run.kind(), &resolved.revision);
+    let advice = if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
+    // An applied Workspace is not ready at first. The same message after the apply saves a write of the status.
+    let awaiting_workspace = |cause: &str| format!("{cause}waiting for workspace readiness before {step}{advice}");
     if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
         let name = other.name_any();
         return Action::Invalid(format!(
@@ -243,14 +246,14 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         ));
     }
     let Some(workspace) = observed.workspace.as_ref() else {
-        return Action::ApplyWorkspace(Box::new(desired), format!("preparing the workspace for {step}"));
+        return Action::ApplyWorkspace(Box::new(desired), awaiting_workspace(""));
     };
     if workspace.metadata.deletion_timestamp.is_some() {
         return Action::WaitForWorkspace("waiting for the deletion of the previous Workspace".to_owned());
     }
     let has_drifted = || !observed.is_workspace_mutated && has_drifted(&desired, workspace);
     if ownership::desired_hash(workspace) != ownership::desired_hash(&desired) || has_drifted() {
-        return Action::ApplyWorkspace(Box::new(desired), format!("preparing the workspace for {step}"));
+        return Action::ApplyWorkspace(Box::new(desired), awaiting_workspace(""));
     }
     match readiness(workspace) {
         Readiness::Ready => Action::Start(current),
@@ -258,9 +261,7 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         // mounted inputs.
         Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => {
-            let advice =
-                if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
-            Action::WaitForWorkspace(format!("{message}waiting for workspace readiness before {step}{advice}"))
+            Action::WaitForWorkspace(awaiting_workspace(&message))
         }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),

@@ -79,3 +79,14 @@ fn a_source_that_the_pod_lost_is_fetched_again_for_a_due_run() {
     let observed = Observed { workspace: Some(lacking), in_store: false, ..observed(stack) };
     assert_eq!(brief(&decide(&observed, now())), "Fetch");
 }
+
+#[test]
+fn the_message_after_an_apply_stays_until_the_workspace_reports_its_state() {
+    let Action::ApplyWorkspace(mut applied, message) = decide(&observed(stack()), now()) else {
+        panic!("expected Action::ApplyWorkspace")
+    };
+    assert!(message.starts_with("waiting for workspace readiness before up of revision main@sha1:a"), "{message}");
+    applied.metadata.generation = Some(1);
+    let unobserved = Observed { workspace: Some(*applied), ..observed(stack()) };
+    assert_eq!(decide(&unobserved, now()), Action::WaitForWorkspace(message));
+}
