@@ -19,6 +19,7 @@ use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::request::{RunTimeout, TimeoutSource};
+use crate::controller::update::status;
 use crate::controller::workspace::is_pko_pod;
 use crate::rpc::proto;
 
@@ -315,9 +316,16 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             Action::Await(format!("agent is unreachable: {why}{known}"))
         }
         Some(RunState::Connecting | RunState::Running | RunState::Ended(_)) => {
-            Action::Await("run in progress".to_owned())
+            Action::Await(if has_process(observed) { "run in progress" } else { status::STARTING }.to_owned())
         }
     }
+}
+
+/// Returns whether the attached task or the status contains the process ID of the Pulumi CLI. Until then, the status
+/// keeps the message of the recorded binding, so the controller does not write the status.
+fn has_process(observed: &Observed) -> bool {
+    let written = || observed.update.status.as_ref().and_then(|status| status.progress.as_ref());
+    observed.progress.as_ref().or_else(written).is_some_and(|progress| progress.pid.is_some())
 }
 
 /// Returns whether the pod has a new IP address, for example because its sandbox was recreated.

@@ -17,6 +17,9 @@ const MAX_MESSAGE: usize = 8 * 1024;
 /// Maximum length of each part of the message in a reduced status, in bytes.
 const SHORT_MESSAGE: usize = 512;
 
+/// Message of a bound run until the agent reports the process of the Pulumi CLI.
+pub const STARTING: &str = "run is starting";
+
 /// Type, status, reason and message of the three conditions.
 type DesiredConditions<'a> = [(&'a str, Status, &'a str, &'a str); 3];
 
@@ -41,7 +44,7 @@ pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> 
 
 /// Returns the status that records a run binding. The controller writes this status before it starts the run.
 pub fn bound(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateStatus {
-    let mut status = running(update, None, "run is starting", now);
+    let mut status = running(update, None, STARTING, now);
     status.run = Some(binding.clone());
     status.start_time = Some(Time(now));
     status

@@ -261,7 +261,7 @@ fn a_run_with_unknown_outcome_stays_open_until_proof_or_resolution() {
         Observed { run_state: Some(RunState::Running), pod: None, node: NodeState::NotRead, ..resolved_with(None) };
     assert_eq!(
         decide(&reporting),
-        Action::Await("run in progress".to_owned()),
+        Action::Await("run is starting".to_owned()),
         "the report of the agent is the best evidence"
     );
 }

@@ -1,7 +1,7 @@
 //! Tests for the conditions under which a run can start.
 
 use super::*;
-use crate::api::auto::WorkspaceSleep;
+use crate::api::auto::{RunProgress, WorkspaceSleep};
 use crate::controller::references::{Reference, ReferencedKind};
 
 fn waits_because(observed: &Observed) -> String {
@@ -192,4 +192,32 @@ fn a_run_waits_until_all_referenced_objects_exist() {
     assert_eq!(binding.empty_references, ["ConfigMap/defaults"]);
     let unchecked = Observed { references: None, ..observed };
     assert!(waits_because(&unchecked).starts_with("WorkspaceNotReady"), "no run starts without the check");
+}
+
+#[test]
+fn the_message_of_a_bound_run_changes_when_the_cli_starts() {
+    let with_pid = |pid: Option<i64>| Some(RunProgress { pid, ..RunProgress::default() });
+    let rows = [
+        ("no progress", None, None, "run is starting"),
+        ("progress without a process", with_pid(None), None, "run is starting"),
+        ("process reported", with_pid(Some(42)), None, "run in progress"),
+        ("process recorded before a restart", None, with_pid(Some(42)), "run in progress"),
+    ];
+    for (name, progress, written, expected) in rows {
+        for run_state in [RunState::Connecting, RunState::Running] {
+            let mut update = update(Some(bound()));
+            update.status.as_mut().expect("value is set").progress = written.clone();
+            let open = Observed { run_state: Some(run_state), progress: progress.clone(), ..observed(update) };
+            assert_eq!(decide(&open), Action::Await(expected.to_owned()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_bound_run_causes_no_status_write_until_the_cli_starts() {
+    let mut update = update(None);
+    update.status = Some(status::bound(&update, &bound(), now()));
+    let open = Observed { run_state: Some(RunState::Running), ..observed(update.clone()) };
+    let Action::Await(message) = decide(&open) else { panic!("expected Action::Await") };
+    assert_eq!(Some(status::running(&update, None, &message, now())), update.status);
 }
