@@ -107,7 +107,7 @@ fn documented_commands() -> Vec<(PathBuf, String)> {
     commands.flat_map(|(commands, path)| commands.into_iter().map(move |command| (path.clone(), command))).collect()
 }
 
-/// Returns the schema of the first kind in a command that this project defines.
+/// Returns the schema of the first kind in a command, among the kinds that this project defines.
 fn schema_of<'a>(schemas: &'a BTreeMap<String, Value>, command: &str) -> Option<&'a Value> {
     command.split_whitespace().find_map(|word| schemas.get(word.split(['/', ',']).next()?))
 }
@@ -150,7 +150,7 @@ fn keys(path: &str) -> Vec<String> {
     }
 }
 
-/// Returns the annotations that a command sets or removes and that this project or Flux defines.
+/// Returns the annotations of this project and of Flux that a command sets or removes.
 fn annotations(command: &str) -> Vec<&str> {
     if !command.split_whitespace().any(|word| word == "annotate") {
         return Vec::new();

@@ -86,7 +86,7 @@ fn names(expression: &str) -> Names {
                 ')' => in_grouping = false,
                 _ => {}
             }
-            // A space keeps the previous word, because a parenthesis can follow the space.
+            // Keeps the previous word after a space, because a parenthesis can follow the space.
             if first != ' ' {
                 previous.clear();
             }
@@ -211,7 +211,7 @@ fn every_alert_has_a_severity_texts_and_an_existing_runbook() {
     assert!(names.len() >= 20, "{names:?}");
 }
 
-/// In the alert's tests, each alert must fire in at least one step, and must not fire in at least one other step.
+/// In its tests, each alert must fire in at least one step, and must not fire in at least one other step.
 #[test]
 fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let mut seen: BTreeMap<String, [bool; 2]> = BTreeMap::new();

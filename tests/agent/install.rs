@@ -463,7 +463,7 @@ async fn plugins_of_the_image_are_used() {
     let program = "name: example\nruntime: yaml\nresources:\n  step:\n    type: testing:index:Step\n    \
                    properties: {name: quick, seconds: 0, steps: 1}\noutputs:\n  done: true\n";
 
-    // The request disables downloads, so the run would fail without the plugin.
+    // The request disables plugin downloads, so the run succeeds only if the CLI finds the plugin in `PULUMI_HOME`.
     let workspace = Workspace::start_without(provider, "PULUMI_HOME", home.path().to_owned()).await;
     workspace.put(program).await;
     let result = workspace.run_to_end(&workspace.request(&[]).await).await;

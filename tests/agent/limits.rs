@@ -68,7 +68,8 @@ async fn a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period() {
     if !has_pulumi("a_canceled_run_that_does_not_stop_is_killed_within_the_grace_period") {
         return;
     }
-    // The agent reserves four of the 16 seconds for the forced cancellation, and four seconds for reporting the result.
+    // Of the termination grace period of 16 seconds, the agent reserves four seconds for the forced cancellation, and
+    // four seconds for reporting the result.
     let workspace = Workspace::start_with_grace(16).await;
     workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
     let request = workspace.request(&[]).await;

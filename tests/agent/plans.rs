@@ -238,7 +238,8 @@ async fn a_large_plan_is_applied_and_a_larger_plan_is_rejected() {
     }
     let workspace = Workspace::start().await;
     let noise = |number: usize| -> String { (0..number).map(|_| uuid::Uuid::new_v4().to_string()).collect() };
-    // The plan contains the value twice, as a resource input and as a resource output. Each ID has 15 bytes of entropy.
+    // A plan contains the property `value` twice, as a resource input and as a resource output. Each UUID in this
+    // property has 15 bytes of entropy.
     let program = |size: usize| PROGRAM.replace("value: one", &format!("value: {}", noise(size)));
     workspace.put(&program(24_000)).await;
     let options = RunOptions { save_plan: true, ..RunOptions::default() };

@@ -26,8 +26,8 @@ impl ApiWrites {
         ApiWrites { path, read }
     }
 
-    /// Returns the number of writes since the last call by verb and resource, such as `patch stacks/status`. Ignores
-    /// writes to the controller's lease.
+    /// Returns the number of writes since the last call, grouped by verb and resource, such as `patch stacks/status`.
+    /// Ignores writes to the controller's lease.
     pub fn take_new(&mut self) -> BTreeMap<String, usize> {
         let mut file = File::open(&self.path).expect("the audit log is readable");
         let length = file.metadata().expect("the audit log exists").len();

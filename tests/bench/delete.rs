@@ -29,8 +29,8 @@ const STACKS: usize = 60;
 const BUDGET: f64 = 1.5;
 /// Timeout until all pods must be running.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
-/// Timeout for deleting a namespace. Between two checks, the namespace controller waits for up to half of the pods'
-/// termination grace period.
+/// Timeout for deleting a namespace. The timeout is long, because the namespace controller can wait for half of the
+/// pods' termination grace period between two checks.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(TERMINATION_GRACE_SECONDS + 300);
 /// Pod script that exits on SIGTERM, like the agent.
 const SCRIPT: &str = "trap 'exit 0' TERM; sleep 100000 & wait";

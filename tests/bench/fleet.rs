@@ -350,7 +350,7 @@ impl<'a> Fleet<'a> {
         let (found, _) =
             wait_for_count("runs of the shared source are complete", shared, self.size.timeout(), state).await;
         let took = began.elapsed().as_secs_f64();
-        // The controller writes the results to the Stacks after the Updates are complete.
+        // After an Update is complete, the controller also writes the result to the Stack.
         let written = writes.take_until_quiet(QUIET, QUIET_TIMEOUT).await;
         let each = written.values().sum::<usize>() as f64 / found.max(1) as f64;
         let of = format!("{shared} Stacks with one source, {namespaces} namespaces");

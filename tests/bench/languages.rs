@@ -42,7 +42,7 @@ const LANGUAGES: [Language; 3] = [
     Language {
         name: "Python",
         project: python,
-        // pip does not remove packages. Only a new environment contains exactly the listed packages.
+        // pip does not remove packages that are no longer listed, so the command creates a new virtual environment.
         install: "rm -rf venv && python3 -m venv venv && venv/bin/python -m pip install --quiet --requirement requirements.txt",
         completed: &[],
     },

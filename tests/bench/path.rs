@@ -43,7 +43,7 @@ pub async fn measure() -> Vec<Row> {
 async fn warm(scene: &Scene) -> Vec<Row> {
     let source = scene.source("app").await;
     let mut artifact = source.artifact_of(&source.push(&program("start")).await).await;
-    // The benchmark itself writes the source status, and therefore has the exact time.
+    // The benchmark itself writes the source status, so that it knows the exact time of the change.
     let external = scene.flux_object("ExternalArtifact", "externalartifacts", "served");
     external.create(json!({})).await;
     external.publish(&artifact).await;

@@ -163,7 +163,7 @@ async fn kill(client: &Client) {
     let of_shard = ListParams::default().labels(&format!("app={}", deployment(KILLED)));
     for pod in api_call("listing the pods of the shard", pods.list(&of_shard)).await.items {
         let name = pod.name_any();
-        // The pod may have exited since the list request.
+        // Ignores an error, because the pod may have exited since the list request.
         drop(pods.delete(&name, &DeleteParams::default().grace_period(0)).await);
         println!("killed the pod {name}");
     }

@@ -14,7 +14,7 @@ async fn until_drifted<'a>(scene: &'a Scene, drift: Value) -> (StackHandle<'a>, 
     let first = source.push(&program.files()).await;
     let mut stack = scene.stack("main", &source);
     stack.spec.drift = serde_json::from_value(drift).expect("drift settings");
-    // If this variable is set, the provider reports that the resource does not exist.
+    // Because of the variable `PROVIDER_GONE`, the provider reports that the resource `step` does not exist.
     let literal = Some(LiteralRef { value: "step".to_owned() });
     let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
     stack.spec.env_refs.insert("PROVIDER_GONE".to_owned(), gone);

@@ -140,7 +140,7 @@ fn a_failure_to_store_outputs_is_reported_but_does_not_fail_the_run() {
         let main = scene.start(scene.stack("main", &source)).await;
         let stack = main.until_applied(&first).await;
 
-        // A Secret with another owner already has the name that the next run's outputs Secret would have.
+        // Another client has already created a Secret with the name of the next run's outputs Secret.
         let next = names::update("main", &stack.uid().unwrap_or_default(), 2);
         let name = names::outputs_secret(&next);
         scene.create::<Secret>(json!({"metadata": {"name": name}, "stringData": {"result": "\"foreign\""}})).await;

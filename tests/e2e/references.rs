@@ -124,7 +124,7 @@ fn later_runs_wait_for_a_deleted_secret_or_a_missing_config_map() {
             .status
             .and_then(|status| status.last_update)
             .map(|last| last.run_config_inputs.or(last.inputs.config_inputs));
-        // When the status contains the values that the run has read, no further run is due.
+        // After the controller has recorded the values that the run has read, these values start no further run.
         main.until("to have recorded the inputs of the run", WaitLimit::Long, |stack| {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             is_done(stack) && last.is_some_and(|last| Some(&last.inputs.config_inputs) == read.as_ref())

@@ -290,8 +290,8 @@ fn an_evicted_run_reports_the_kubelet_message_and_is_retried() {
 /// during the run. The run never reports a result.
 ///
 /// The test cluster has only one real node. This node must not fail, because all tests use it. The test therefore uses
-/// a Node without a machine, and a run that has never started. The API server contains all objects that the controller
-/// reads.
+/// a Node object without a machine, and an Update whose run no agent has started. The controller reads only API
+/// objects, so it handles this run like a run on a lost node.
 async fn create_lost_run(scene: &Scene, node: &str) -> String {
     let name = "ghost-1";
     scene

@@ -183,7 +183,7 @@ fn a_source_kind_and_its_rbac_can_be_added_and_removed_at_any_time() {
         let main = scene.start(stack).await;
         let not_served = format!("does not serve Report.{group}");
         until_stalled(&main, &[&not_served]).await;
-        // Stacks with other source kinds can run.
+        // A source kind that the API server does not serve does not affect Stacks with other source kinds.
         scene.start(scene.stack("other", &producer)).await.until_applied(&commit).await;
         until_stalled(&main, &[&not_served]).await;
 

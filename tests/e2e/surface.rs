@@ -141,7 +141,7 @@ fn a_stack_of_the_older_api_version_runs_and_converts_losslessly() {
         let main = StackHandle::of(scene, "main", &scene.stack_on_program("main", "app").spec.stack);
         main.until_revision("1").await;
 
-        // The Stack is idle, so both reads return the same state.
+        // Reads the Stack in both API versions, and compares the objects if their resource versions are equal.
         wait_until("both versions to be equal", WaitLimit::Reaction, async || {
             let newer = objects(scene, "Stack", "v1").get("main").await.expect("object exists");
             let older = older.get("main").await.expect("object exists");

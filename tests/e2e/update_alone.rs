@@ -59,7 +59,8 @@ fn standalone_updates_support_all_operations_and_options() {
             let expected = format!("{operation} {resource} done");
             operations.iter().filter(|operation| **operation == expected).count()
         };
-        // The run has replaced the first resource once.
+        // One run has replaced the first resource, and the destroy has deleted it. The provider has therefore created
+        // and deleted this resource twice.
         assert_eq!([ended("create", "one"), ended("delete", "one")], [2, 2], "{operations:?}");
         assert_eq!([ended("create", "two"), ended("delete", "two")], [1, 1], "{operations:?}");
 

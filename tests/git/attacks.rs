@@ -258,7 +258,7 @@ async fn until_in_use(controller: &Controller, slots: usize) {
     }
 }
 
-/// Measures how long a fetch takes in a namespace without a slot. The server responds immediately.
+/// Measures how long a fetch takes in a namespace that uses no slot. The server responds immediately.
 async fn fetch_time(controller: &mut Controller, namespace: &str) -> Duration {
     let repository = Repository::with_project();
     let server = Server::of(&repository).await;

@@ -1,4 +1,4 @@
-//! Tests credentials for Git over HTTP, and to which hosts the controller sends credentials.
+//! Tests credentials for Git over HTTP, and the hosts to which the controller sends these credentials.
 
 use std::process::Command;
 

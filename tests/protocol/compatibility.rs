@@ -43,7 +43,7 @@ fn fields(message: &MessageDescriptor, now: &MessageDescriptor, broken: &mut Vec
     }
 }
 
-/// Returns the declaration of a field. A change to the declaration is incompatible.
+/// Returns the declaration of a field. Every change to this declaration is an incompatible change to the protocol.
 fn declaration(field: &FieldDescriptor) -> String {
     let presence = match () {
         () if field.is_list() => "repeated ".to_owned(),

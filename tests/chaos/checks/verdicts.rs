@@ -36,7 +36,7 @@ fn contradiction(facts: &Facts, run: &Run) -> Option<String> {
             missing_change(facts, run, end).map(|what| format!("{} has succeeded, but {what}", run.update))
         }
         RunOutcome::Failed { reason, .. } if EXPLAINED_REASONS.contains(&reason.as_str()) => None,
-        // A newer revision has replaced the queued run, so the controller has canceled the run.
+        // The controller cancels a queued run when a newer revision replaces this run.
         RunOutcome::Failed { reason, .. } if reason == "Canceled" && !run.has_begun => None,
         RunOutcome::Failed { message, .. } if message.contains(NOT_REPORTED) => None,
         RunOutcome::Failed { reason, message } => (!was_hit(facts, run))

@@ -320,7 +320,7 @@ async fn until_objects_are_deleted(scene: &Scene) {
     .await;
 }
 
-/// Returns a CustomResourceDefinition under a different name. Its status has the same schema as a Program's status.
+/// Returns a CustomResourceDefinition for another kind, whose status has the same schema as a Program's status.
 fn program_status_definition(required: &[&str]) -> serde_json::Value {
     let text = || json!({"type": "string"});
     let artifact = json!({

@@ -63,7 +63,7 @@ pub async fn wait_for_change<T>(
 ) -> T {
     poll_until(what, wait_limit, poll, async || match &mut changes {
         Some(changes) => {
-            // Ignores errors. An error means that no more notifications follow.
+            // Ignores an error, which means that no more notifications follow.
             let _ = timeout(MAX_PAUSE, changes.changed()).await;
             sleep(SETTLING_TIME).await;
         }

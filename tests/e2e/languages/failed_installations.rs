@@ -63,7 +63,7 @@ async fn check(scene: &Scene, language: &str, options: &str, cases: &[Case<'_>])
 fn messages_of_failed_npm_installations_state_the_cause() {
     run("npm-fails", async |scene| {
         let registry: [(&str, &str); 1] = [("https://registry.example.com", &format!("{REGISTRY}/npm"))];
-        // To find an npm workspace, current language hosts parse the file before npm.
+        // Current language hosts search for an npm workspace, and therefore parse `package.json` before they start npm.
         let parser: [(&str, &str); 1] = [(
             "Invalid package.json: JSONParseError: Expected double-quoted property name in JSON at position 119 (line 7 column 3)",
             "failed to parse workspaces from /share/workspace/package.json: invalid character '}'",

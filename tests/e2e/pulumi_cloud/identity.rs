@@ -70,8 +70,8 @@ fn a_stack_with_oidc_runs_without_a_stored_access_token() {
     });
 }
 
-/// The update has its own lease. During the run, the CLI needs the access token only to encrypt secrets and to read
-/// other stacks.
+/// A run can outlive its access token, because the update in Pulumi Cloud has its own lease. During the run, the CLI
+/// needs the access token only to encrypt secrets and to read other stacks.
 #[test]
 fn a_run_outlives_its_access_token_and_the_next_run_renews_it() {
     run("cloud-oidc-long", async |scene| {

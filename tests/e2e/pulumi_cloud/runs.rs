@@ -342,8 +342,7 @@ fn a_destroy_of_a_stack_that_pulumi_cloud_lost_deletes_nothing() {
     });
 }
 
-/// After the conflict, the run waits until it can start. The run fails with the conflict reason only if it cannot
-/// start.
+/// A user cancels the update in Pulumi Cloud while the CLI runs. The run fails, and a retry applies the commit.
 #[test]
 fn a_canceled_update_in_pulumi_cloud_ends_the_run() {
     run("cloud-cancel", async |scene| {
