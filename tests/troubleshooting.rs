@@ -131,7 +131,7 @@ fn code_spans_of_headings_and_first_cells_are_messages() {
     assert_eq!(code_spans(page), ["b c", "g", "h `i`"].map(str::to_owned).into());
 }
 
-/// Messages and reasons in a source file, except its tests.
+/// Messages and reasons in a source file. The tests in the file are not included.
 #[derive(Default)]
 struct Found {
     /// Templates in `#[error("…")]`.
@@ -208,7 +208,7 @@ fn is_for_tests(attribute: &Attribute) -> bool {
     matches!(&attribute.meta, Meta::List(list) if list.path.is_ident("cfg") && list.tokens.to_string() == "test")
 }
 
-/// Reads all files in `src`, except tests. Each key is a path relative to `src`.
+/// Reads all files in `src` that are not tests. Each key is a path relative to `src`.
 fn sources() -> Result<BTreeMap<String, Found>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut sources = BTreeMap::new();

@@ -45,7 +45,7 @@ fn stuck(stack: Option<&Stack>) -> Option<String> {
     Some(if text.is_empty() { "no condition has a message".to_owned() } else { text.join("; ") })
 }
 
-/// Returns the latest state of each run of the Stack, except the previews that create plans. The watch can have missed
+/// Returns the latest state of each run of the Stack. Ignores the previews that create plans. The watch can have missed
 /// the latest state, so `current` has priority.
 fn runs(stage: &Stage<'_>, name: &str, seen: &[Update], current: &[Update]) -> Vec<Run> {
     let current_uids: BTreeSet<Option<String>> = current.iter().map(Update::uid).collect();

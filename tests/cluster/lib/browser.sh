@@ -11,7 +11,7 @@ install_browser() {
         require_root
         step "installed the Debian package chromium" install_missing chromium
     fi
-    # If `npm ci` has created a directory instead of the link, keeps the directory.
+    # Keeps the directory that `npm ci` has created, if the path contains such a directory instead of a symbolic link.
     [[ -L $link || ! -e $link ]] || return 0
     hash=$(sha256sum <"$lock")
     target=$cache_folder/tools/browser-${hash:0:16}
