@@ -3,7 +3,7 @@
 
 cni_plugins=/usr/lib/cni
 
-# File or command that exists if the package is installed, for each package.
+# For each package, a file or a command that exists only if the package is installed.
 declare -A package_proof=(
     [containerd]=containerd
     [runc]=runc
