@@ -101,13 +101,13 @@ impl Namespaces {
         (Namespaces { reader, is_paused, cache: Some(cache) }, watch)
     }
 
-    /// Returns whether a client has deleted the namespace. If the cache contains a deleted namespace, the live namespace
-    /// decides, because a client can create the namespace again. Returns `false` if the controller does not watch
-    /// namespaces or cannot read them.
+    /// Returns whether a client has deleted the namespace. If the cached namespace is being deleted, reads the
+    /// namespace from the API server, because a client may have created it again. Returns `false` if the controller
+    /// does not watch namespaces or cannot read them.
     ///
     /// # Errors
     ///
-    /// Returns an error if the read fails for another reason than a missing permission.
+    /// Returns an error if the read fails for a reason other than a missing permission.
     pub async fn is_terminating(&self, namespace: &str) -> Result<bool, ReadError> {
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&ObjectRef::new(namespace)));
         if cached.is_none_or(|cached| cached.metadata.deletion_timestamp.is_none()) {

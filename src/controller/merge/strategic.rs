@@ -326,7 +326,7 @@ fn in_order(merged: Vec<Value>, patch: &[Value], base: &[Value], key: Option<&st
 /// Returns the index of each item as a map for fast lookups, because a list in a template can contain tens of
 /// thousands of items.
 fn positions<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<Option<&'a Value>, usize> {
-    // Because the order is reversed, the first of several items with the same identity takes precedence.
+    // Inserts the items in reverse order, so that the first of several items with the same identity takes precedence.
     list.iter().enumerate().rev().map(|(index, item)| (identity(item, key), index)).collect()
 }
 

@@ -83,8 +83,7 @@ pub async fn act(
         Action::WaitForDependencies(message, stale) => {
             waiting::wait_for_dependencies(stack, message, &stale, context, now).await
         }
-        // The controller writes no status here, because the expression can read the status, and a changed status would
-        // require another evaluation.
+        // The expression can read the status of the Stack, so a status write would require another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
         Action::AwaitApproval(message) => waiting::await_approval(stack, message, context, now).await,
         Action::ReportRejection(message) => stall(stack, waiting::PLAN_REJECTED, message, context, now).await,
@@ -208,7 +207,7 @@ async fn cancel_update(observed: &Observed, value: String, context: &Context) ->
     next_step(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
 }
 
-/// Cancels the drift check. The other run starts after the drift check completes.
+/// Cancels the drift check, because another run is due. That run starts after the drift check has ended.
 async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     if let Some(update) = observed.update.as_ref().filter(|u| !u.annotations().contains_key(names::ANNOTATION_CANCEL)) {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some("another run is due".to_owned()))].into();
@@ -219,7 +218,7 @@ async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timesta
 }
 
 /// Returns the recorded run's Update, and adds the Update's trace ID to the log lines. `stack` contains the recorded
-/// run, and can be a newer version of the Stack in `observed`.
+/// run, and can be newer than the Stack in `observed`.
 fn recorded_update(
     stack: &Stack,
     observed: &Observed,
@@ -275,8 +274,8 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         let next = next_step(stack, &status, context).await?;
-        // The controller retries a failed write. If it emitted the event before the write, it would emit the event
-        // again at each retry.
+        // If the controller published the event before the write, each retry of a failed write would publish the event
+        // again.
         if recorded.is_some_and(drift::is_check) {
             run_events::checked(stack, &status).into_iter().for_each(|event| context.events.publish(event));
         }
@@ -413,8 +412,8 @@ async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize)
     complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
     for update in &complete {
         match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // The write conflicts if the Update controller removes its own finalizer at the same time. The removal then
-            // causes a watch event, which requeues the Stack, and the next reconciliation retries the write.
+            // The write conflicts if the Update controller removes its own finalizer at the same time. That removal
+            // causes a watch event that requeues the Stack, so the next reconciliation retries the write.
             Err(error) if error.is_invalid() || error.is_conflict() => {}
             other => other?,
         }

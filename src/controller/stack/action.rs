@@ -60,7 +60,7 @@ pub enum Action {
     /// Reports that the source does not exist or is not usable. To resolve the problem, a user must change the source
     /// or the spec.
     SourceStalled(String),
-    /// Waits for the source lookup. The controller requeues the Stack when the result is available.
+    /// Waits for the source lookup. The controller requeues the Stack when the lookup is complete.
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),

@@ -103,8 +103,8 @@ fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item =
     query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
 }
 
-/// Returns the values of these variables. For each value that the Stack does not contain, returns an empty string,
-/// which is not a valid host.
+/// Returns the values in a list of environment variables. For each value that the Stack does not contain, returns an
+/// empty string, which is not a valid host.
 fn values(variables: &Value) -> impl Iterator<Item = &str> {
     variables
         .as_array()

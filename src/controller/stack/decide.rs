@@ -296,8 +296,8 @@ fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Ac
     adopt_pko_workspace(observed, &resolved, in_store, &Due::FailedPermanently)
 }
 
-/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the Stack follows the same
-/// rules as other Stacks.
+/// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the duplicate does not
+/// affect the next action.
 ///
 /// A duplicate starts no runs, except for a destroy. The controller destroys the Pulumi stack of a deleted duplicate
 /// only under two conditions: the duplicate has applied the Pulumi stack, and the Stack that takes precedence is in

@@ -163,7 +163,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     let name = known.filter(|name| !name.is_empty()).or_else(named)?;
     let purpose = format!("Made to destroy the stack of {} without its source", stack.uid().unwrap_or_default());
     let applied = stack.status.as_ref().and_then(|status| status.applied_stack.as_ref()?.backend.clone());
-    // A backend URL in the environment of the run takes precedence over this URL.
+    // The project contains the applied backend URL. A backend URL in the run's environment takes precedence.
     let backend = applied.map(|url| ("backend", json!({"url": url})));
     let sections: Vec<_> = [("description", Value::from(purpose))].into_iter().chain(backend).collect();
     let text = project::yaml_program(&name, &sections);

@@ -111,8 +111,8 @@ impl Dependents {
         affected.iter().for_each(|stack| self.requeue_one(stack));
     }
 
-    /// Returns the Stacks that the deletion of a Stack affects. These Stacks are its dependents, and its dependencies,
-    /// which may wait until this Stack is deleted.
+    /// Returns the Stacks that the deletion of a Stack affects. These are the dependents of the deleted Stack, and its
+    /// dependencies. The deletion of a dependency may wait until the Stack no longer exists.
     fn affected_by_deletion(&self, state: &mut WatchState, stack: &Stack) -> Vec<ObjectKey> {
         state.watched.remove(&key(stack));
         let needed = self.needs(stack).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));

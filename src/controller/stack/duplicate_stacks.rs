@@ -1,7 +1,7 @@
 //! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of
 //! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack. If no Stack has
 //! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until a user deletes the
-//! Stack that takes precedence, or until it manages another Pulumi stack.
+//! Stack that takes precedence, or until that Stack manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack. With
 //! `--no-cross-namespace-refs`, a Stack in another namespace never takes precedence. Otherwise, a user could block a

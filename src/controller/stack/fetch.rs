@@ -164,8 +164,8 @@ fn retry_policy(error: &FetchError) -> RetryPolicy {
     }
 }
 
-/// Waits for the source lookup. Keeps the conditions of the current generation, because the first lookup after a
-/// controller restart usually confirms these conditions.
+/// Waits for the source lookup. Does not change conditions that apply to the current generation, because the first
+/// lookup after a controller restart usually confirms them.
 pub(super) async fn await_source(
     stack: &Stack,
     message: String,

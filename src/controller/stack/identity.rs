@@ -131,8 +131,8 @@ pub fn was_removed_before(
 }
 
 /// Returns the applied Pulumi stack if a run uses another Pulumi stack, `next`. The resources in the applied Pulumi
-/// stack then remain. Returns `None` if the last run already used `next`, or if `recorded`, the Pulumi stack in
-/// `status.currentUpdate`, equals `next`. The controller therefore reports the change only once.
+/// stack then remain. `recorded` is the Pulumi stack in `status.currentUpdate`. Returns `None` if `next` equals
+/// `recorded`, or if the last run already used `next`. The controller therefore reports the change only once.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,

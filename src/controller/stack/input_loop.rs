@@ -15,8 +15,8 @@ const MAX_RUNS: usize = 6;
 const PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
 /// Returns the reason why a due run with this cause must wait. Returns `None` if the run may start. A run with another
-/// cause, such as a request or an approval, ends the sequence of consecutive runs. The execution of a plan without an
-/// approval continues the sequence. Runs at the interval and retries after a failure neither end nor extend the
+/// cause, such as a request or an approval, ends the sequence of consecutive runs. A run that executes a plan without
+/// an approval continues the sequence. Runs at the interval and retries after a failure neither end nor extend the
 /// sequence.
 pub fn held(stack: &Stack, cause: &str, now: Timestamp) -> Option<Held> {
     let status = stack.status.as_ref()?;

@@ -119,7 +119,8 @@ fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
         return Some(Action::AdoptBaseline(Box::new(status)));
     }
     let status = run_spec::with_current_generation(stack)?;
-    // Without this check, an invalid value of these fields would remain unnoticed until the next run.
+    // No run starts, so this function must check the fields. Otherwise, an invalid value would remain unnoticed until
+    // the next run.
     Some(match check_fields(stack) {
         Ok(()) => Action::AdoptBaseline(Box::new(status)),
         Err(message) => Action::Invalid(message),
@@ -130,8 +131,8 @@ fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
 /// requested a refresh.
 fn refreshes(stack: &Stack, kind: UpdateKind) -> bool {
     let corrects_drift = kind == UpdateKind::Up && drift::is_correction_due(stack);
-    // With `spec.refresh`, each run refreshes the state anyway, and `spec.expectNoRefreshChanges` must still apply to
-    // the run.
+    // With `spec.refresh`, a requested refresh has no effect: each run already refreshes the state, and
+    // `spec.expectNoRefreshChanges` must still apply.
     let is_requested = annotations::is_refresh_due(stack) && !stack.spec.refresh.unwrap_or_default();
     corrects_drift || (is_requested && kind != UpdateKind::Destroy)
 }

@@ -99,7 +99,8 @@ pub async fn controller(
     let first_lists = start.runner.first_lists().clone();
     context.source_watches.set_runner(start.runner.clone());
     let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
-    // `first_workspaces` keeps the versions of the initial list, so the list must not be outdated.
+    // The first reconciliations use the Workspaces from the initial list, so the API server must return their current
+    // versions.
     let most_recent = Config { list_semantic: ListSemantic::MostRecent, ..scope.other_kinds() };
     let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), most_recent).default_backoff();
     let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
@@ -115,7 +116,7 @@ pub async fn controller(
                 owner(&update).filter(|_| !is_untouched(&update))
             })
             .watches_stream(only_changes(workspaces, workspace_state), |workspace: Workspace| {
-                // If no Stack owns the Workspace, it blocks the Stack with the same name.
+                // A Workspace without an owner blocks the Stack that has the same name.
                 owner(&workspace)
                     .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
             })

@@ -100,8 +100,8 @@ pub fn parse(annotation: &str) -> Result<RunSchedule, String> {
     Ok(schedule.map(RunSchedule::from).unwrap_or_default())
 }
 
-/// Returns the closed period that ends last among the closed periods of all schedules at this time. Returns `None` if
-/// all schedules permit a run.
+/// Returns the closed period at this time. If the closed periods of several schedules overlap, returns the one that
+/// ends last. Returns `None` if all schedules permit a run.
 fn last_closing<'a>(rules: &[Rules<'a>], at: Timestamp) -> Option<Closing<'a>> {
     rules.iter().filter_map(|rules| rules.closing(at)).max_by_key(Closing::end)
 }

@@ -174,7 +174,7 @@ const UNCOUNTED: [&str; 4] = [
 
 /// Returns the number of consecutive failures after a run that failed for this reason. A changed input resets the
 /// number. If `waits_for_locks` is set, another update's lock does not increase the number. Runs that the Workspace
-/// rejected have a separate count from runs that started and failed.
+/// rejected and runs that started and failed have separate counts.
 pub fn failures_after(
     previous: Option<&LastUpdate>,
     current: &RunCandidate,

@@ -224,8 +224,8 @@ impl Shared {
         !needed
     }
 
-    /// Requeues the Stacks of a group. Blocks while the channel is full, because a Stack without a due run may have no
-    /// periodic requeue.
+    /// Requeues the Stacks of a group. Blocks while the channel is full. A dropped request would be lost, because a
+    /// Stack without a due run may have no periodic requeue.
     async fn requeue(&self, group: &StackGroup) {
         self.requeue_if(group, |_| true).await;
     }

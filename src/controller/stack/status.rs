@@ -77,7 +77,7 @@ const WAITS: [&str; 10] = [
 ];
 
 /// Returns the reason and the start time of a wait. `cause` is the condition with the reason. A wait for an approval
-/// starts when the controller creates the plan. The condition's transition time can be earlier, if the Stack was not
+/// starts when the controller creates the plan. The condition's transition time can be earlier if the Stack was not
 /// ready before. All times are in the status, so a controller restart does not change them.
 fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
     let reason = WAITS.into_iter().find(|reason| *reason == cause.reason)?;

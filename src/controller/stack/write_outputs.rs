@@ -15,7 +15,7 @@ use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, Object, WriteError, Writer};
 
-/// Result of a write. If the result is an error message, a retry would have the same result.
+/// Result of a write. An error contains the message about a permanent rejection, which a retry would not resolve.
 type Written = Result<(), String>;
 
 /// Writes the outputs of a successful update. `status` contains the result of the run. Returns `status` with the result

@@ -80,7 +80,7 @@ pub async fn act(
             Ok(live.map_or(Next::Done(None), |update| Next::Again(Box::new(update))))
         }
         Action::Wait(reason, message) => {
-            // A run that cannot start must not keep the slot that it acquired for a pod that is now deleted.
+            // The run cannot start, so it must not keep a slot that it acquired for an earlier pod.
             context.forget(update);
             context.writer.status(update, &status::waiting(update, reason, &message, now)).await?;
             let queued = reason == update_reason::QUEUED;
@@ -305,7 +305,7 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Deletes the pod of a run that the agent has not ended. When the container terminates, this proves that the run has
+/// Deletes the pod of a run that the agent has not ended. The termination of the container then proves that the run has
 /// ended.
 async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;

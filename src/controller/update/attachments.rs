@@ -84,7 +84,7 @@ struct HeldSlot {
 }
 
 struct Attachment {
-    /// Serial number of the task. A replaced task has a different number, so it can no longer change the attachment.
+    /// Serial number of the current task. Only the task that has this number can change the attachment.
     serial: u64,
     run_state: RunState,
     progress: Option<RunProgress>,

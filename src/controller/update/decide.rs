@@ -211,8 +211,7 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
     outcome.with_cause(pod_termination::cause(binding, pod))
 }
 
-/// Adds to the message of an interrupted run that the controller deleted the pod, if the run ended after its
-/// deadline.
+/// If an interrupted run ended after its deadline, adds to the message that the controller deleted the pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
     let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {

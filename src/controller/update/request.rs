@@ -162,8 +162,8 @@ pub fn required_protocol_version(update: &Update, workspace: &Workspace) -> u32 
     // The version depends only on the presence of the plan, and not on its content.
     let plan = if update.spec.plan.is_some() { vec![0] } else { Vec::new() };
     let required = request.map_or(0, |request| protocol::required_version(&proto::RunRequest { plan, ..request }));
-    // A missing object is created after the pod. When the run starts, the agent must therefore wait until the kubelet
-    // has mounted the object.
+    // The kubelet mounts a missing object only some time after a client creates it. The agent must therefore wait for
+    // the mount when the run starts.
     if waits_for_references(update) { required.max(protocol::MOUNT_WAIT_VERSION) } else { required }
 }
 

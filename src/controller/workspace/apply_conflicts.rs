@@ -19,8 +19,8 @@ const MAX_APPLIES: u32 = 5;
 /// Initial backoff. Each further apply doubles the backoff, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Minimum delay after the last apply before the controller resets the apply count. If twice the backoff is longer,
-/// twice the backoff applies.
+/// Minimum delay after the last apply before the controller resets the apply count. The actual delay is either this
+/// minimum or twice the backoff, whichever is longer.
 const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of fields in an object description.
 const MAX_FIELDS: usize = 5;

@@ -135,8 +135,8 @@ fn key_of(from: &ConfigValueFrom) -> Option<(Mounted<'_>, &str)> {
     secret.or_else(config_map)
 }
 
-/// Validates a key from the settings file. The key has the form `<name>` or `<namespace>:<name>`. If the key is a
-/// path, property names and indexes follow, which the agent parses.
+/// Validates a key from the settings file. The key has the form `<name>` or `<namespace>:<name>`. If the key is a path,
+/// it continues with property names and indexes, which the agent parses.
 fn check_config_key(item: &ConfigItem) -> Result<(), &'static str> {
     let key = item.key.as_str();
     if key.trim().is_empty() {

@@ -47,7 +47,7 @@ const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
 /// pod can be waiting for a missing object.
 const TRUSTED_AT_START: Duration = Duration::from_secs(60);
 /// Minimum delay between the start of the controller and its first read of a ready Workspace's objects. The maximum
-/// delay is [`TRUSTED_AT_REST`]. The different delays distribute the reads over time.
+/// delay is [`TRUSTED_AT_REST`]. The controller selects each delay at random, which distributes the reads over time.
 const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
@@ -230,8 +230,7 @@ impl VerifiedParts {
     pub(super) fn assume_current(&self, workspace: (&str, &str), parts_hash: &str, authority: &Arc<Generations>) {
         let start = *self.start.get_or_init(Instant::now);
         let mut known = self.lock();
-        // By now, the controller has read all objects once. The cache no longer contains a Workspace that has not
-        // changed since then.
+        // The assumption applies only during the start phase, and only to Workspaces that the cache does not contain.
         if start.elapsed() >= TRUSTED_AT_REST - MIN_FIRST_DELAY || known.contains_key(&key(workspace)) {
             return;
         }
@@ -240,7 +239,8 @@ impl VerifiedParts {
         let seen = Seen {
             parts_hash: parts_hash.to_owned(),
             authority: authority.clone(),
-            // With the start time as the read time, the cache keeps the entry until the maximum delay has passed.
+            // The start time replaces the read time, so that the cache keeps the entry until the maximum delay has
+            // passed.
             at: start,
             assumed_until: Some(start + delay),
         };

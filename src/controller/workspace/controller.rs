@@ -186,8 +186,8 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
 }
 
 /// Returns the Workspace from the initial list of the Stack controller, which the first reconciliation uses. Returns
-/// `None` if the watch of this controller has delivered a different version, because the newer version triggers no
-/// further reconciliation.
+/// `None` if the watch of this controller has delivered a different version. The reconciliation must then read the
+/// Workspace, because no further watch event would correct its result.
 fn listed(workspace: &Workspace, context: &Context) -> Option<Workspace> {
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let listed = context.first_workspaces.take(FirstReader::WorkspaceController, &namespace, &name)?;

@@ -1,6 +1,6 @@
 //! Arranges the init containers of a pod: the generated init containers come first, followed by the user-defined init
-//! containers in their original order. If a user-defined init container runs to completion, a generated init
-//! container receives the source before it, so that the user-defined init container can read the source.
+//! containers in their original order. If a user-defined init container runs to completion, a generated init container
+//! receives the source beforehand, so that the user-defined init container can read the source.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value};

@@ -204,7 +204,7 @@ pub(super) async fn observe(
     let is_agent_too_old = is_agent_too_old(&agent)
         || lacks_policy_packs(&agent, &workspace)
         || lacks_required_protocol(&agent, &workspace, &updates);
-    // The objects of a Workspace with such an agent can be outdated, or its certificate can be invalid.
+    // An outdated object or an invalid certificate can be the cause, so the controller reads the objects.
     if (is_agent_too_old || agent.is_unavailable()) && context.memory.verified_parts.end_assumption((namespace, name)) {
         found = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     }

@@ -146,7 +146,8 @@ fn budget(name: &str, namespace: &str) -> Value {
 /// selector take precedence.
 fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Value, SpecError> {
     let mut metadata = metadata(name, namespace);
-    // Adds the field even without a template, so that an empty template has the same result as a missing template.
+    // Adds the annotations even without a template, so that an empty template and a missing template render the same
+    // Service.
     add(&mut metadata, "annotations", None);
     if let Some(template) = template {
         check_service_template(template)?;
@@ -167,8 +168,8 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
             "ports": [{"name": "grpc", "port": AGENT_PORT}],
         },
     });
-    // The hash changes when a user removes fields from the template. A comparison of the remaining fields with the
-    // existing Service would not detect the removal.
+    // If a user removes fields from the template, only the hash reveals the removal, because the remaining fields still
+    // match the existing Service.
     let hash = json!({ANNOTATION_RENDERED: hash(&service)});
     if let Some(metadata) = service.get_mut("metadata") {
         replace(metadata, "annotations", hash.as_object());

@@ -1,4 +1,4 @@
-//! Tests for the annotations that cancel and resolve runs, and of the request for a refresh.
+//! Tests for the annotations that cancel a run, resolve a run or request a refresh.
 
 mod cancel {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -88,7 +88,8 @@ fn was_plan(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the Stack's plan if the plan has the current inputs of this run and the Update of the plan exists.
+/// Returns the Stack's plan if the plan matches the current inputs of the run, and if the Update that saved the plan
+/// still exists.
 fn current_plan<'a>(
     observed: &'a Observed,
     candidate: &RunCandidate,

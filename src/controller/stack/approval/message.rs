@@ -9,8 +9,8 @@ use crate::controller::stack::status::planned_changes;
 
 /// Maximum number of deleted and replaced resources in a message.
 const MAX_LISTED: usize = 5;
-/// Maximum length of the summary in an event, in bytes. An event has at most 1024 bytes, and the command needs about
-/// 500 bytes.
+/// Maximum length of the summary in an event, in bytes. An event has at most 1024 bytes, and the command that approves
+/// the plan needs about 500 bytes.
 const MAX_EVENT_SUMMARY: usize = 400;
 
 /// Approval state of a plan.

@@ -18,8 +18,8 @@ use crate::runtime::reads::ReadError;
 const MAX_APPROVALS: usize = 20;
 
 /// Reads the state of the plan. Returns `None` if the Stack has no plan, or if the run of `current` has started. A
-/// started run no longer needs the state. Without this exception, the controller would repeat the reads after each
-/// change to the run's progress.
+/// started run no longer needs the state, so the controller does not repeat the reads after each change to the run's
+/// progress.
 pub async fn observe(
     stack: &Stack,
     current: Option<&Update>,
@@ -47,7 +47,7 @@ async fn approvals(stack: &Stack, plan: &StackPlan, context: &Context) -> Result
     let digest = plan.digest.to_string();
     let mut known: Vec<Arc<Approval>> = context.approvals.in_group(&(namespace.clone(), stack.name_any()));
     known.retain(|approval| approval.spec.plan_digest == digest);
-    // Rejections come first, because the number of reads is limited and a single rejection decides.
+    // Rejections come first, because the number of reads is limited, and a single rejection prevents the run.
     let order = |approval: &Arc<Approval>| {
         let is_approval = approval.spec.decision == ApprovalDecision::Approve;
         (is_approval, approval.creation_timestamp(), approval.name_any())

@@ -9,7 +9,7 @@ use crate::api::pulumi::ApprovalPolicy;
 use crate::controller::stack::pattern;
 use crate::controller::stack::prerequisites::expression::ExpressionError;
 
-/// Operations that the variable `changes` always contains, each with a number.
+/// Operations that the variable `changes` always contains. The number is zero for an operation without resources.
 const OPERATIONS: [&str; 8] = ["create", "update", "delete", "replace", "same", "read", "import", "refresh"];
 /// Operations that do not change or delete an existing resource.
 const HARMLESS: [&str; 4] = ["create", "read", "same", "import"];

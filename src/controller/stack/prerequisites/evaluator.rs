@@ -95,8 +95,8 @@ enum Class {
 struct ClassSlots {
     cheap: FairSlots,
     expensive: FairSlots,
-    /// Namespaces with a recent expensive evaluation, and the time at which each of them becomes cheap again. The code
-    /// holds the lock only for short critical sections and never across an `.await`.
+    /// Namespaces with a recent expensive evaluation, and the time at which each of them becomes cheap again. Hold the
+    /// lock only for short critical sections, and never across an `.await`.
     expensive_until: Mutex<HashMap<String, Instant>>,
 }
 

@@ -17,8 +17,8 @@ use crate::subprocess;
 /// parts of the objects.
 const MAX_MESSAGE: usize = 300;
 
-/// Request to the child process. The types of the values are type parameters, because the parent process serializes
-/// borrowed values and the child process deserializes owned values.
+/// Request to the child process. The struct is generic, because the parent process serializes borrowed values and the
+/// child process deserializes owned values.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request<Text: Ord, Object> {
     pub expression: Text,

@@ -19,7 +19,7 @@ pub struct Latency {
 }
 
 /// Returns the latency of the recorded run if it is the first run of its artifact. Other runs, such as retries and
-/// drift checks, do not show how quickly a commit takes effect. If the run waits for a user, the latency starts again
+/// drift checks, do not show how quickly a commit takes effect. If the run waits for a user, the measurement restarts
 /// after the wait.
 pub fn of_new_artifact(stack: &Stack, recorded: &StackStatus, now: Timestamp) -> Option<Latency> {
     let before = stack.status.as_ref()?;

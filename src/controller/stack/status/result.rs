@@ -82,8 +82,8 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     runs::add(&mut status.runs, &current, &last, &result);
     drift::record_correction(stack, &mut status, &current, &last, now);
     status.last_update = Some(last);
-    // One write sets the conditions and the result. Otherwise, if a user suspended the Stack before the next step, the
-    // Stack would keep its previous conditions.
+    // The controller writes the conditions together with the result. Otherwise, if a user suspended the Stack before
+    // the next step, the Stack would keep its previous conditions.
     if Some(current.inputs.generation) == stack.metadata.generation {
         let last = status.last_update.as_ref();
         let state = match last.and_then(|last| last.reason.as_deref()) {

@@ -24,7 +24,7 @@ pub const WITHOUT_DESTROY: &str = "To delete the Stack and keep its resources, s
 /// State of a Stack. Each state except `Suspended` has a row in the table of conditions in `docs/spec/v1/stack.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A run or a step before a run is in progress. Contains the step and the revision.
+    /// A run, or a step that prepares a run, is in progress. Contains the step and the revision.
     Working(String),
     WorkspaceFailed(String),
     /// The Pulumi CLI in the image is too old.

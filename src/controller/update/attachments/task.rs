@@ -85,7 +85,7 @@ impl Attachments {
         self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
             let pause = following.rate.spend(reply.encoded_len() + MESSAGE, Instant::now());
-            // Even a sleep of zero takes at least one millisecond.
+            // `sleep` takes at least one millisecond, even if the pause is zero.
             if pause.is_zero() {
                 tokio::task::yield_now().await
             } else {

@@ -107,7 +107,7 @@ impl Summary {
     }
 }
 
-/// Returns the name of a run. Users can set the owner reference of an Update to any Stack, but the namespace in the
+/// Returns the name of a run. Users can set the owner reference of an Update to any Stack, but the namespace in the run
 /// name is always the namespace of the Update.
 pub(super) fn run_name(update: &Update, workspace: Option<&Workspace>) -> RunName {
     let is_stack = |owner: &&OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");

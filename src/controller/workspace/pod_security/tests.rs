@@ -14,7 +14,7 @@ fn pod_security_results_match_the_kubernetes_test_cases() {
     assert!(cases.len() > 90, "found only {} test cases", cases.len());
     for case in cases {
         let (name, expected) = (case["name"].as_str().expect("name is set"), case["allowed"] == true);
-        // The standard exempts Windows pods. This check does not, because the agent supports only Linux.
+        // The standard exempts Windows pods, but `check` rejects them, because the agent supports only Linux.
         let expected = expected && name != "base_windows";
         let found = check(&case["pod"]);
         assert_eq!(found.is_ok(), expected, "{name}: {found:?}");

@@ -19,8 +19,8 @@ use crate::api::auto::PooledPod;
 use crate::api::names::LABEL_POOL;
 use crate::controller::workspace::metadata::workspace_name;
 
-/// Time for which a pod remains reserved for a Workspace. After this time, the cached pod has the Workspace labels if
-/// the Workspace has taken the pod.
+/// Time for which a pod remains reserved for a Workspace. By the end of this period, the pod cache shows whether the
+/// Workspace has taken the pod.
 const RESERVED: Duration = Duration::from_secs(60);
 /// Time for which a pool keeps its pods after a Workspace has woken up. The Workspace often goes back to sleep soon.
 const KEPT: Duration = Duration::from_secs(5 * 60);
