@@ -245,7 +245,7 @@ impl CacheWriter {
     }
 }
 
-/// Removes all metadata except the identity and the annotations that affect runs and pools.
+/// Keeps only the metadata that identifies the namespace, and the annotations that affect runs and pools.
 fn keep_settings(namespace: &mut Metadata) {
     namespace.metadata.managed_fields = None;
     namespace.metadata.labels = None;

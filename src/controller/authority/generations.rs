@@ -48,7 +48,7 @@ impl Generations {
     }
 
     /// Issues the client certificates of the controller: one from the current CA, and one from the previous CA. The
-    /// latter is for pods that do not trust the current CA yet.
+    /// previous CA's certificate is for pods that do not trust the current CA yet.
     pub(super) fn issue_clients(&self, now: Timestamp) -> Result<Vec<Issued>, IdentityError> {
         let previous = self.previous.as_ref().map(|pending| pending.authority.as_ref());
         std::iter::once(self.current.as_ref()).chain(previous).map(|authority| authority.issue_client(now)).collect()

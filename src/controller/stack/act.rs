@@ -197,8 +197,8 @@ async fn forward_resolution(
     Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
-/// Cancels the run, and then records the value of the annotation as handled. If the process crashes between these two
-/// writes, the next reconciliation annotates the Update again, which has no effect.
+/// Cancels the run, and then records the value of `pulumi.com/cancel` as handled. If the process crashes between these
+/// two writes, the next reconciliation annotates the Update again, which has no effect.
 async fn cancel_update(observed: &Observed, value: String, context: &Context) -> Result<Next, ReconcileError> {
     if let Some(update) = &observed.update {
         let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(value.clone()))].into();

@@ -40,14 +40,14 @@ pub enum Action {
     AwaitUpdate(String),
     /// Reports that the outcome of the open run is unknown. Contains the Update's message.
     ReportUnknownOutcome(String),
-    /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of the
-    /// annotation.
+    /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of
+    /// `pulumi.com/resolve`.
     ForwardResolution(String),
-    /// Cancels the open run. Contains the value of the annotation.
+    /// Cancels the open run. Contains the value of `pulumi.com/cancel`.
     CancelUpdate(String),
     /// Cancels a drift check, because another run is due.
     CancelDriftCheck,
-    /// Rejects a request to cancel a run. Contains the value of the annotation and a message.
+    /// Rejects a request to cancel a run. Contains the value of `pulumi.com/cancel` and a message.
     RejectCancel(String, String),
     /// Records the result of the completed run in the status.
     RecordResult,

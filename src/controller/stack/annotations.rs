@@ -41,15 +41,15 @@ pub fn refresh_request(stack: &Stack) -> Option<String> {
 }
 
 /// Returns whether a user has requested a refresh, and no run has succeeded since this request. If a run with a refresh
-/// fails, its retry therefore also refreshes the state.
+/// fails, its retry therefore also refreshes the Pulumi state.
 pub fn is_refresh_due(stack: &Stack) -> bool {
     let handled = stack.status.as_ref().and_then(|status| status.last_handled_refresh_at.as_ref());
     refresh_request(stack).is_some_and(|requested| Some(&requested) != handled)
 }
 
 /// Returns the `pulumi.com/refresh` value that a successful run handles. Returns `None` for a preview that saves a
-/// plan, because only the run that executes the plan refreshes the state. Also returns `None` for a destroy, which
-/// refreshes nothing.
+/// plan, because only the run that executes the plan refreshes the Pulumi state. Also returns `None` for a destroy,
+/// which refreshes nothing.
 pub fn handled_refresh(current: &CurrentUpdate) -> Option<String> {
     let is_plan = current.save_plan.unwrap_or_default();
     current.inputs.refresh_at.clone().filter(|_| !is_plan && current.kind != UpdateKind::Destroy)

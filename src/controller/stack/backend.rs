@@ -29,8 +29,8 @@ pub(super) struct Address {
     pub(super) in_cluster: Option<String>,
 }
 
-/// Returns the address of a Stack. Returns `None` if the state is in a file in the pod of the Stack, which other Stacks
-/// cannot access.
+/// Returns the address of a Stack. Returns `None` if the Pulumi state is in a file in the pod of the Stack, which other
+/// Stacks cannot access.
 pub(super) fn address(stack: &Stack) -> Option<Address> {
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&stack.spec.stack);
     let variables = variables(stack);

@@ -52,7 +52,7 @@ fn spec_digest(update: &Update) -> Digest {
 /// Returns an error if `updateTemplate` is invalid or too large.
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = is_of_destroy(current);
-    // The command `pulumi refresh` has no option to refresh the state first.
+    // The command `pulumi refresh` has no option to refresh the Pulumi state first.
     let refreshes_state = |_: &bool| !is_destroy && current.preview_of != Some(PreviewOf::Refresh);
     let refresh = current.refresh.or(stack.spec.refresh).filter(refreshes_state);
     let refreshes = refresh.unwrap_or_default();

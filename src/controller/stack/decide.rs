@@ -299,9 +299,9 @@ fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Ac
 /// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the duplicate does not
 /// affect the next action.
 ///
-/// A duplicate starts no runs, except for a destroy. The controller destroys the Pulumi stack of a deleted duplicate
-/// only under two conditions: the duplicate has applied the Pulumi stack, and the Stack that takes precedence is in
-/// another namespace.
+/// A duplicate starts no run other than a destroy. The controller destroys the Pulumi stack of a deleted duplicate only
+/// under two conditions: the duplicate has applied the Pulumi stack, and the Stack that takes precedence is in another
+/// namespace.
 fn handle_duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(

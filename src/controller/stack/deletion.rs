@@ -20,7 +20,7 @@ use crate::controller::stack::{annotations, destroy_limit, expiry, identity};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
-/// Revision for a destroy that uses only the state and runs no program.
+/// Revision for a destroy that uses only the Pulumi state and runs no program.
 const STATE_ONLY: &str = "state-alone";
 /// Grace period for dependents that are not being deleted yet. A client that deletes several Stacks deletes them one
 /// after another.
@@ -89,8 +89,8 @@ pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
 
 /// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact
 /// in the pod, the artifact in the Workspace spec, the source's artifact, and a generated project. A destroy with the
-/// generated project uses only the state. An artifact whose bytes are available takes precedence over an artifact that
-/// the controller must fetch.
+/// generated project uses only the Pulumi state. An artifact whose bytes are available takes precedence over an
+/// artifact that the controller must fetch.
 ///
 /// # Errors
 ///
@@ -152,8 +152,8 @@ fn no_source_message(observed: &Observed) -> String {
     format!("{why}; {how}")
 }
 
-/// Returns a generated project without a program. A destroy reads the resources from the state and normally requires no
-/// program. Returns `None` if `spec.runProgram` is set or the project name is unknown.
+/// Returns a generated project without a program. A destroy reads the resources from the Pulumi state and normally
+/// requires no program. Returns `None` if `spec.runProgram` is set or the project name is unknown.
 pub fn without_source(stack: &Stack) -> Option<Resolved> {
     if stack.spec.run_program.unwrap_or_default() {
         return None;

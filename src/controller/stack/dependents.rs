@@ -187,7 +187,7 @@ impl Dependents {
         Some(named)
     }
 
-    /// Returns the dependencies of a Stack, except dependencies in namespaces to which the Stack must not refer.
+    /// Returns the dependencies of a Stack. Omits dependencies in namespaces to which the Stack must not refer.
     fn needs<'a>(&self, stack: &'a Stack) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = stack.metadata.namespace.as_deref().unwrap_or_default();
         let own_only = self.no_cross_namespace_refs;

@@ -292,7 +292,8 @@ fn remaining(rules: &[DriftIgnoreRule], resource: &PlannedResource) -> Option<Pl
     (!is_update || !properties.is_empty()).then(|| PlannedResource { properties, ..resource.clone() })
 }
 
-/// Returns the message about drift. `expected` names the expected state, from which the resources differ.
+/// Returns the message about drift. `expected` is `the state` or `the state and the program`, from which the resources
+/// differ.
 fn summary(drift: &StackDrift, expected: &str) -> String {
     let resource = |resource: &PlannedResource| match resource.properties.as_slice() {
         [] => format!("{} {}", resource.operation, resource.urn),

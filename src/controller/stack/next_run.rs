@@ -127,11 +127,11 @@ fn adopt_baseline(stack: &Stack, resolved: &Resolved) -> Option<Action> {
     })
 }
 
-/// Returns whether the run refreshes the state without `spec.refresh`, either to correct drift or because a user
+/// Returns whether the run refreshes the Pulumi state without `spec.refresh`, either to correct drift or because a user
 /// requested a refresh.
 fn refreshes(stack: &Stack, kind: UpdateKind) -> bool {
     let corrects_drift = kind == UpdateKind::Up && drift::is_correction_due(stack);
-    // With `spec.refresh`, a requested refresh has no effect: each run already refreshes the state, and
+    // With `spec.refresh`, a requested refresh has no effect: each run already refreshes the Pulumi state, and
     // `spec.expectNoRefreshChanges` must still apply.
     let is_requested = annotations::is_refresh_due(stack) && !stack.spec.refresh.unwrap_or_default();
     corrects_drift || (is_requested && kind != UpdateKind::Destroy)

@@ -159,8 +159,8 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
-/// Removes all fields from a Stack except its sources, its dependencies, and the status fields that its dependents
-/// read. Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
+/// Keeps only the source references and the dependencies of a Stack, and the status fields that its dependents read.
+/// Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, .. } =
         std::mem::take(&mut stack.spec);

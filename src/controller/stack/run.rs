@@ -80,7 +80,7 @@ pub struct DueRun {
     pub operation: UpdateKind,
     /// Reason for the run.
     pub message: String,
-    /// Whether the run refreshes the state, even if `spec.refresh` is not set.
+    /// Whether the run refreshes the Pulumi state, even if `spec.refresh` is not set.
     pub refresh: bool,
     pub plan: PlanUse,
 }
@@ -185,7 +185,7 @@ fn policy_packs_digest(observed: &Observed, run: &DueRun) -> Option<Digest> {
 /// check.
 fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     match (run.operation, &run.plan) {
-        // A drift check that refreshes the state also previews the changes that a run would make.
+        // A drift check that refreshes the Pulumi state also previews the changes that a run would make.
         (UpdateKind::Refresh, _) => Some(if run.refresh { PreviewOf::Up } else { PreviewOf::Refresh }),
         (UpdateKind::Destroy, PlanUse::Save) => Some(PreviewOf::Destroy),
         (_, PlanUse::Save) => Some(PreviewOf::Up),

@@ -1,5 +1,5 @@
 //! Decides whether a run is due, and when the next run is due. The decisions match those of the Pulumi Kubernetes
-//! Operator v2, with three exceptions: the number of retries is unlimited, a new artifact resets the backoff, and the
+//! Operator v2, with three exceptions. The number of retries is unlimited. A new artifact resets the backoff. The
 //! revision and the digest together identify an artifact.
 
 use jiff::{SignedDuration, Timestamp};

@@ -350,9 +350,9 @@ async fn report_unknown_outcome(
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 
-/// Stores the outputs and the plan in Secrets, stores the run in the history, and records the result. The controller
-/// writes the Secrets first: a preview fails if the controller cannot store its plan, and the history must contain
-/// this result.
+/// Stores the outputs and the plan in Secrets and the run in the history, and then records the result. The controller
+/// writes the Secrets first: a preview fails if the controller cannot store its plan, and the history must contain this
+/// result.
 async fn store_and_record(
     observed: &Observed,
     outcome: RunOutcome,

@@ -154,8 +154,8 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
         Some(RunState::Ended(result)) => {
             return Action::Record(Box::new(outcome_of_result(observed, binding, result, now)));
         }
-        // A report from the agent takes precedence over other evidence. After the deadline of the run, this rule
-        // applies only to the agent in the bound pod.
+        // A report from the agent takes precedence over other evidence. After the deadline of the run, only a report
+        // from the agent in the bound pod takes precedence.
         Some(RunState::Running | RunState::Held(_))
             if is_on_time(observed, now) || is_in_bound_pod(observed, binding) =>
         {

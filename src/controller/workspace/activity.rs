@@ -1,6 +1,6 @@
-//! Tracks the last activity of each Workspace, which determines when an idle Workspace goes to sleep. The state
-//! exists only in memory. After a restart, the start of the process is the last activity of all Workspaces. A restart
-//! can therefore only delay the time at which a Workspace goes to sleep.
+//! Tracks the last activity of each Workspace, which determines when an idle Workspace goes to sleep. The recorded
+//! times exist only in memory. After a restart, the start of the process is the last activity of all Workspaces. A
+//! restart can therefore only delay the time at which a Workspace goes to sleep.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -140,8 +140,8 @@ fn decisive(pod: &Pod) -> String {
     format!("{:?}", pod_state::read(pod))
 }
 
-/// Returns the StatefulSet fields that clients can change. The result excludes the status, because the pod state is
-/// more detailed.
+/// Returns the StatefulSet fields that clients can change. The result excludes the StatefulSet status, because the pod
+/// status is more detailed.
 fn spec_state(stateful_set: &StatefulSet) -> String {
     let metadata = &stateful_set.metadata;
     format!(

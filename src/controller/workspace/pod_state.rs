@@ -179,7 +179,8 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
         return Some(failure(container, terminated));
     };
     let reason = waiting.reason.as_deref().filter(|reason| !ORDINARY_WAITING.contains(reason))?;
-    // The message of a crash loop contains only the backoff. The last termination state contains the cause.
+    // The message of a crash loop contains only the backoff. The last termination state of the container contains the
+    // cause.
     let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     Some(match last.filter(|_| reason == CRASH_LOOP) {
         Some(last) => failure(container, last),

@@ -77,8 +77,8 @@ pub(super) fn issue(
 }
 
 /// Returns a Secret that contains a new certificate for a pool pod. If a Workspace has taken the pod, `own` is the
-/// Secret of the Workspace. It provides the inputs key, so that all pods of a Workspace have the same inputs key.
-/// Without `own`, the new Secret contains no inputs key, so the agent computes no hashes. The pod owns the new
+/// Secret of the Workspace. That Secret provides the inputs key, so that all pods of a Workspace have the same inputs
+/// key. Without `own`, the new Secret contains no inputs key, so the agent computes no hashes. The pod owns the new
 /// Secret, so the garbage collector deletes the Secret after the pod.
 pub(super) fn issue_for_pod(
     pod: &PooledPod,

@@ -18,7 +18,7 @@ use crate::runtime::reads::ReadError;
 const MAX_APPROVALS: usize = 20;
 
 /// Reads the state of the plan. Returns `None` if the Stack has no plan, or if the run of `current` has started. A
-/// started run no longer needs the state, so the controller does not repeat the reads after each change to the run's
+/// started run no longer needs the plan, so the controller does not repeat the reads after each change to the run's
 /// progress.
 pub async fn observe(
     stack: &Stack,

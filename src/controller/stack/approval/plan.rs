@@ -19,8 +19,8 @@ pub fn is_of_destroy(current: &CurrentUpdate) -> bool {
 }
 
 /// Returns the Stack's plan after a completed run: the plan that the run saved, or the plan that the run could not
-/// execute yet. Returns `None` if the run has executed the plan, because the plan no longer matches the state. This
-/// also applies to a failed run.
+/// execute yet. Returns `None` if the run has executed the plan, because the plan no longer matches the Pulumi state.
+/// This also applies to a failed run.
 pub fn after_run(
     stack: &Stack,
     current: &CurrentUpdate,

@@ -23,7 +23,7 @@ use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::CacheSync;
 use crate::runtime::reconcile::ReconcileRunner;
 
-/// Delay that is longer than all operations except the wait for a cache.
+/// Delay that is longer than any operation that does not wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
 
 /// Returns the object at a path: either a Workspace that is being deleted, or its terminating pod. The pod has the
