@@ -1,5 +1,5 @@
-//! Memory allocator settings. glibc keeps freed memory in its arenas, so the controller's memory usage would remain at
-//! the peak of the last load.
+//! Memory allocator settings. Without these settings, the controller's memory usage would remain at the peak of the
+//! last load, because glibc keeps freed memory in its arenas.
 //!
 //! Only this module may contain unsafe code, because glibc has no safe interface for its settings.
 #![allow(unsafe_code, reason = "calls two functions of glibc without pointers")]
@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum memory growth that causes a trim, in KiB. The growth is relative to the lowest memory usage since the last
 /// trim.
 const MIN_GROWTH: u64 = 4 * 1024;
-/// Maximum memory change between two checks without load, in KiB.
+/// Maximum change in memory usage between two checks, in KiB, at which the usage is steady.
 const STEADY: u64 = 1024;
 
 /// Limits the amount of freed memory that the allocator keeps. The caller must call this function before other threads
@@ -66,16 +66,16 @@ fn anonymous_memory() -> Option<u64> {
 /// Memory growth, which determines when a trim is due. Values are in KiB.
 #[derive(Debug, Default)]
 struct Growth {
-    /// Memory at the last check.
+    /// Memory usage at the last check.
     last: u64,
-    /// Lowest memory since the last trim.
+    /// Lowest memory usage since the last trim.
     lowest: u64,
 }
 
 impl Growth {
-    /// Returns whether a trim is due. A trim is due when the memory usage has grown and is now steady, because the load
-    /// has probably ended by then. Under load, a trim would be useless, because the process would need the memory
-    /// again.
+    /// Returns whether a trim is due. A trim is due when the memory usage has grown and is now steady, because a steady
+    /// usage indicates that the load has ended. Under load, a trim would be useless, because the process would need the
+    /// memory again.
     fn is_trim_due(&mut self, now: u64) -> bool {
         self.lowest = self.lowest.min(now);
         let is_steady = now.abs_diff(self.last) <= STEADY;

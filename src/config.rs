@@ -116,7 +116,7 @@ pub struct ManagerConfig {
     pub leader_election: Option<LeaderElection>,
     /// Whether the controller is paused and starts no runs.
     pub is_paused: bool,
-    /// Maximum number of Stacks with resources that users can delete without confirmation within a period, and this
+    /// Destroy limit: how many Stacks with resources users can delete without confirmation during a period, and the
     /// period. A maximum of zero disables the limit.
     pub max_destroys: (usize, SignedDuration),
     /// Maximum random deviation from a Stack's interval, in percent.
@@ -431,7 +431,7 @@ fn requeue_dependency(value: &str) -> Result<Duration, ConfigError> {
     }
 }
 
-/// Returns the maximum number of Stacks with resources that users can delete within a period, and this period.
+/// Returns how many Stacks with resources users can delete without confirmation during a period, and the period.
 fn max_destroys(flags: &ManagerFlags) -> Result<(usize, SignedDuration), ConfigError> {
     let (flag, value) = ("max-destroys-interval", &flags.max_destroys_interval);
     let interval = duration(flag, value)?;

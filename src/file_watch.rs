@@ -4,8 +4,9 @@
 //! detects each change. A network file system does not report changes by other hosts, so a cached value expires after
 //! [`MAX_AGE`].
 //!
-//! On each node, all pods of the same user share a small number of inotify instances. If no instance or no watch is
-//! available, the process reads the files on each use instead of caching their content.
+//! On each node, the kernel limits the number of inotify instances per user, and all pods with the same user share this
+//! limit. If no instance or no watch is available, the process does not cache the content of files, and reads the files
+//! on each use.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

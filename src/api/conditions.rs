@@ -54,8 +54,8 @@ pub mod stack_reason {
     pub const PAUSED: &str = "Paused";
     /// A run is due, but no window is open, or a freeze prevents the run.
     pub const OUTSIDE_SCHEDULE: &str = "OutsideSchedule";
-    /// A run is due, but changed Secrets or ConfigMaps started the last runs, and the outputs of this Stack may have
-    /// caused these changes.
+    /// A run is due, but this Stack's outputs may have caused the changes to Secrets and ConfigMaps that started the
+    /// last runs.
     pub const INPUTS_CHANGE_OFTEN: &str = "InputsChangeOften";
     /// Users deleted too many Stacks in a short time, so the destroy of this Stack requires a confirmation.
     pub const DESTROY_UNCONFIRMED: &str = "DestroyUnconfirmed";
@@ -184,8 +184,8 @@ pub mod update_reason {
 pub const WAITING_FOR_SLOT: &str = "waiting for a run slot: ";
 /// Prefix of the message for a run that waits for its concurrency group.
 pub const WAITING_FOR_GROUP: &str = "waiting for concurrency group ";
-/// Text that precedes the reason why an existing approval is invalid, in the message about a plan that requires an
-/// approval.
+/// Text in the message about a plan that requires an approval. After this text, the message contains the reason why an
+/// existing approval is invalid.
 pub const APPROVAL_DOES_NOT_COUNT: &str = "an approval does not count: ";
 
 /// Maximum length of a condition message that the API server accepts, in bytes.

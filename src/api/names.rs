@@ -14,8 +14,8 @@ pub const OPERATOR_FIELD_MANAGER: &str = "pulumi-kubernetes-operator";
 
 /// Finalizer of a Stack. The Pulumi Kubernetes Operator uses the same name.
 pub const STACK_FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// Finalizer of an Update. The controller removes the finalizer when the run has ended and the pod no longer contains
-/// the metadata of the run.
+/// Finalizer of an Update. The controller removes the finalizer when the run has ended and the pod no longer has the
+/// finalizer, label and annotations of the run.
 pub const UPDATE_FINALIZER: &str = "finalizer.update.auto.pulumi.com";
 /// Finalizer of a Workspace. The controller removes the finalizer after it has deleted the Workspace's objects in the
 /// required order.
@@ -44,7 +44,7 @@ pub const RUN_OPEN: &str = "open";
 /// Label on the Secret that contains the outputs of a run. The value is the name of the Update.
 pub const LABEL_UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
-/// Label selector for the controller's Deployments, regardless of the installation method.
+/// Label selector that matches the controller's Deployments, whether Helm, Kustomize or another tool installed them.
 pub const CONTROLLER_SELECTOR: &str = "app.kubernetes.io/component=pulumi-controller";
 
 /// Annotation of a Stack. A new value requests a run.
@@ -68,24 +68,25 @@ pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
 /// Annotation on a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
 /// number of destroys exceeds `--max-destroys`.
 pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
-/// Annotation on a namespace that prevents runs from starting. The value is the reason. An empty value and `false` have
-/// no effect.
+/// Namespace annotation that prevents runs from starting. The value is the reason for the pause. An empty value and
+/// `false` have no effect.
 pub const ANNOTATION_PAUSE: &str = "pulumi.com/pause";
-/// Annotation on a namespace with windows and freezes for the runs of all its Stacks. The value has the same structure
-/// as a Stack's `spec.schedule`, in YAML or JSON.
+/// Namespace annotation that contains windows and freezes for the runs of all Stacks in the namespace. The value has
+/// the same structure as a Stack's `spec.schedule`, in YAML or JSON.
 pub const ANNOTATION_SCHEDULE: &str = "pulumi.com/schedule";
-/// Annotation on a namespace with the maximum number of concurrent runs. The annotation overrides the flag
-/// `--max-concurrent-runs-per-namespace` for this namespace.
+/// Namespace annotation that sets the maximum number of the namespace's concurrent runs. The annotation overrides the
+/// flag `--max-concurrent-runs-per-namespace`.
 pub const ANNOTATION_MAX_CONCURRENT_RUNS: &str = "pulumi.com/max-concurrent-runs";
-/// Annotation on a namespace with the weight that the namespace has when the controller distributes run slots.
+/// Namespace annotation that sets the namespace's weight. The controller distributes run slots in proportion to the
+/// weights.
 pub const ANNOTATION_RUN_WEIGHT: &str = "pulumi.com/run-weight";
-/// Annotation on a namespace with the comma-separated names of the concurrency groups that it shares with other
-/// namespaces.
+/// Namespace annotation that lists the concurrency groups that the namespace shares with other namespaces. The value
+/// contains the group names, separated by commas.
 pub const ANNOTATION_CONCURRENCY_GROUPS: &str = "pulumi.com/concurrency-groups";
-/// Annotation on a namespace with the number of idle pods that each of its pools keeps for sleeping Workspaces. The
-/// flag `--max-idle-pods` limits the number.
+/// Namespace annotation that sets how many idle pods each pool in the namespace keeps for sleeping Workspaces. The flag
+/// `--max-idle-pods` limits the number.
 pub const ANNOTATION_IDLE_PODS: &str = "pulumi.com/idle-pods";
-/// Annotation on an Update with the reason why the controller deletes the Update before its run starts.
+/// Update annotation that contains the reason why the controller deletes the Update before its run starts.
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation on a workspace pod with an open run. The value is the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
@@ -95,9 +96,9 @@ pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
 /// Annotation of a workspace pod. A change to the annotation makes the kubelet update the mounted Secrets and
 /// ConfigMaps. The value is the time of the last change.
 pub const ANNOTATION_MOUNTS_REQUESTED: &str = "auto.pulumi.com/mounts-requested-at";
-/// Annotation on an Update with the time at which the controller sent the cancel request to the agent.
+/// Update annotation that contains the time at which the controller sent the cancel request to the agent.
 pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested";
-/// Annotation on a Workspace and an Update with the phase times and the push of a run, as JSON. The controller sets
+/// Workspace and Update annotation that contains the phase times and the push of a run, as JSON. The controller sets
 /// the annotation only if it exports traces.
 pub const ANNOTATION_PHASE_TIMES: &str = "auto.pulumi.com/phase-times";
 /// Annotation of a Secret with outputs. The value is a JSON list of the keys whose outputs are secret.

@@ -6,9 +6,10 @@
 //! objects of the Kubernetes API, the API server keeps their unknown fields, because a newer Kubernetes version can
 //! support these fields. The controller reports such unknown fields after a dry run.
 //!
-//! A template can therefore contain directives, such as `$patch`, only in objects of the Kubernetes API. The schemas
-//! must not contain properties that have the name of a directive. A client-side `kubectl apply` and Helm upgrade a
-//! CustomResourceDefinition with a strategic merge patch, and would interpret a property `$patch` as a directive.
+//! Directives of a strategic merge patch, such as `$patch`, are unknown fields. A template can therefore contain
+//! directives only in objects of the Kubernetes API. The schemas must not contain properties that have the name of a
+//! directive. A client-side `kubectl apply` and Helm upgrade a CustomResourceDefinition with a strategic merge patch,
+//! and would interpret a property `$patch` as a directive.
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{

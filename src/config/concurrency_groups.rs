@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::api::names;
 
-/// Maximum number of groups. The number is limited, because each group has its own metric time series.
+/// Maximum number of groups. A limit is necessary, because each group has its own metric time series.
 const MAX_GROUPS: usize = 100;
 /// Maximum limit of a group.
 const MAX_LIMIT: u32 = 10_000;

@@ -78,7 +78,7 @@ mod tests {
         };
         let watched = labels(&[("reconcile.fluxcd.io/watch", "Enabled"), ("team", "a")]);
         let plain = labels(&[("team", "b")]);
-        // Columns: selector, whether it matches the labels of `watched` and of `plain`.
+        // Columns: the selector, whether it matches the labels `watched`, and whether it matches the labels `plain`.
         let rows = [
             ("", true, true),
             ("reconcile.fluxcd.io/watch=Enabled", true, false),

@@ -75,7 +75,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// Limits one namespace to three quarters of the slots.
+    /// Returns slots of which a single namespace can use at most three quarters.
     fn of(total: u16) -> Self {
         Slots { total, per_namespace: total - total / 4 }
     }
@@ -157,9 +157,9 @@ fn namespaces(
     (namespaces, Some(watch))
 }
 
-/// Returns the Stack for each follower of a Git repository. The stream also requeues the Workspace with the same name,
-/// because this Workspace may wait for the artifact. A full queue drops a Workspace, because the controller also
-/// requeues every Workspace periodically.
+/// Returns a stream of the Stacks that follow Git repositories. For each Stack, the stream also requeues the Workspace
+/// with the same name, because this Workspace may wait for the artifact. A full queue drops a Workspace, because the
+/// controller also requeues every Workspace periodically.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,
     mut requeue: mpsc::Sender<ObjectRef<Workspace>>,

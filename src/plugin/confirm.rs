@@ -11,7 +11,8 @@ pub struct Question<'a> {
     /// Description of the change. Each line ends with a line break.
     pub description: &'a str,
     pub question: &'a str,
-    /// Error message without a terminal. Names the alternative, such as a flag.
+    /// Error message if there is no terminal. The message names a flag that replaces the confirmation, or another
+    /// alternative.
     pub without_terminal: &'a str,
     /// Message if the user declines.
     pub declined: String,

@@ -12,7 +12,7 @@ use crate::plugin::error::PluginError;
 /// Name of the controller's container.
 const CONTAINER: &str = "manager";
 
-/// Version of the plugin. The controller in the same release has the same version.
+/// Version of the plugin, which equals the version of the controller in the same release.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Deployment of the controller.

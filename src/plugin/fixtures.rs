@@ -12,7 +12,7 @@ pub const PLAN: &str = "sha256:d242d1f0da28047151d0e56f8dc6292773603d0d6aabbdd62
 /// Digest of each example artifact and file.
 pub const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Returns the time at which the examples take place.
+/// Returns the current time that the examples assume.
 pub fn now() -> Timestamp {
     "2026-11-02T12:00:00Z".parse().unwrap()
 }

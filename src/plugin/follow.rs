@@ -25,8 +25,8 @@ pub enum Outcome {
     Done(String),
     /// The goal cannot be reached until a user acts. Contains the cause and the action.
     Failed(String),
-    /// The run waits for a decision or a time that the spec or an administrator requires. Contains what the run waits
-    /// for, the cause and the action.
+    /// The spec or an administrator requires that the run waits for a decision or a time. Contains the reason for the
+    /// wait, the cause and the action.
     Blocked(String),
 }
 

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 pub const DEFAULT_MIN_RETRY_DELAY: Duration = Duration::from_millis(750);
 /// Default of the Flux flag `--max-retry-delay`.
 pub const DEFAULT_MAX_RETRY_DELAY: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of recorded objects. When the limit is exceeded, the backoff evicts the object with the oldest last
-/// failure.
+/// Maximum number of failing objects in memory. If more objects fail, the backoff evicts the object whose last failure
+/// is the oldest.
 const MAX_OBJECTS: usize = 16 * 1024;
 
 /// Namespace and name of an object.

@@ -1,6 +1,6 @@
-//! Failpoints for tests. Failpoints, which abort the process at a certain point in the code, or make it report another
-//! version to simulate an upgrade. Failpoints exist only in builds with debug assertions, such as tests and the test
-//! image, but not in releases.
+//! Failpoints for tests, which abort the process at a certain point in the code. To simulate an upgrade, this module
+//! can also report another version. Both functions have an effect only in builds with debug assertions, such as tests
+//! and the test image, but not in releases.
 
 /// Aborts the process if the comma-separated list in the environment variable `FAILPOINTS` contains `name`. The file
 /// `/tmp/failpoint-<name>` prevents a second abort.

@@ -12,8 +12,8 @@
 //! flags allow one namespace to use all slots.
 //!
 //! Within a namespace, the run with the highest rank starts first. A higher priority and a longer waiting time increase
-//! the rank. A background run, such as a drift check, has a lower rank. A namespace's queued runs do not delay the runs
-//! of other namespaces, regardless of their number and their ranks.
+//! the rank. A background run, such as a drift check, has a lower rank. The number and the ranks of a namespace's
+//! queued runs do not affect when the runs of other namespaces start.
 //!
 //! A run acquires its slot only when the total limit and the limits of its namespace, its node and its concurrency
 //! group all permit the run. A queued run therefore holds no slot, and deadlocks are impossible.
@@ -50,7 +50,7 @@ struct Open {
 /// Slot that is reserved for a run that may start.
 struct Reserved<W> {
     run: Run,
-    /// Sequence number. The caller requeues the runs in ascending order of these numbers.
+    /// Sequence number of the reservation. The caller requeues the runs in ascending order of their sequence numbers.
     number: u64,
     /// Key of the run to requeue, or `None` after [`FairQueue::next_requeue`] has returned the key.
     key: Option<W>,
@@ -97,7 +97,7 @@ impl<W> FairQueue<W> {
         self.forget(&run.uid);
         let open = self.open.entry(run.uid.clone()).or_insert_with(|| Open { run: run.clone(), permits: 0 });
         open.permits += 1;
-        // When the run acquires its slot, the caller does not know the start time yet.
+        // The first permit of a run can lack the start time, because a run acquires its slot before it starts.
         open.run.started = open.run.started.or(run.started);
         // If the run had a reserved slot on another node, that slot is now free for a queued run.
         self.reserve(now);

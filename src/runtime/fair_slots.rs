@@ -57,8 +57,8 @@ struct Queue {
     arrivals: u64,
     /// Number of common slots granted so far.
     grants: u64,
-    /// Value of `grants` when each key last received a slot. The map also contains keys without callers. Otherwise, a
-    /// key that leaves and returns would have an advantage over a key that waits.
+    /// For each key, the value of `grants` when the key last received a slot. The map also contains keys without
+    /// callers. Otherwise, a key that leaves and returns would have an advantage over a key that waits.
     last_grants: HashMap<String, u64>,
 }
 

@@ -34,9 +34,9 @@ pub fn managed_fields<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>
     Some(merged(entries.map(|entry| if is_operators(entry) { renamed(entry.clone()) } else { entry.clone() })))
 }
 
-/// Returns the managed fields as if this controller had applied the fields instead of creating them. The next
-/// server-side apply then removes each of these fields that it does not contain. Returns `None` if the controller
-/// created no fields.
+/// Returns the managed fields of an object that this controller has created, as if a server-side apply had set the
+/// fields. The next server-side apply then removes each of these fields that it does not contain. Returns `None` if the
+/// controller created no fields.
 pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
     let is_created = |entry: &ManagedFieldsEntry| {
         entry.manager.as_deref() == Some(FIELD_MANAGER) && !is_apply(entry) && !is_of_subresource(entry)

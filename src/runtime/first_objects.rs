@@ -167,8 +167,8 @@ fn compress<K: Serialize>(object: &K) -> Option<Box<[u8]>> {
     Some(encoder.finish().ok()?.into_boxed_slice())
 }
 
-/// Decompresses an object. The binary already contains a text parser for the type, but no parser that reads from a
-/// stream.
+/// Decompresses an object. The function parses the complete text, because a parser that reads from a stream would be
+/// additional code in the binary for each type.
 fn decompress<K: DeserializeOwned>(compressed: &[u8]) -> Option<K> {
     let mut text = String::new();
     DeflateDecoder::new(compressed).read_to_string(&mut text).ok()?;

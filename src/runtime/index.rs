@@ -1,8 +1,8 @@
 //! Store of watched objects that indexes the objects by group, such as a Workspace's Updates or a source's Stacks.
 //! Without the index, each change would require a scan of all objects.
 //!
-//! [`CacheSync`] waits until the stores contain complete lists, because the cluster can contain objects that an
-//! incomplete store lacks.
+//! [`CacheSync`] waits until the stores contain complete lists, because the cluster can contain objects that are not in
+//! an incomplete store.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

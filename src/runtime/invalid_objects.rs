@@ -20,8 +20,8 @@ use crate::runtime::writes::{Object, Writer};
 
 /// Maximum number of queued objects per namespace. The controller reports further invalid objects only in the log.
 const CAPACITY: usize = 64;
-/// Maximum number of recorded reports. When the record is full, the controller clears the record and may repeat
-/// reports.
+/// Maximum number of recorded reports. When the controller has recorded this number of reports, it deletes the records
+/// and can therefore repeat reports.
 const MAX_REPORTED: usize = 4096;
 /// Maximum number of attempts to write an object's status.
 const MAX_ATTEMPTS: u32 = 5;

@@ -1,9 +1,9 @@
 //! Leader election with a Lease, as in client-go.
 //!
 //! The algorithm never compares clocks of different machines. A candidate acquires another holder's Lease only if the
-//! Lease has not changed for the lease duration, measured with the candidate's monotonic clock. The holder stops
-//! writing earlier than that. Its deadline starts when it sends the last successful renewal request, and candidates
-//! observe the renewal only later.
+//! Lease has not changed for the lease duration, measured with the candidate's monotonic clock. The holder stops its
+//! writes before a candidate can acquire the Lease: the holder's deadline starts when the holder sends the last
+//! successful renewal request, and candidates observe the renewal only later.
 //!
 //! Unlike in client-go, a candidate immediately acquires a Lease that an earlier process of its container held. This is
 //! safe, because the kubelet restarts a container only after its process has exited.
@@ -175,7 +175,7 @@ impl Elector {
                 return Ok(());
             };
             match self.write(&seen, &free).await {
-                // An interrupted renewal or another client has changed the Lease.
+                // An interrupted renewal by this process or another client has changed the Lease.
                 Err(error) if error.is_conflict() => self.must_read = true,
                 other => return Ok(other.map(|_| ())?),
             }

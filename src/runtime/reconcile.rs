@@ -135,8 +135,8 @@ impl ReconcileRunner {
         }
     }
 
-    /// Sets a callback for deleted objects. The runner holds no lock while it calls the callback, and can call it
-    /// several times for the same object.
+    /// Sets the callback that the runner calls after an object has been deleted. The runner holds no lock during the
+    /// call, and can call the callback several times for the same object.
     #[must_use]
     pub fn on_deleted(self, callback: impl Fn(&ObjectKey) + Send + Sync + 'static) -> Self {
         ReconcileRunner { on_deleted: Box::new(callback), ..self }

@@ -58,8 +58,8 @@ struct Identity {
 }
 
 impl<K: DeserializeOwned> Tolerant<K> {
-    /// Parses the object. If only the managed fields make the object exceed the maximum number of values, the function
-    /// omits them.
+    /// Parses the object. The function omits the managed fields if the object would otherwise exceed the maximum number
+    /// of values.
     pub fn parse(&self) -> Result<K, ParseError> {
         let text = self.text.get();
         if count_values(text) <= MAX_VALUES {

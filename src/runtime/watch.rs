@@ -124,12 +124,12 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes the status fields of an Update that describe neither the state nor the locks of its run.
+/// Removes fields from the status of an Update. The remaining fields describe the state and the locks of the run.
 pub fn strip_update(update: &mut Update) {
     update.status = update.status.take().map(|status| {
-        // Without `status.run`, the condition `Progressing` shows either that the Pulumi Kubernetes Operator started
-        // the run, or that the run waits for references. In the second case, the Workspace needs an agent that can
-        // check whether the references are mounted.
+        // The Workspace controller needs the condition `Progressing` in two cases, both without `status.run`: the
+        // Pulumi Kubernetes Operator started the run, or the run waits for references. In the second case, the
+        // Workspace needs an agent that can check whether the references are mounted.
         let is_kept = |condition: &Condition| match condition.type_.as_str() {
             COMPLETE => true,
             PROGRESSING => {

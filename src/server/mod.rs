@@ -114,7 +114,8 @@ mod tests {
 
     #[tokio::test]
     async fn profiles_are_served_only_if_enabled() {
-        // Only a router that serves the profile path responds to the invalid number with a bad request error.
+        // The requested duration of 0 seconds is invalid, so a router that serves the profile path responds with a bad
+        // request error.
         for (pprof, expected) in [(false, StatusCode::NOT_FOUND), (true, StatusCode::BAD_REQUEST)] {
             let router = metrics_router(Metrics::default(), pprof);
             assert_eq!(ask(&router, "/debug/pprof/profile?seconds=0").await.0, expected, "--enable-pprof={pprof}");

@@ -161,8 +161,8 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Returns the module that logged an event, unless the module belongs to this crate. Events from this crate contain the
-/// object instead of the module.
+/// Returns the module that logged an event, or `None` if the module belongs to this crate. For an event from this
+/// crate, the log contains the object, so users do not need the module.
 fn logger_name(target: &str) -> Option<&str> {
     let ours = target.split("::").next() == Some("pulumi_controller");
     (!ours).then_some(target)

@@ -51,8 +51,8 @@ pub const LOCAL_GROUPS: &str = "Local";
 
 type Source = Arc<dyn Fn() -> SlotReport + Send + Sync>;
 
-/// Metrics about the use of run slots. The runs are counted at each scrape instead of at each change to the queue.
-/// Cheap to clone.
+/// Metrics about the use of run slots. Each scrape counts the runs, so changes to the queue need not update the
+/// metrics. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Slots(Arc<Mutex<Option<(usize, Source)>>>);
 
@@ -68,8 +68,8 @@ impl Slots {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((count, Arc::new(source)));
     }
 
-    /// Returns the number of slots, and how the slots are used. The function that counts the runs acquires a lock, so
-    /// this function calls it without holding its own lock.
+    /// Returns the number of slots, and how the slots are used. The lock is not held while the runs are counted,
+    /// because the function that counts the runs acquires another lock.
     fn read(&self) -> (usize, SlotReport) {
         let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         observed.map(|(count, source)| (count, source())).unwrap_or_default()

@@ -44,8 +44,8 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, key: Key, action: &str,
         Change::Patch(patch) => merge(&visitor.user, &key, &patch).await?,
         Change::Decide(approval) => {
             create(&visitor.user, namespace, &approval).await?;
-            // Because the URL contains the digest, the page shows the confirmation only while this plan is the current
-            // plan.
+            // The URL contains the plan's digest, so the page shows the confirmation only until another plan replaces
+            // this plan.
             location.push_str("&plan=");
             location.push_str(&approval.spec.plan_digest);
         }

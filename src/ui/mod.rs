@@ -59,8 +59,8 @@ pub use self::session::SessionError;
 const MAX_CONNECTION: Duration = Duration::from_secs(11 * 60);
 /// Maximum number of connections. Each stream occupies a connection.
 const CONNECTIONS: usize = 256;
-/// Maximum number of waiting connections per peer. A peer can be a proxy for all users. A stream's connection is a
-/// waiting connection for its entire duration.
+/// Maximum number of waiting connections per peer. A peer can be a proxy for all users. A connection with an open
+/// stream is a waiting connection.
 const WAITING_PER_PEER: usize = 192;
 
 /// Dependencies and settings of the web UI.

@@ -165,8 +165,8 @@ impl Oidc {
         Ok(found)
     }
 
-    /// Returns whether an endpoint uses TLS, or the issuer itself does not. The flag `--ui-oidc-issuer` permits only
-    /// issuers with TLS, so only tests use an issuer without TLS.
+    /// Returns whether an endpoint is at least as secure as the issuer: the endpoint uses TLS, or the issuer does not
+    /// use TLS. The flag `--ui-oidc-issuer` permits only issuers with TLS, so only tests use an issuer without TLS.
     fn is_secure(&self, url: &Url) -> bool {
         url.scheme() == "https" || !self.config.issuer.starts_with("https:")
     }

@@ -16,14 +16,14 @@ use super::response::{html, redirect, with_cookies};
 use super::sign_in;
 use super::state::{Answer, Ui};
 
-/// Name of the cookie. The cookie cannot be `SameSite=Strict`, because the browser must send the cookie when the issuer
-/// redirects to the UI.
+/// Name of the sign-in cookie. The cookie cannot be `SameSite=Strict`, because the browser must send the cookie when
+/// the issuer redirects to the UI.
 const COOKIE: &str = "__Host-pulumi-ui-oidc";
 /// Maximum time between the start and the completion of a sign-in, in seconds.
 const MAX_DURATION: i64 = 10 * 60;
 /// Additional authenticated data for the cookie encryption.
 const CONTEXT: &[u8] = b"pulumi-controller web UI OIDC sign-in v1";
-/// Number of random bytes in each value.
+/// Number of random bytes in each value of a sign-in challenge.
 const RANDOM: usize = 32;
 /// Maximum length of an authorization code, in bytes.
 const MAX_CODE: usize = 4096;

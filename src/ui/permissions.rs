@@ -109,7 +109,8 @@ impl Permissions {
     /// # Errors
     /// Returns an error if the API server rejects the token or does not respond.
     pub(super) async fn visible(&self, user: &User, all: BTreeSet<String>) -> Result<Visible, UiError> {
-        // The check of a single namespace also covers a permission for all namespaces.
+        // For a single namespace, one check is sufficient, because a permission for all namespaces includes this
+        // namespace.
         if all.len() != 1 && self.may_list(user, None).await? {
             return Ok(Visible::All);
         }

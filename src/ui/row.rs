@@ -77,8 +77,8 @@ impl Row {
     }
 }
 
-/// Returns the time since which the Stack has waited for an unschedulable pod. The `Reconciling` condition's message
-/// contains the reason from the Workspace.
+/// Returns the time since which the Stack has waited for an unschedulable pod. In this case, the message of the Stack
+/// condition `Reconciling` contains the condition reason of the Workspace.
 fn unschedulable_since(status: &StackStatus) -> Option<Time> {
     let reconciling = phase::reconciling(status).filter(|_| status.current_update.is_none())?;
     let reason = format!("({})", workspace_reason::UNSCHEDULABLE);

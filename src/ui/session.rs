@@ -30,8 +30,8 @@ const MAX_COOKIE: usize = 3800;
 const CONTEXT: &[u8] = b"pulumi-controller web UI session v1";
 const KEY_LENGTH: usize = 32;
 const ID_LENGTH: usize = 16;
-/// Maximum number of ended sessions whose IDs the controller keeps until they expire. The sign-in rate limits make it
-/// difficult to reach this number.
+/// Maximum number of session IDs that the controller keeps after a sign-out, until the sessions expire. The sign-in
+/// rate limits make it difficult to reach this number.
 const MAX_ENDED: usize = 20_000;
 
 /// Error if the operating system provides no random numbers for a session.

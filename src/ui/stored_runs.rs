@@ -115,8 +115,8 @@ impl StoredRuns {
 }
 
 /// Returns the error for a failed request that the controller has sent with its own identity. Logs the API server's
-/// message instead of showing the message to the user. If the API server rejects the controller's token, the user's
-/// session must not end.
+/// message instead of showing the message to the user. The function does not return the API server's status code,
+/// because the user's session must not end if the API server rejects the controller's token.
 fn of_controller(error: &ReadError) -> UiError {
     tracing::warn!(error = error as &dyn std::error::Error, "failed to read a namespace for the web UI");
     let cause = "the controller failed to read the namespace; see its log".to_owned();

@@ -29,7 +29,7 @@ pub fn request_with_refresh(value: &str) -> Value {
 }
 
 /// Returns the patch that suspends or resumes a Stack. To resume the Stack, the patch removes the field, as the `flux`
-/// CLI does. A tool that applies the Stack without the field then finds no difference.
+/// CLI does. If a manifest of the Stack lacks the field, a tool such as Argo CD then finds no difference.
 pub fn suspension(is_suspended: bool) -> Value {
     json!({ "spec": { "suspend": is_suspended.then_some(true) } })
 }

@@ -66,7 +66,8 @@ impl Window {
     /// Returns the output in a line, or `None` if another run or the agent has written the line.
     fn without_prefix<'a>(&self, text: &'a str) -> Option<&'a str> {
         let Some(prefix) = &self.prefix else { return Some(text) };
-        // If a line is empty, tools that transport the log can remove the trailing space of its prefix.
+        // The prefix ends with a space. If the run wrote an empty line, a tool that transports the log can remove this
+        // trailing space.
         text.strip_prefix(prefix.as_str()).or_else(|| (text == prefix.trim_end()).then_some(""))
     }
 

@@ -133,7 +133,8 @@ impl<'a> State<'a> {
             Phase::Waiting => self.of_waiting(),
             Phase::Stalled => self.of_stalled(),
         };
-        // For these two reasons, the preceding steps already include the deletion without a destroy.
+        // If the reason is one of these two, the preceding steps already show how to delete the Stack without a
+        // destroy.
         let has_alternative = [reason::STACK_NOT_FOUND, reason::NAMESPACE_TERMINATING].map(Some).contains(&self.reason);
         if self.destroys() && !matches!(self.phase, Phase::Running | Phase::Pending) && !has_alternative {
             steps.push(self.keep_resources("Or keep the resources, and delete the Stack without a destroy:"));

@@ -13,9 +13,9 @@ pub enum PreviewOf {
     /// The changes of an `up`.
     #[default]
     Up,
-    /// The resources that a `destroy` deletes.
+    /// Resources that a `destroy` deletes.
     Destroy,
-    /// The changes that a `refresh` makes to the state.
+    /// The changes that a `refresh` makes to the Pulumi state.
     Refresh,
 }
 

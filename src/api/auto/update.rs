@@ -41,8 +41,8 @@ use crate::artifact::Digest;
 #[serde(rename_all = "camelCase")]
 pub struct UpdateSpec {
     /// Name of the Workspace that executes the run, in the Update's namespace. Required.
-    // Objects of other controllers can lack this field. If the field were required, such an object would break the
-    // Update watch.
+    // An Update that another controller created can lack this field. If the field were required, such an Update would
+    // break the Update watch.
     #[serde(default)]
     #[schemars(!default)]
     pub workspace_name: String,
@@ -186,8 +186,8 @@ pub struct UpdateSpec {
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum idle time of the run, without progress and output, as a duration such as `10m`. The agent gracefully
-    /// cancels a run that exceeds this time. If the field is absent or `0s`, the run has no idle timeout.
+    /// Maximum time of the run without progress or output, as a duration such as `10m`. After this time, the agent
+    /// gracefully cancels the run. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,
@@ -232,8 +232,8 @@ impl Update {
         self.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, conditions::COMPLETE))
     }
 
-    /// Returns whether the Pulumi Kubernetes Operator started this run, and the run is still open. Unlike the operator,
-    /// this controller sets `status.run` before a run starts.
+    /// Returns whether the Pulumi Kubernetes Operator started this run, and the run is still open. An Update with a run
+    /// that the operator started has no `status.run`, because only this controller sets the field.
     pub fn is_started_by_operator(&self) -> bool {
         let is_started = |status: &UpdateStatus| {
             status.run.is_none() && conditions::is_true(&status.conditions, conditions::PROGRESSING)

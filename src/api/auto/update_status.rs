@@ -67,9 +67,9 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
-    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. If the values are the
-    /// same, the hash equals the Workspace's `status.configInputs`. Absent if the configuration contains no such
-    /// values, or if the agent does not report the hash.
+    /// Keyed hash of the configuration values from Secrets and ConfigMaps that the run used. A Workspace with the same
+    /// values has the same hash in `status.configInputs`. Absent if the configuration contains no such values, or if
+    /// the agent does not report the hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
@@ -190,8 +190,7 @@ pub struct RunProgress {
     /// Start time of the oldest operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Time of the last progress or output. Absent unless the run has made no progress and printed no output for half
-    /// of `idleTimeout`.
+    /// Time of the last progress or output. Set only after half of `idleTimeout` has passed without progress or output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
     /// Process ID of the Pulumi CLI in the pod. A lock of this run contains this ID.
@@ -243,8 +242,8 @@ pub struct RunBinding {
     /// ID of the agent's container, as in the pod status.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Referenced Secrets and ConfigMaps that contain no keys, such as `ConfigMap/defaults`. The agent starts the run
-    /// although the pod directories of these objects are empty.
+    /// Referenced Secrets and ConfigMaps that are empty, such as `ConfigMap/defaults`. The agent starts the run
+    /// although the mounts of these objects contain no files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::REFERENCED_OBJECTS), inner(length(max = bounds::WORD)))]
     pub empty_references: Vec<String>,

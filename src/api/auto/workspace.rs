@@ -85,8 +85,13 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
+<<<<<<< HEAD
     /// Strategic merge patch for the pod's Service. Only `metadata.labels` and `metadata.annotations` are allowed.
     /// Default: none. Example: `{metadata: {labels: {team: blue}}}`.
+=======
+    /// Strategic merge patch for the `metadata` of the pod's Service, with labels and annotations. Default: none.
+    /// Example: `{metadata: {labels: {team: blue}}}`.
+>>>>>>> e5e62c5e (Explain conclusions and name referents in more comments)
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,
@@ -373,9 +378,9 @@ pub struct WorkspaceStatus {
 }
 
 impl WorkspaceStatus {
-    /// Returns whether the Workspace is sleeping or is about to sleep. An older controller version that does not
-    /// support `sleep` creates the pod without removing `sleep`. If `podUID` is set, the Workspace is therefore not
-    /// sleeping.
+    /// Returns whether the Workspace is sleeping or is about to sleep. If `podUID` is set, the Workspace is not
+    /// sleeping, even if `sleep` is set: an older controller version that does not support `sleep` creates the pod
+    /// without removing `sleep`.
     pub fn is_asleep(&self) -> bool {
         self.sleep.is_some() && self.pod_uid.is_none()
     }

@@ -119,7 +119,7 @@ fn every_list_and_map_of_the_crds_has_a_limit() {
 const WITHOUT_UNIT: [&str; 6] =
     ["agentProtocolVersion", "generation", "observedGeneration", "pid", "priority", "pulumiLogLevel"];
 
-/// Returns the parts that a field's description lacks.
+/// Returns the required parts that a field's description lacks, such as an example.
 fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
     let description = description(schema).replace('\n', " ");
     let contains = |texts: &[&str]| texts.iter().any(|text| description.contains(text));
@@ -135,7 +135,8 @@ fn missing(path: &str, schema: &Value, is_required: bool) -> Vec<&'static str> {
     if !is_scalar && !is_int_or_string && !contains(&["Example: `", "such as `"]) {
         missing.push("an example");
     }
-    // A template field has the same description as in the object's spec, where the field can be required.
+    // A template copies the description of a field from the object's spec. If the spec requires the field, the
+    // description contains no default.
     let is_template = path.contains("Template.");
     let is_setting = !path.contains(".status.") && !is_required && !is_template;
     if is_setting && !contains(&["Default: ", "Absent if", "Required", "the field is absent"]) {

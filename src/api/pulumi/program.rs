@@ -241,8 +241,8 @@ pub struct ResourceOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub depends_on: Option<Value>,
-    /// For providers only: object that maps the name of an environment variable to the variable name that the provider
-    /// reads. Default: none. Example: `{TEAM_TOKEN: API_TOKEN}`.
+    /// For providers only: object that maps environment variables to the variables that the provider reads. Default:
+    /// none. Example: `{TEAM_TOKEN: API_TOKEN}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_value")]
     pub env_var_mappings: Option<Value>,

@@ -243,8 +243,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Interval, such as `1h`, between the end of a run and a new run that starts even if no input has changed, to
-    /// correct drift. If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
+    /// Interval, such as `1h`, between a run's end and the next run, which corrects drift even if no input has changed.
+    /// If the field is absent or `0s`, `continueResyncOnCommitMatch` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub interval: Option<String>,
@@ -311,9 +311,8 @@ pub struct StackSpec {
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Option<String>,
 
-    /// Maximum idle time of a run, without progress and output, as a duration such as `10m`. The agent gracefully
-    /// cancels a run that exceeds this time, and the run fails. If the field is absent or `0s`, runs have no idle
-    /// timeout.
+    /// Maximum time of a run without progress or output, as a duration such as `10m`. After this time, the agent
+    /// gracefully cancels the run, and the run fails. If the field is absent or `0s`, runs have no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub idle_timeout: Option<String>,

@@ -299,7 +299,7 @@ pub struct LastUpdate {
     /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceMetadata>,
-    /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Absent unless a value
+    /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Set only if a value
     /// changed between the request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_config_inputs: Option<String>,

@@ -104,7 +104,7 @@ fn deleted(stack: &Stack, name: &str) -> PluginError {
     PluginError::Missing(format!("the Update of run {name} ({result}) in namespace {namespace} was deleted; {output}"))
 }
 
-/// Returns the error for a run that completed before it started, for example a canceled run.
+/// Returns the error for a run that did not start, for example because a user canceled it.
 fn not_started(update: &Update) -> PluginError {
     let message = update.status.as_ref().and_then(|status| status.message.as_deref());
     PluginError::NotReady(format!("run {} did not start: {}", update.name_any(), message.unwrap_or("no message")))
@@ -135,7 +135,8 @@ struct Tail {
 /// Prints the log lines that a run has written so far.
 async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
     let mut found = Box::pin(request_tail(cluster, pod, window, tail, tail)).await?;
-    // The line limit of the first request also included lines from other runs and from the agent.
+    // The lines of the first request include lines from other runs or from the agent, and can therefore lack lines of
+    // this run. The second request reads the log without a line limit.
     if tail.is_some() && found.has_other_lines {
         found = Box::pin(request_tail(cluster, pod, window, None, tail)).await?;
     }

@@ -20,7 +20,7 @@ use crate::plugin::sources::Source;
 /// Maximum time that the command waits for the controller to start a run for a new source revision.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Run whose result the command waits for.
+/// Run that the command waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum Goal {
     /// The run that the reconcile annotation requests.

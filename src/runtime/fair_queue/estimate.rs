@@ -12,17 +12,23 @@ use jiff::{SignedDuration, Timestamp};
 /// Threshold for the time until the start. Beyond the threshold, the message includes the date.
 const WITH_DATE: SignedDuration = SignedDuration::from_hours(12);
 
-/// Minimum interval between two computations of an estimate. The interval is shorter than the requeue interval of a
-/// queued run.
+/// Minimum interval between two computations of an estimate. A queued run has a longer requeue interval, so each
+/// requeue can compute a new estimate.
 const MIN_AGE: SignedDuration = SignedDuration::from_mins(4);
-/// Tolerance for start times. If a new estimate differs by less, it never replaces the displayed estimate.
+/// Tolerance for start times. A new estimate never replaces the displayed estimate if they differ by less than this
+/// duration.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of displayed estimates per run. Removing a start time that has passed does not increase the number.
 const MAX_DISPLAYED: u32 = 6;
 /// Maximum number of runs with recorded estimates. The messages of further runs contain no estimate.
 const MAX_RECORDED: usize = 8192;
+<<<<<<< HEAD
 /// Maximum age of a recorded estimate. The controller regularly computes the estimate of each queued run again, so an
 /// older record belongs to a run that is no longer queued.
+=======
+/// Maximum age of a queued run's last computation. The controller estimates the start of each queued run more often, so
+/// an older computation belongs to a run that is no longer queued.
+>>>>>>> e5e62c5e (Explain conclusions and name referents in more comments)
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Estimated start of a queued run.

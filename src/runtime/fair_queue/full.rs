@@ -64,7 +64,7 @@ impl fmt::Display for Full {
                 "the free slots of node {name} are reserved for namespaces with fewer runs on this node \
                  (--max-concurrent-runs-per-node)"
             ),
-            // The message about a group is already complete.
+            // For a group, the function has already written the complete message.
             Full::Group { .. } => Ok(()),
         }
     }

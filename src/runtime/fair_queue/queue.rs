@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use crate::runtime::fair_queue::run::{GroupKey, Limits, Position, Run, Share};
 use crate::runtime::fair_queue::taken::{Taken, WeightedUse};
 
-/// Minimum number of namespaces without queued runs that the queue keeps in its record of slot assignments. The record
-/// contains at most three times as many namespaces.
+/// Minimum number of namespaces without queued runs for which the queue keeps the last slot assignment. Before the
+/// queue removes old entries, their number can grow to about twice this number.
 const MIN_RECORDED: usize = 1024;
 
-/// Lane: the key that queued runs with the same namespace and concurrency group share. If the lane's first run on a
-/// node cannot start, none of its other runs on this node can start.
+/// Key of a lane, which contains the queued runs of one namespace and one concurrency group. If the lane's first run on
+/// a node cannot start, none of its other runs on this node can start.
 type Lane = (String, Option<GroupKey>);
 
 /// Queued runs of one lane on one node.
@@ -46,7 +46,7 @@ struct Candidate<'q> {
     position: &'q Position,
 }
 
-/// All queued runs, by node. `next` can therefore skip all runs of a node without a free slot.
+/// All queued runs. The runs are grouped by node, so `next` can skip all runs of a node without a free slot.
 pub(super) struct Queue<W> {
     runs: BTreeMap<String, BTreeMap<Lane, Runs<W>>>,
     /// Place of each queued run, by Update UID.
@@ -123,8 +123,8 @@ impl<W> Queue<W> {
         self.group_limits.get(group)?.first_key_value().map(|(limit, _)| *limit)
     }
 
-    /// Adds a run, or replaces the entry of a run that is already queued. The namespace's share becomes the share of
-    /// this run.
+    /// Adds a run, or replaces the entry of a run that is already queued. The share in this run becomes the namespace's
+    /// share.
     pub(super) fn insert(&mut self, run: Run, key: W) {
         let clock = self.tick();
         let new = || Namespace { runs: 0, share: run.share, joined: clock, groups: HashMap::new() };

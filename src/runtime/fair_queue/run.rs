@@ -29,7 +29,7 @@ pub struct Run {
     pub created: Timestamp,
     /// Concurrency group of the run.
     pub group: Option<Group>,
-    /// Slot share of the namespace. For an open run, the share has no effect.
+    /// Slot share of the namespace. Only the shares of queued runs have an effect.
     pub share: Share,
     /// Expected duration. `None` if unknown.
     pub expected: Option<SignedDuration>,
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_waiting_run_gains_one_level_of_priority_in_ten_minutes() {
         let day = 24 * 3600;
-        // The first run of each row starts first.
+        // In each row, the first run starts before the second run.
         let rows = [
             ("earlier run", run(0, false, 0), run(0, false, 1)),
             ("higher priority", run(1, false, 599), run(0, false, 0)),

@@ -33,7 +33,7 @@ pub(super) struct WeightedUse {
 
 impl Ord for WeightedUse {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Unlike quotients, the products can be compared exactly.
+        // Compares products of integers, because the quotients would have rounding errors.
         let (own, its) = (self.open.saturating_mul(other.weight), other.open.saturating_mul(self.weight));
         own.cmp(&its)
     }

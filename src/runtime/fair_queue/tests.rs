@@ -429,7 +429,7 @@ proptest! {
             let mut open: Vec<String> = queue.open.keys().cloned().collect();
             open.sort();
             let Some(ended) = open.get(usize::from(end) % open.len().max(1)).cloned() else { break };
-            // This copy reproduces the state within `close`, where the slot is free but not reserved yet.
+            // The test reproduces the state within `close`, where the slot is free but not reserved yet.
             queue.open.remove(&ended);
             let before = eligible(&queue);
             queue.close(&ended, now);
@@ -455,8 +455,8 @@ proptest! {
         queue.adopt(&run("open", "z", "n"), now);
         let mut open = "open".to_owned();
         let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-        // For each namespace with queued runs, the namespaces that have received a slot since the waiting namespace
-        // joined the queue or last received a slot.
+        // For each namespace with queued runs, the other namespaces that have received a slot while the namespace
+        // waited.
         let mut passed_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (number, (namespace, end, priority)) in order.into_iter().enumerate() {
             let (uid, namespace) = (format!("{number:03}"), namespace.to_string());

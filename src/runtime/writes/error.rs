@@ -120,8 +120,8 @@ impl WriteError {
     pub(super) fn from_kube(attempt: Box<AttemptedWrite>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                // For a terminating namespace, `status.reason` is the same as for other rejections. Only the causes
-                // contain `NAMESPACE_TERMINATING`.
+                // `status.reason` does not distinguish a terminating namespace from other causes of a rejection. Only
+                // the list of causes contains `NAMESPACE_TERMINATING`.
                 let causes = status.details.iter().flat_map(|details| &details.causes);
                 let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();

@@ -65,7 +65,8 @@ impl HttpClient for CollectorClient {
     /// Sends one request, and discards the body of the response. The exporter needs only the status and the header
     /// `Retry-After`, and the size of the body is not limited.
     async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The exporter adds headers from environment variables, but the flag takes precedence over them.
+        // The exporter adds headers from environment variables. The controller replaces these headers with the headers
+        // from its flag, and keeps only the content type.
         let content_type = request.headers_mut().remove(CONTENT_TYPE);
         *request.headers_mut() = self.headers.clone();
         if let Some(content_type) = content_type {

@@ -65,7 +65,7 @@ impl SpanQueue {
 }
 
 impl Spans {
-    /// Adds a span. A full queue drops a span, which the function returns.
+    /// Adds a span. If the queue is full, the function drops a span and returns the dropped span.
     fn push(&mut self, namespace: &str, span: SpanData) -> Option<SpanData> {
         let mut dropped = None;
         if self.count >= CAPACITY {

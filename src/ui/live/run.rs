@@ -73,8 +73,9 @@ struct Versions {
     page: String,
     /// Version that the API server returned when the stream started.
     current: String,
-    /// Version of the row before the stream has read the Stack, or `None` if no row existed. The watch can lag behind
-    /// the page, and a failed watch must not cause repeated page reloads.
+    /// Version of the directory row before the stream has read the Stack, or `None` if no row existed. While the row
+    /// keeps this version, the page is not outdated, even if the versions of the row and the page differ: the watch can
+    /// lag behind the page, and a failed watch must not cause repeated page reloads.
     row: Option<String>,
 }
 
@@ -201,7 +202,7 @@ impl Follower {
         }
     }
 
-    /// Waits until the page is outdated, and shows no progress of the run, for example because the user lacks
+    /// Waits until the page is outdated, without sending the run's progress, for example because the user lacks
     /// permission to read Updates.
     async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
         self.send("note", &json!(printable(&error.to_string()))).await?;

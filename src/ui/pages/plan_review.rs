@@ -41,7 +41,7 @@ pub(super) enum Review {
     Approved,
     /// The user has approved the plan, but the plan requires approvals from several users.
     PartlyApproved,
-    /// The user has approved the plan, but at least one approval does not count.
+    /// The user has approved the plan, but at least one approval is invalid.
     Ignored,
     /// The user has rejected the plan. The controller has not handled the rejection yet.
     Rejected,

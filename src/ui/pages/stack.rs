@@ -67,7 +67,7 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, query: &
     let decided = Decided::parse(query);
     let awaits_decision = Review::of(&stack, decided.as_ref()) == Review::Awaited;
     let permitted = ui.permissions.actions(&visitor.user, &key, awaits_decision).await?;
-    // A Workspace with an open run is awake.
+    // A Workspace with an open run does not sleep, so the page needs no information from the Workspace.
     let has_open_run = stack.status.as_ref().is_some_and(|status| status.current_update.is_some());
     let workspace: Option<Workspace> = read(reader, &key.0, (!has_open_run).then_some(key.1.as_str())).await?;
     let facts = Facts { stack, update, preview, workspace, graph, done: done(query), decided };

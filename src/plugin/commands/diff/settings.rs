@@ -1,7 +1,7 @@
 //! Merges the settings file from a local directory with the Stack configuration.
 //!
 //! The settings file in the workspace pod contains the settings from the source, and the Stack configuration with
-//! encrypted secrets. The merged file takes only the keys that the Stack sets from the pod's settings file.
+//! encrypted secrets. From the pod's settings file, the merged file contains only the keys that the Stack sets.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,8 @@ fn add_environments(settings: &mut Map<String, Value>, environments: &[String]) 
         return;
     }
     let own = settings.entry(ENVIRONMENT).or_insert_with(|| Value::Array(Vec::new()));
-    // The field can also contain an inline environment, whose `imports` key lists other environments.
+    // Instead of a list, the key `environment` can contain an inline environment, whose key `imports` lists other
+    // environments.
     let imports = match own {
         Value::Object(environment) => environment.entry("imports").or_insert_with(|| Value::Array(Vec::new())),
         imports => imports,

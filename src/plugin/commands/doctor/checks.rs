@@ -220,8 +220,8 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -
     checks
 }
 
-/// Returns whether the Stack waits for an unschedulable pod. The message of the Stack's condition contains the reason
-/// from the Workspace.
+/// Returns whether the Stack waits for an unschedulable pod. In this case, the condition message of the Stack contains
+/// the condition reason of the Workspace.
 fn has_unschedulable_pod(stack: &Stack) -> bool {
     Phase::of(stack) != Phase::Stalled
         && phase::cause(stack).is_some_and(|cause| cause.contains(workspace_reason::UNSCHEDULABLE))

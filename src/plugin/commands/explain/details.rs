@@ -45,7 +45,8 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
         details.push(format!("the Workspace is asleep{since}; the next run creates its pod"));
     }
     let ready = workspace.and_then(|status| conditions::find(&status.conditions, READY));
-    // The Stack's cause often contains the Workspace's message. The details must not repeat this message.
+    // The cause of the Stack's phase often contains the Workspace's message. In this case, the details do not repeat
+    // the message.
     let cause = phase::cause(&facts.stack).unwrap_or_default();
     let is_new = |ready: &&Condition| ready.message.is_empty() || !cause.contains(&ready.message);
     if let Some(ready) = ready.filter(|ready| ready.status != "True").filter(is_new) {
