@@ -16,8 +16,7 @@ const MODE: u32 = 0o755;
 const BUFFER: usize = 256 * 1024;
 /// Maximum length of the owner in an error message, in characters.
 const MAX_OWNER: usize = 100;
-/// Maximum number of bytes that the agent reads from a volume's owner file. A longer value cannot be the name of a
-/// Workspace.
+/// Maximum number of bytes that the agent reads from a volume's owner file. The name of a Workspace is never longer.
 const MAX_OWNER_BYTES: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +39,8 @@ pub enum BootstrapError {
 /// Prepares a persistent share volume for a new pod of the Workspace `owner`. If two Workspaces shared a volume, their
 /// pods would replace each other's source. Each volume therefore belongs to a single Workspace.
 ///
-/// Removes the file with the variables that the previous pod's init containers have written. If `discards_source` is
-/// true, the function also removes the source, because these init containers created the source files.
+/// Removes the variables file that the previous pod's init containers wrote. If `discards_source` is true, the init
+/// containers also wrote the source, and the function removes it, too.
 pub fn prepare_volume(share: &Path, owner: &str, discards_source: bool) -> Result<(), BootstrapError> {
     let failed = |source| BootstrapError::Volume { path: share.to_owned(), source };
     let layout = Layout::new(share);

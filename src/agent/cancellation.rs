@@ -22,11 +22,11 @@ use crate::pulumi::failure::CANCELED;
 
 /// Maximum time that the agent waits for the engine's first event before it sends the first SIGINT.
 pub const MAX_SIGINT_DELAY: Duration = Duration::from_secs(15);
-/// Delay before the second SIGINT if the engine has no resource operation in flight. The delay starts when the last
-/// resource operation ends, but not before the first SIGINT.
+/// Delay before the second SIGINT if the engine has no resource operation in flight. The delay starts with the first
+/// SIGINT or with the end of the last resource operation, whichever is later.
 pub const IDLE_GRACE: Duration = Duration::from_secs(30);
-/// Delay before the agent sends SIGKILL to the CLI and all its descendants. The delay starts after the second SIGINT,
-/// but not before the forced cancellation. During the delay, the CLI can finish writing the state.
+/// Delay before the agent sends SIGKILL to the CLI and all its descendants. The delay starts with the second SIGINT or
+/// at the time of the forced cancellation, whichever is later. During the delay, the CLI can finish writing the state.
 pub const KILL_GRACE: Duration = Duration::from_secs(30);
 /// Maximum duration of each of the two phases at the end of the termination grace period. The first phase is the forced
 /// cancellation, which starts with the second SIGINT and ends when all CLI descendants have exited. In the second
@@ -198,8 +198,8 @@ impl Cancellation {
         }
     }
 
-    /// Returns whether the agent has sent the second SIGINT or a SIGKILL. The outcome of resource operations can then
-    /// be unknown.
+    /// Returns whether the agent has sent the second SIGINT or a SIGKILL. After such a signal, the outcome of resource
+    /// operations can be unknown.
     pub fn was_forced(&self) -> bool {
         matches!(self.sent, Sent::Second { .. } | Sent::Kill)
     }
@@ -232,8 +232,8 @@ impl Cancellation {
     }
 }
 
-/// Time of a run's last activity. The tasks that read the output and the events update this time, and the idle timeout
-/// check compares it with the current time.
+/// Time of a run's last activity. The tasks that read the output and the events update this time. The idle timeout
+/// check reads it.
 #[derive(Debug)]
 pub struct Liveness {
     begun: Instant,

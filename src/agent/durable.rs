@@ -13,7 +13,8 @@ const OWNER_ALL: u32 = 0o700;
 /// Maximum number of files and directories in a tree that the agent syncs individually. If a tree has more files and
 /// directories, the agent syncs the whole file system.
 const MAX_SYNCS: usize = 256;
-/// Number of concurrent syncs. A journaling file system combines concurrent syncs into one commit.
+/// Number of concurrent syncs. Concurrent syncs are faster, because a journaling file system combines them into one
+/// commit.
 const CONCURRENT_SYNCS: usize = 8;
 
 /// Replaces a file atomically: writes and syncs a temporary file, and then renames this file to `path`. Only the owner

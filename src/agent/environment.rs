@@ -29,7 +29,7 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 /// Maximum number of Secret values that the agent redacts. The limit exists because the agent searches each output line
 /// for all these values.
 const MAX_HIDDEN: usize = 1000;
-/// Default of `$USER`. The CLI fails if this variable is missing and the container's user ID has no user name.
+/// Default of `$USER`. Without `$USER`, the CLI fails if the container's user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
 /// Advice at the end of an error about a missing Secret, ConfigMap or key.
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";

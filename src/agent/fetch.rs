@@ -1,6 +1,6 @@
-//! The `fetch` role of an init container, which receives the source before the init containers that need the source.
-//! The role serves the agent's gRPC service on the agent's port, and exits when the source is installed. The agent
-//! starts after all init containers, and uses this source.
+//! The `fetch` role of an init container, which receives the source before the init containers that need the source
+//! start. The role serves the agent's gRPC service on the agent's port, and exits when the source is installed. The
+//! agent starts after all init containers, and uses this source.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The `init` process is the first process of the container. The process starts the agent as its child, reaps orphaned
-//! processes and forwards signals. If another process stops the agent, the `init` process continues the agent. When the
-//! agent exits, the `init` process exits with the same exit code. The agent cannot reap orphaned processes itself,
-//! because `waitpid(-1)` would consume the exit codes of its children.
+//! processes and forwards signals. If another process suspends the agent (for example with SIGSTOP), the `init` process
+//! resumes the agent. When the agent exits, the `init` process exits with the same exit code. The agent cannot reap
+//! orphaned processes itself, because `waitpid(-1)` would consume the exit codes of its children.
 
 use std::ffi::OsString;
 use std::io;
@@ -30,9 +30,9 @@ enum InitError {
     Wait(io::Error),
 }
 
-/// Maximum number of times that the `init` process continues a stopped agent. A program runs as the same user as the
-/// agent, so the program could stop the agent repeatedly and thereby disable the run timeout. When the maximum is
-/// exceeded, the `init` process kills the agent, which terminates the container and the run.
+/// Maximum number of times that the `init` process resumes a suspended agent. A program runs as the same user as the
+/// agent, so the program could suspend the agent repeatedly and thereby disable the run timeout. Beyond the maximum,
+/// the `init` process kills the agent. This terminates the container and the run.
 const MAX_STOPS: u32 = 100;
 
 /// Argument that makes this executable run as the agent instead of as the `init` process.
@@ -87,7 +87,7 @@ fn forward(agent: Pid, signal: Signal) {
     let _ = rustix::process::kill_process(agent, signal);
 }
 
-/// Reaps all exited processes and continues a stopped agent. Returns the exit code of the agent if the agent has
+/// Reaps all exited processes and resumes a suspended agent. Returns the exit code of the agent if the agent has
 /// exited.
 fn reap(agent: Pid, stops: &mut u32) -> Result<Option<ExitCode>, InitError> {
     let mut code = None;

@@ -359,8 +359,8 @@ impl Operations {
     }
 }
 
-/// Returns the result of an interrupted run, with the project and the state backend from the request. The controller
-/// needs both values to determine the stack whose resources the run has changed.
+/// Returns the result of an interrupted run. The result contains the project and the state backend from the request,
+/// because the controller needs both to identify the stack whose resources the run has changed.
 fn result_with_stack_of(request: &Request) -> proto::Result {
     let runtime = request.runtime.clone().unwrap_or_default();
     let project = request.project.clone().map(|name| proto::Project { name, runtime });

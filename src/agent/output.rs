@@ -20,7 +20,7 @@ const MAX_LINE: usize = 64 * 1024;
 /// Maximum size of the output that a [`Tail`] keeps, in bytes.
 const TAIL: usize = 64 * 1024;
 const READ_SIZE: usize = 64 * 1024;
-/// Replacement for the rest of an output that can contain secrets.
+/// Text that replaces the rest of an output if this rest can contain secrets.
 const HIDDEN: &str = " (the rest of the output is hidden, because it can contain secrets)";
 
 /// Format of the lines in the pod log.

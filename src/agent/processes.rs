@@ -38,7 +38,7 @@ const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval at which the agent sends SIGKILL again and logs the remaining processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Name of the failed operation in log messages.
+/// Name, in log messages, of the system operation that lists the processes of a run.
 const LIST_PROCESSES: &str = "list the processes of a run";
 /// Exit code that a shell returns if it could not start a program.
 const NOT_STARTED: u8 = 127;

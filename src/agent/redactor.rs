@@ -15,7 +15,7 @@ const REPLACEMENT: &str = "[secret]";
 const MIN_LENGTH: usize = 4;
 /// Minimum number of encoded characters that the agent redacts within a longer base64 string.
 const MIN_INNER: usize = 8;
-/// Number of bytes in a group. Base64 encodes a group as four characters.
+/// Number of bytes in a base64 group, which the encoding represents as four characters.
 const GROUP: usize = 3;
 
 /// Set of values to redact. Cloning is cheap.

@@ -19,8 +19,8 @@ const EXIT_CODE: i32 = 71;
 pub struct Failures(u32);
 
 impl Failures {
-    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], terminates the agent. The exit
-    /// terminates the container with all its processes, and the restarted container has the original limits.
+    /// Records a failure, and raises the limit of open files. After [`MAX_FAILURES`], terminates the agent. When the
+    /// agent exits, the container and all its processes terminate. The restarted container has the original limits.
     pub fn record(&mut self, operation: &str, error: &io::Error) {
         self.0 += 1;
         tracing::warn!(operation, %error, failures = self.0, "failed to perform a system operation");

@@ -226,8 +226,8 @@ struct TerminationMessage<'a> {
     interrupted: bool,
 }
 
-/// Cancels the running operation. The agent waits until the operation ends, or until only the reserved part of `grace`
-/// remains. Then the agent reports all results, and syncs a persistent volume.
+/// Cancels the running operation. The agent waits until the operation ends, or until only the last phase of `grace`
+/// remains: see [`cancellation::reserve`]. Then the agent reports all results, and syncs a persistent volume.
 async fn terminate(operations: &Arc<Operations>, grace: Duration, log: &Path) {
     let begin = Instant::now();
     operations.terminate();

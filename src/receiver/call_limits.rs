@@ -131,8 +131,8 @@ impl TokenReads {
     }
 }
 
-/// Maximum number of delayed responses. The listener accepts twice as many connections, so rejected calls cannot occupy
-/// all connections.
+/// Maximum number of delayed responses. The listener accepts more connections than this maximum, so that delayed
+/// responses cannot occupy all connections.
 const MAX_DELAYED_REFUSALS: usize = 64;
 
 /// Delays the responses to rejected calls. While the maximum number of responses is waiting, the handler sends further

@@ -3,7 +3,7 @@
 //!
 //! During a rotation of the authority, some pods still mount the certificate files from the previous authority. The
 //! controller therefore has two client certificates: one from the current authority, and one from the previous
-//! authority. During the handshake, an agent sends the names of the authorities that it trusts.
+//! authority. The controller selects the certificate by the authority names that the agent sends during the handshake.
 
 use std::io;
 use std::net::SocketAddr;

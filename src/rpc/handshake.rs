@@ -11,8 +11,9 @@ use rustls::{AlertDescription, CertificateError, DigitallySignedStruct, Distingu
 
 use crate::rpc::identity::{self, CONTROLLER_URI};
 
-/// The agent's verifier for client certificates. In addition to the inner verifier's checks, a client certificate must
-/// contain the controller's URI. The rejection is part of the handshake, so the client receives the reason.
+/// The agent's verifier for client certificates. The verifier performs the checks of the inner verifier, and then
+/// rejects a client certificate without the controller's URI. The rejection is part of the handshake, so the client
+/// receives the reason.
 #[derive(Debug)]
 pub(super) struct ControllerClientVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 

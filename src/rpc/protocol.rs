@@ -1,8 +1,8 @@
-//! Rules for messages between the controller and an agent, which concern the agent's protocol version and the settings
-//! digest.
+//! Protocol versions of the agents, and the digest that identifies the settings in messages between the controller and
+//! an agent.
 //!
 //! An agent silently ignores fields that it does not support. The controller therefore sends a request only to an agent
-//! whose protocol version supports the request. Both sides use a digest to identify the settings.
+//! whose protocol version supports the request.
 
 use sha2::{Digest, Sha256};
 

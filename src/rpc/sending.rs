@@ -14,8 +14,8 @@ use crate::rpc::proto::put_source_request::Part;
 /// Size of an archive chunk in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// Minimum rate of a stream. A stream below this rate is slow. An agent that is reading the source accepts a chunk in a
-/// fraction of this period.
+/// Rate below which a stream is slow: one chunk in two seconds. An agent that is reading the source accepts a chunk in
+/// a fraction of this time.
 const SLOW: Rate = Rate { bytes: CHUNK as u64, within: Duration::from_secs(2) };
 
 /// Number of bytes in a period.

@@ -27,8 +27,8 @@ pub const GROUP: &str = "source.toolkit.fluxcd.io";
 const GIT: &str = "GitRepository";
 /// Kinds in [`GROUP`] to which a reference without `apiVersion` can refer.
 pub const KINDS: [&str; 4] = [GIT, "OCIRepository", "Bucket", "ExternalArtifact"];
-/// Label for a ClusterRole. If the value is `true`, Kubernetes aggregates the role's rules into the controller's
-/// ClusterRole. See `config/rbac`.
+/// Label for a ClusterRole. If the value of the label is `true`, Kubernetes aggregates the rules of the labeled
+/// ClusterRole into the controller's ClusterRole. See `config/rbac`.
 pub const LABEL_SOURCE_READER: &str = "pulumi.com/aggregate-to-source-reader";
 /// Status field of a GitRepository that contains the artifacts of included repositories.
 const INCLUDED: &str = "includedArtifacts";
@@ -137,7 +137,7 @@ impl Sources {
         Sources { client, kinds }
     }
 
-    /// Reads a source. Succeeds even if the object does not exist. [`Found::artifact`] then returns an error.
+    /// Reads a source. Succeeds even if the object does not exist: in this case, [`Found::artifact`] returns an error.
     pub async fn find(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
         let resource = self.kinds.find(&reference.kind).await?;
         let name = reference.name.as_str();

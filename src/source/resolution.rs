@@ -55,11 +55,11 @@ pub enum Unavailable {
     /// The source is not ready yet, or the controller temporarily cannot read it. A retry can succeed.
     #[error("{0}")]
     NotYet(String),
-    /// The source does not exist, or the controller cannot use its current state. A user must create or change an
-    /// object, or push another commit. The controller detects the change when it retries.
+    /// The source does not exist, or the controller cannot use the source as it currently is. A user must create or
+    /// change an object, or push another commit. The controller detects the change when it retries.
     #[error("{0}")]
     Stalled(String),
-    /// The lookup is in progress. The result of the lookup triggers a reconciliation of the Stack.
+    /// The controller is querying the repository or fetching a commit, and then reconciles the Stack or Workspace.
     #[error("{0}")]
     Resolving(String),
     /// The Stack or the source object is invalid. A user must change the invalid object.

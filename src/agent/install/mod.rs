@@ -38,7 +38,7 @@ pub enum InstallError {
     Environment(#[from] Refusal),
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
-    /// The message contains the cause of the failure, which is from the redacted output, and advice.
+    /// The message contains advice and the cause of the failure, which the agent finds in the redacted output.
     #[error("`pulumi install` failed: {0}")]
     Failed(String),
     /// The controller has requested another source, or the agent is shutting down. All processes of the installation
@@ -47,7 +47,7 @@ pub enum InstallError {
     Stopped,
 }
 
-/// Runs `pulumi install` in the directory of a project or policy pack, and copies the output to the pod log.
+/// Runs `pulumi install` in the directory of a project or policy pack, and copies the command's output to the pod log.
 ///
 /// The installation runs at the final path of the project, because virtual environments and links to local packages
 /// contain absolute paths.

@@ -89,7 +89,7 @@ impl Reader {
         })
     }
 
-    /// Returns the CLI processes that the progress messages of an operation contain.
+    /// Returns the CLI processes that an operation's progress messages report.
     pub fn processes(record: Arc<JournalRecord>) -> io::Result<Vec<StartedProcess>> {
         let last = record.watch().borrow().segment;
         let mut reader = Reader::new(record, 0);

@@ -103,8 +103,8 @@ fn mounted_files_are_read_again_only_after_they_change() {
     let files = [place.0.path().join("key").display().to_string()];
     let hash = || inputs.hashes(&files, &[]).files.unwrap();
     let before = hash();
-    // The watch cannot detect this change. If the hash does not change, the hasher has therefore not read the file
-    // again.
+    // The watch cannot detect this change, because the file is outside the watched directory. An unchanged hash
+    // therefore proves that the hasher has not read the file again.
     std::fs::write(&target, "two").unwrap();
     assert_eq!(hash(), before);
     place.write("other", "");

@@ -75,8 +75,8 @@ impl Attempt {
         self.exit.success() && !self.summary.lost_state()
     }
 
-    /// Returns whether the state can contain pending operations, because the engine has started but has not finished,
-    /// or could not save the state.
+    /// Returns whether the state can contain pending operations. This is the case if the engine has started but not
+    /// finished, or if the engine could not save the state.
     pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
         let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();

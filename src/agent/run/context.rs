@@ -63,7 +63,7 @@ pub struct Run {
     /// Time between the graceful and the forced cancellation.
     pub cancellation_grace: Duration,
     pub liveness: Liveness,
-    /// Whether the run must select the stack first, so that commands of users in the pod apply to this stack.
+    /// Whether the run must select the stack first, so that commands that users run in the pod apply to this stack.
     pub select: bool,
     pub version: CliVersion,
 }

@@ -161,8 +161,8 @@ impl OperationResult {
 /// Returns the outcome for a failed operation.
 pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome {
     match kind {
-        // A CLI process that SIGKILL terminates has neither saved the state nor unlocked the stack. The sender of the
-        // signal does not matter.
+        // After SIGKILL, the run is interrupted even if the agent sent the signal: the CLI has neither saved the state
+        // nor unlocked the stack.
         FailureKind::Killed { signal } if *signal == SIGKILL => proto::Outcome::Interrupted,
         _ if is_cancelled => proto::Outcome::Canceled,
         FailureKind::Killed { .. } => proto::Outcome::Interrupted,

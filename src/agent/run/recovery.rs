@@ -203,7 +203,7 @@ impl Run {
         let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
         let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
-        // If the user is missing, the update started between the two calls.
+        // The user is missing if the update started between the two calls. Such an update did not block the run.
         Ok(Some(update).filter(|update| update.author.is_some()))
     }
 

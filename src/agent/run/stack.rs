@@ -13,9 +13,9 @@ use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::settings::Entry;
 
 impl Run {
-    /// Selects the stack before the first run in a pod, so that commands of users in the pod apply to this stack. The
-    /// function also creates a missing stack, because otherwise the first attempt of the run would fail. The function
-    /// only logs errors, because the run itself reports problems with the stack or the state backend.
+    /// Selects the stack before the first run in a pod, so that commands that users run in the pod apply to this stack.
+    /// The function also creates a missing stack, because otherwise the first attempt of the run would fail. The
+    /// function only logs errors, because the run itself reports problems with the stack or the state backend.
     pub(super) async fn select(&self) {
         let stack = &self.stack;
         let arguments = match self.parameters.creates_stack() {

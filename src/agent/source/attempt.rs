@@ -265,7 +265,8 @@ impl Source {
     async fn attempt_awaited(&self, candidate: &Candidate, current_source: &CurrentSource) -> Result<(), AttemptError> {
         let desired = &candidate.desired;
         let project = Project::read(&self.layout.workspace()).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        // The agent never replaces a source that is part of the pod, so no later source can reuse its dependencies.
+        // The agent never replaces a source that is part of the pod. A plan would be useless, because no later source
+        // can reuse the dependencies of such a source.
         let plan = match InPod::of(&desired.digest) {
             Some(_) => None,
             None => self.plan(&self.layout.source(), desired, project).await?,

@@ -246,7 +246,8 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     });
     current_source.filter(|current_source| {
         match current_source.digest.parse().ok().and_then(|digest| InPod::of(&digest)) {
-            // A restarted container starts from the original image, so the installed dependencies are missing.
+            // A restarted container starts from the original image, so the dependencies that the agent installed are
+            // missing.
             Some(InPod::Image) => false,
             Some(InPod::InitContainers) => layout.workspace().is_dir(),
             None => layout.source().is_dir() && is_link_to_directory(&layout.workspace()),
@@ -255,8 +256,8 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
 }
 
 /// If the previous pod's agent has synced the source on a persistent volume, the function records the node's current
-/// boot ID for the source. Returns `None` if the function cannot write the record. With the old record, the next agent
-/// would use a damaged source after a power loss.
+/// boot ID for the source. Returns `None` if the function cannot write the record. Otherwise, the old record would
+/// still mark the source as synced, and the next agent could use a damaged source after a power loss.
 fn adopt_synced(layout: &Layout, current_source: CurrentSource, boot_id: &str) -> Option<CurrentSource> {
     if !current_source.is_synced {
         return Some(current_source);

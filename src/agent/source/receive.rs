@@ -103,7 +103,7 @@ pub(super) async fn archive(parts: &mut impl Parts, desired: &Desired, to: &Path
 
 /// Unpacks an archive into a new directory, and returns the project in the archive. The function syncs all files to the
 /// disk, because a power loss can empty a file that is not synced. An empty file can be a valid program without
-/// resources.
+/// resources, and a run of this program would delete all resources.
 pub(super) async fn unpack(archive: &Path, tree: &Path, desired: &Desired) -> Result<Project, Refusal> {
     unpack_with(archive, tree, desired, read_project).await
 }

@@ -39,7 +39,8 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
         });
     }
     let errors: Vec<Diagnostic> = run.errors().into_iter().filter(|error| !is_verdict(error)).collect();
-    // After an operation has failed, the engine also reports all dependent operations as unseen.
+    // After an operation has failed, the engine also reports an error for each planned operation that depends on the
+    // failed operation: see `is_unseen`. These errors matter only if there are no others.
     let (unseen, others): (Vec<_>, Vec<_>) = errors.iter().partition(|error| is_unseen(error));
     let deviations: Vec<String> = match others.is_empty() {
         true => unseen.into_iter().filter_map(|error| deviation(error, unnamed)).collect(),
@@ -49,8 +50,8 @@ pub fn violation(stderr_tail: &str, run: &RunSummary, unnamed: Option<&str>) -> 
         return Some(format!("{DEVIATION}: {}\n({NEXT})", deviations.join("\n")));
     }
     let is_silent = errors.is_empty() && stderr.is_empty() && run.result() == Some("failed");
-    // Version 3.259 of the engine reports no error if a stack output deviates. If the program fails, the language host
-    // always reports an error.
+    // If a stack output deviates, version 3.259 of the engine fails without an error. A failed program is not the cause
+    // of such a failure, because the language host reports an error for each failed program.
     (is_silent && !reports_error(run)).then(|| {
         format!("{DEVIATION}: the outputs of the stack differ from the outputs in the plan (the CLI does not report which outputs)\n({NEXT})")
     })

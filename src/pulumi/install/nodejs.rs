@@ -59,8 +59,8 @@ pub(super) fn properties(project_in_source: ProjectInSource<'_>, files: &Files) 
     let locked: Vec<&str> =
         LOCKS.iter().filter(|(_, names)| named(files, names).next().is_some()).map(|(manager, _)| *manager).collect();
     // With `auto`, the lock files and the package managers in the image determine which package manager the CLI
-    // selects. The image of a pod does not change, so the name contains only the package managers to which the lock
-    // files belong.
+    // selects. The name contains only the package managers to which the lock files belong, because the image of a pod
+    // does not change.
     let name = if desired == "auto" { format!("auto {}", locked.join(" ")) } else { desired.to_owned() };
     ManagerProperties {
         name,

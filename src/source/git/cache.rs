@@ -86,8 +86,8 @@ struct Following {
     interval: Duration,
     paths: Option<Paths>,
     request: Option<String>,
-    /// Minimum value of `completed_requests`. If the actual value is lower, the cached response is outdated for this
-    /// follower.
+    /// Minimum value of `completed_requests`. If `completed_requests` is lower, the cached response is outdated for
+    /// this follower.
     required_requests: u64,
 }
 

@@ -10,11 +10,11 @@
 //! time.
 //!
 //! One common slot is reserved for light namespaces. If all slots are in use and a light namespace waits, [`Slot::run`]
-//! aborts a task. The namespace of the aborted task was light when the task started. The slot time of that namespace
-//! now exceeds the waiting namespace's slot time by at least [`PREEMPTION`]. If several tasks meet these conditions,
-//! [`Slot::run`] aborts the task that started last. Therefore, namespaces with slow servers or large repositories
-//! cannot delay a light namespace for long. If a namespace that is not light waits and holds no slot, [`Slot::run`]
-//! aborts a slow task.
+//! aborts a task that meets two conditions: the task's namespace was light when the task started, and this namespace's
+//! slot time now exceeds the waiting namespace's slot time by at least [`PREEMPTION`]. If several tasks meet these
+//! conditions, [`Slot::run`] aborts the task that started last. Therefore, namespaces with slow servers or large
+//! repositories cannot delay a light namespace for long. If a namespace that is not light waits and holds no slot,
+//! [`Slot::run`] aborts a slow task.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

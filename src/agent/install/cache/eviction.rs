@@ -14,7 +14,7 @@ use crate::agent::durable;
 const MAX_ARCHIVES: usize = 1_000;
 /// Maximum number of files in Go's build cache.
 const MAX_BUILD_FILES: usize = 100_000;
-/// Maximum age of a temporary file. Older files remain from agents that were killed during a write.
+/// Maximum age of a temporary file. An older file is the remainder of a write by an agent that was killed.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 /// Maximum share of the file system that the archives can use, in percent. This limit prevents a small volume from
 /// becoming full.
@@ -65,7 +65,7 @@ impl DependencyCache {
     }
 }
 
-/// Returns the least recently used files to remove, so that the remaining files do not exceed the limits.
+/// Returns the least recently used files that the agent must remove to keep the other files within the limits.
 fn surplus(mut files: Vec<CachedFile>, max_bytes: u64, max_files: usize) -> Vec<PathBuf> {
     files.sort();
     let mut bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));

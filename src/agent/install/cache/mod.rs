@@ -306,13 +306,13 @@ fn is_plugin(name: &str) -> bool {
 /// Returns the limits for an archive of dependencies, which are higher than the limits for a source archive.
 fn limits() -> Limits {
     let default = Limits::default();
-    // Compiled files can contain long sequences of zeros, which compress well.
+    // The compression ratio can be high, because compiled files can contain long sequences of zeros.
     Limits { unpacked_bytes: 16 * default.unpacked_bytes, entries: 5 * default.entries, ratio: 1_100, ..default }
 }
 
 /// Sets the modification time of a file to the current time, because the agent evicts the files with the oldest
-/// modification times. The function ignores errors, because they occur on a read-only volume, from which the agent
-/// cannot evict files.
+/// modification times. The function ignores errors, which occur only on a read-only volume. The agent evicts no files
+/// from such a volume.
 fn touch(file: &File) {
     let _ = file.set_modified(SystemTime::now());
 }
