@@ -85,13 +85,8 @@ pub struct WorkspaceSpec {
     #[schemars(schema_with = "schema::any_object")]
     pub pod_template: Option<Value>,
 
-<<<<<<< HEAD
     /// Strategic merge patch for the pod's Service. Only `metadata.labels` and `metadata.annotations` are allowed.
     /// Default: none. Example: `{metadata: {labels: {team: blue}}}`.
-=======
-    /// Strategic merge patch for the `metadata` of the pod's Service, with labels and annotations. Default: none.
-    /// Example: `{metadata: {labels: {team: blue}}}`.
->>>>>>> e5e62c5e (Explain conclusions and name referents in more comments)
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub service_template: Option<Value>,

@@ -24,13 +24,8 @@ const MAX_RECENT: usize = 1024;
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Maximum length of a message in bytes, as in Flux.
 const MAX_MESSAGE: usize = 39_000;
-<<<<<<< HEAD
 /// API group of the controller's own kinds. The controller sends notifications only about objects of this group and of
 /// its subdomains, such as `auto.pulumi.com`.
-=======
-/// API group of the objects whose events the task posts. The task also posts events about objects whose API group is a
-/// subdomain of this group.
->>>>>>> e5e62c5e (Explain conclusions and name referents in more comments)
 const OWN_GROUP: &str = "pulumi.com";
 
 /// Address of notification-controller, and the HTTP client and retry policy for requests to this address.

@@ -22,13 +22,8 @@ const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 const MAX_DISPLAYED: u32 = 6;
 /// Maximum number of runs with recorded estimates. The messages of further runs contain no estimate.
 const MAX_RECORDED: usize = 8192;
-<<<<<<< HEAD
 /// Maximum age of a recorded estimate. The controller regularly computes the estimate of each queued run again, so an
 /// older record belongs to a run that is no longer queued.
-=======
-/// Maximum age of a queued run's last computation. The controller estimates the start of each queued run more often, so
-/// an older computation belongs to a run that is no longer queued.
->>>>>>> e5e62c5e (Explain conclusions and name referents in more comments)
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Estimated start of a queued run.
