@@ -72,7 +72,7 @@ fn relative_path(file: &str) -> &str {
     below.or_else(|| file.strip_prefix("./")).unwrap_or(file)
 }
 
-/// Returns the first file that has a line number in an output line, and the line number.
+/// Returns the first file name in an output line that is followed by a line number, and the number.
 fn location_in(line: &str) -> Option<(&str, u32)> {
     line.match_indices('.').find_map(|(dot, _)| {
         let (before, after) = (line.get(..dot)?, line.get(dot + 1..)?);

@@ -328,6 +328,7 @@ mod tests {
             ("\\*", "*", true),
             ("\\*", "a", false),
             ("a\\", "a", false),
+            ("*[a^[:]", "a", true),
         ];
         for (pattern, path, expected) in rows {
             assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
@@ -373,6 +374,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
         #[test]
         fn path_patterns_match_as_in_gix(pattern in "[ab/*?\\[\\]!^\\\\:-]{0,9}", path in "[ab]{1,3}(/[ab\\]-]{1,2}){0,3}") {
+            // Git matches `[:` before `]` literally, but gix rejects such a set.
+            prop_assume!(!pattern.contains("[:]"));
             let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
             let expected = gix_ignore::glob::wildmatch(BStr::new(pattern.as_bytes()), BStr::new(path.as_bytes()), mode);
             prop_assert_eq!(matches(&pattern, &path), expected, "{} {}", pattern, path);
