@@ -17,6 +17,8 @@ use crate::api::pulumi::Stack;
 use crate::config::MIN_IDLE_AFTER;
 use crate::runtime::reads::ReadError;
 
+/// Prefix of the API version in an owner reference to a Stack.
+const OWNER_GROUP: &str = "pulumi.com/";
 /// Minimum idle time of a Workspace before its Stack has started the first run in the pod. With many new Stacks, a
 /// run can start later than the configured idle time. Without this minimum, the controller would delete the pod
 /// before the first run.
@@ -87,7 +89,10 @@ pub(super) async fn observe(
 
 /// Returns whether a Stack owns the Workspace, and no run has completed since the Workspace became ready.
 fn awaits_first_run(workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
-    let is_owned = workspace.owner_references().iter().any(|owner| owner.kind == Stack::kind(&()));
+    let is_owned = workspace
+        .owner_references()
+        .iter()
+        .any(|owner| owner.kind == Stack::kind(&()) && owner.api_version.starts_with(OWNER_GROUP));
     let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let ready = find(conditions, READY).map(|ready| ready.last_transition_time.0);
     let ends = updates.iter().filter_map(|update| Some(update.status.as_ref()?.end_time.as_ref()?.0));
