@@ -27,7 +27,7 @@ const MAX_LISTED: usize = 5;
 /// Maximum delay until the kubelet mounts a changed Secret or ConfigMap. The kubelet syncs each pod about once a
 /// minute, and its cache entries are at most one minute old.
 const KUBELET_SYNC: SignedDuration = SignedDuration::from_secs(150);
-/// Column that contains the number of keys in the `Table` representation of Secrets and ConfigMaps.
+/// Column that contains the number of keys, if the API server returns Secrets or ConfigMaps as a `Table`.
 const KEYS_COLUMN: &str = "Data";
 
 /// Result of checking a run's references.
@@ -119,8 +119,8 @@ struct Observation {
 enum Presence {
     Missing,
     Empty,
-    /// The object has keys, or the controller has no permission to read the object. Without permission, only the
-    /// agent detects that an object has no keys, and rejects the run.
+    /// The object contains at least one key, or the controller has no permission to read the object. Without
+    /// permission, only the agent can detect an empty object. The agent then rejects the run.
     HasKeys,
 }
 
