@@ -61,14 +61,15 @@ start_time_of() {
 }
 
 # start_process NAME COMMAND...: starts a background process in the cluster's network, detached from the terminal. GOGC
-# reduces the CPU time that Go's garbage collector uses, because CPU time is scarcer than memory.
+# reduces the CPU time that Go's garbage collector uses, because CPU time is scarcer than memory. With thousands of objects,
+# the API server would need five times its live memory, so GOMEMLIMIT increases the CPU time above this limit.
 start_process() {
     local name=$1
     shift
     mkdir -p "$run_folder/processes" "$run_folder/logs"
     # shellcheck disable=SC2016 # expanded by the inner shell
     setsid bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' start "$(daemon_cgroup)" \
-        nsenter --net="/run/netns/$cluster_name" env GOGC=400 "$@" \
+        nsenter --net="/run/netns/$cluster_name" env GOGC=400 GOMEMLIMIT=8GiB "$@" \
         </dev/null >"$run_folder/logs/$name.log" 2>&1 9>&- &
     disown
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
