@@ -170,7 +170,8 @@ async fn stream(
         let visitor = ui.visitor(&headers)?;
         live::run::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
     };
-    // If the response is an error, the script closes the stream and ignores the body, so the response needs no page.
+    // If the response is an error, the script ignores the body and later opens another stream, so the response needs no
+    // page.
     Box::pin(answer).await.unwrap_or_else(|error| status(error.status()))
 }
 

@@ -5,6 +5,9 @@
   // Limits of the page, so that a long run does not fill the memory of the browser.
   const MAX_LINES = 5000;
   const MAX_RESOURCES = 500;
+  // Delay before the next attempt to open the stream, in milliseconds. Each failed attempt doubles the delay.
+  const MIN_DELAY = 5_000;
+  const MAX_DELAY = 60_000;
 
   const container = document.querySelector("[data-live]");
   if (!container || typeof EventSource === "undefined") {
@@ -12,15 +15,49 @@
   }
   const element = (id) => document.getElementById(id);
   const rows = new Map();
-  const source = new EventSource(container.dataset.live);
-  const on = (name, handle) => source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
+  const handlers = {};
+  const on = (name, handle) => (handlers[name] = handle);
+  let source;
+  let delay = MIN_DELAY;
 
-  // Each connection starts with the beginning of the output.
-  source.addEventListener("open", () => {
-    element("run-log")?.replaceChildren();
-    element("run-resources")?.querySelector("tbody").replaceChildren();
-    rows.clear();
-  });
+  // If the status of the response is an error, for example because the user has sent too many requests, the browser
+  // closes the stream permanently. The script therefore opens each further stream itself.
+  function connect() {
+    let isOpen = false;
+    source = new EventSource(container.dataset.live);
+    source.addEventListener("open", () => {
+      isOpen = true;
+      delay = MIN_DELAY;
+      element("live-state").replaceChildren();
+      // Each connection starts with the beginning of the output.
+      element("run-log")?.replaceChildren();
+      element("run-resources")?.querySelector("tbody").replaceChildren();
+      rows.clear();
+    });
+    source.addEventListener("error", () => {
+      source.close();
+      // The server ends each stream after some minutes. This end is not an interruption.
+      if (!isOpen) {
+        reportInterruption();
+      }
+      setTimeout(connect, delay);
+      delay = Math.min(2 * delay, MAX_DELAY);
+    });
+    for (const [name, handle] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
+    }
+  }
+
+  function reportInterruption() {
+    const state = element("live-state");
+    // Screen readers announce each change, so a repeated failure does not write the text again.
+    if (!state.hasChildNodes()) {
+      const notice = document.createElement("p");
+      notice.className = "notice warn";
+      notice.textContent = "Live updates are interrupted, retrying. If this message remains, reload the page.";
+      state.append(notice);
+    }
+  }
 
   on("progress", (progress) => {
     element("run-phase").textContent = progress.phase;
@@ -86,4 +123,6 @@
       location.replace(location.pathname);
     }
   });
+
+  connect();
 })();

@@ -173,6 +173,26 @@ test("pages that a user has left do not use the limit of open streams", async ()
   }
 });
 
+test("a page whose live updates are interrupted shows a notice and tries again", async () => {
+  const user = await Visitor.open(browser, url);
+  await user.signIn(tokens.viewer);
+  const { page } = user;
+  await page.setRequestInterception(true);
+  let isRefused = true;
+  page.on("request", (request) => {
+    const isStream = new URL(request.url()).pathname.endsWith("/live");
+    return isStream && isRefused ? request.respond({ status: 429 }) : request.continue();
+  });
+  const notice = () => user.text("[role=status]#live-state");
+  await user.goto(`/stacks/${namespace}/web`);
+  await user.until("the notice", async () => (await notice()).includes("Live updates are interrupted, retrying."));
+  await review(user, directory, "interrupted");
+  isRefused = false;
+  await user.until("the end of the notice", async () => (await notice()) === "", 60_000);
+  user.assertNoProblems(429);
+  await user.close();
+});
+
 test("a viewer sees no actions", async () => {
   const user = await atList("viewer");
   await user.follow("link", "network");

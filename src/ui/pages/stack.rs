@@ -142,6 +142,8 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
     html! {
         div data-live=(live) {
             (heading(stack, forms.key))
+            // The script writes a notice into this element while the stream is interrupted.
+            div id="live-state" role="status" {}
             @if let Some(done) = facts.done { p.notice.good role="status" { (done) } }
             @if let Some(notice) = review.notice() { p.notice.good role="status" { (notice) } }
             @if !review.is_ahead_of_status() { (explanation(stack)) }

@@ -39,6 +39,7 @@ fn a_stack_without_a_status_has_a_page() {
     let text = page(&json!({}), &json!({}));
     assert!(text.contains("<h1>web <span class=\"badge idle\">Pending</span></h1>"), "{text}");
     assert!(text.contains("data-live=\"/stacks/apps/web/live?version=\""), "{text}");
+    assert!(text.contains("<div id=\"live-state\" role=\"status\"></div>"), "{text}");
     assert!(text.contains("The Stack has no outputs.") && text.contains("No run has ended yet."), "{text}");
     assert!(text.contains("A run is requested."), "{text}");
     assert_eq!(done("done=%3Cscript%3E"), None);
