@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::Stream;
 use jiff::Timestamp;
@@ -43,6 +44,8 @@ pub struct Queued {
     pub reason: Full,
     /// Estimate of the start. `None` if too many runs are queued.
     pub estimate: Option<Estimate>,
+    /// Interval after which the caller must request the slot again to update the message.
+    pub requeue_interval: Duration,
 }
 
 impl fmt::Display for Queued {
@@ -107,7 +110,9 @@ impl<W> RunLimiter<W> {
             Err(reason) => {
                 // The simulation takes milliseconds, so run it without holding a lock.
                 let new = forecast.map(Forecast::estimate);
-                Err(Queued { reason, estimate: self.shared.estimates().display(&run.uid, new) })
+                let mut estimates = self.shared.estimates();
+                let estimate = estimates.display(&run.uid, new);
+                Err(Queued { reason, estimate, requeue_interval: estimates.requeue_interval(&run.uid) })
             }
         }
     }

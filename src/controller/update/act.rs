@@ -36,9 +36,6 @@ use crate::runtime::reconcile::ReconcileError;
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval of a queued run that waits for the preceding run to complete.
 const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(2);
-/// Requeue interval of a run that waits for a run slot. The run limiter requeues the Update earlier when the run can
-/// start.
-const SLOT_REQUEUE_INTERVAL: Duration = Duration::from_secs(300);
 /// Requeue interval while the agent reports the progress of the run. The attached task requeues the Update earlier
 /// after each change.
 const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
@@ -182,7 +179,7 @@ async fn record_binding(
             if context.writer.status(update, &status).await?.is_some() {
                 run_slot::report(update, &waiting.warnings, context);
             }
-            return Ok(Next::Done(Some(SLOT_REQUEUE_INTERVAL)));
+            return Ok(Next::Done(Some(waiting.requeue_interval)));
         }
     };
     // The binding contains the concurrency group. A restarted controller needs the group to count the open runs

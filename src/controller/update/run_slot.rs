@@ -1,5 +1,7 @@
 //! Acquires a run slot from the run limiter, and reports namespace annotations that have no effect.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -27,6 +29,8 @@ pub struct Slot {
 pub struct Waiting {
     /// Message for the status.
     pub message: String,
+    /// Interval after which the message can change. The run limiter requeues the Update earlier when the run can start.
+    pub requeue_interval: Duration,
     /// Messages about namespace annotations that have no effect.
     pub warnings: Vec<String>,
 }
@@ -60,7 +64,7 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
         Err(queued) => {
             let warnings: Vec<String> = run_share.ignored.iter().cloned().chain(missing).collect();
             let parts: Vec<String> = std::iter::once(queued.to_string()).chain(warnings.iter().cloned()).collect();
-            Err(Waiting { message: parts.join("; "), warnings })
+            Err(Waiting { message: parts.join("; "), requeue_interval: queued.requeue_interval, warnings })
         }
     }
 }

@@ -1,20 +1,29 @@
 //! Estimated start times of queued runs, which the controller writes to the run statuses.
 //!
 //! Each change to a displayed estimate requires two API writes: one for the Update and one for its Stack. The
-//! controller therefore computes the estimate for a run at most once every few minutes. A new estimate replaces the
-//! displayed estimate only if they differ considerably, and only a few times per run.
+//! controller therefore computes the estimate for a run at most once every few minutes, or every minute if the run is
+//! near the head of the queue. A new estimate replaces the displayed estimate only if they differ considerably, and
+//! only a few times per run.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 /// Threshold for the time until the start. Beyond the threshold, the message includes the date.
 const WITH_DATE: SignedDuration = SignedDuration::from_hours(12);
 
-/// Minimum interval between two computations of an estimate. A queued run has a longer requeue interval, so each
-/// requeue can compute a new estimate.
-const MIN_AGE: SignedDuration = SignedDuration::from_mins(4);
+/// Maximum value of the minimum interval between two computations of an estimate, in minutes.
+const MAX_INTERVAL: u32 = 4;
+/// Requeue interval of a queued run for each minute of the minimum interval, in seconds. The requeue interval is
+/// longer, so each requeue can compute a new estimate.
+const REQUEUE_SECONDS: u64 = 75;
+/// Number of runs of each namespace that are near the head of the queue.
+const NEAR: usize = 10;
+/// Maximum number of queued runs with which runs are near the head of the queue. Each requeue of a queued run reads a
+/// few objects from the API server.
+const MAX_NEAR: usize = 64;
 /// Tolerance for start times. A new estimate never replaces the displayed estimate if they differ by less than this
 /// duration.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
@@ -33,6 +42,8 @@ pub struct Estimate {
     pub ahead: usize,
     /// Estimated start time, rounded up to a minute. `None` if the start time is unknown.
     pub start: Option<Timestamp>,
+    /// Whether the run is [near the head of the queue](is_near).
+    pub is_near: bool,
     /// Time of the computation.
     pub made: Timestamp,
 }
@@ -67,9 +78,13 @@ impl Displayed {
         Displayed { estimate, computed: estimate.made, count: 1 }
     }
 
+    fn interval(&self) -> u32 {
+        interval(self.estimate.is_near, self.count)
+    }
+
     /// Returns whether the caller must compute a new estimate.
     fn is_outdated(&self, now: Timestamp) -> bool {
-        now.duration_since(self.computed) >= MIN_AGE || self.is_past(now)
+        now.duration_since(self.computed) >= SignedDuration::from_mins(self.interval().into()) || self.is_past(now)
     }
 
     fn is_past(&self, now: Timestamp) -> bool {
@@ -78,7 +93,8 @@ impl Displayed {
 
     /// Replaces the displayed estimate if it differs considerably from the new estimate.
     fn update(self, new: Estimate) -> Self {
-        let kept = Displayed { computed: new.made, ..self };
+        let estimate = Estimate { is_near: new.is_near, ..self.estimate };
+        let kept = Displayed { estimate, computed: new.made, ..self };
         if self.count >= MAX_DISPLAYED {
             // The run has reached the maximum number of estimates, but a start time in the past would be misleading.
             let without = Estimate { start: None, ..new };
@@ -89,6 +105,19 @@ impl Displayed {
             false => kept,
         }
     }
+}
+
+/// Returns whether a run is near the head of the queue. `ahead` is the number of the namespace's queued runs that start
+/// before this run, and `queued` is the number of all queued runs.
+pub fn is_near(ahead: usize, queued: usize) -> bool {
+    ahead < NEAR && queued <= MAX_NEAR
+}
+
+/// Returns the minimum interval between two computations of an estimate, in minutes. `count` is the number of
+/// estimates that the run status has displayed. The interval increases with this number, so that a run whose estimate
+/// changes often does not reach the maximum number of estimates within a few minutes.
+fn interval(is_near: bool, count: u32) -> u32 {
+    if is_near { count.clamp(1, MAX_INTERVAL) } else { MAX_INTERVAL }
 }
 
 /// Returns whether the displayed estimate differs considerably from a new estimate. The minimum difference
@@ -131,6 +160,12 @@ impl Estimates {
         }
         self.0.insert(uid.to_owned(), displayed);
         Some(displayed.estimate)
+    }
+
+    /// Returns the interval after which the caller must requeue a queued run to update its message.
+    pub fn requeue_interval(&self, uid: &str) -> Duration {
+        let minutes = self.0.get(uid).map_or(MAX_INTERVAL, Displayed::interval);
+        Duration::from_secs(REQUEUE_SECONDS * u64::from(minutes))
     }
 
     /// Removes the estimate of a run that is no longer queued.

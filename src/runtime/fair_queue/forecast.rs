@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::runtime::fair_queue::FairQueue;
-use crate::runtime::fair_queue::estimate::Estimate;
+use crate::runtime::fair_queue::estimate::{Estimate, is_near};
 use crate::runtime::fair_queue::run::Run;
 
 /// Maximum number of queued runs in a simulation. Simulating a longer queue would require too much CPU time and produce
@@ -25,6 +25,7 @@ pub struct Forecast {
     target: String,
     /// Number of higher-ranked queued runs in the same namespace.
     ahead: usize,
+    is_near: bool,
     /// Expected end times of the open runs. A run with an unknown duration has no entry and never ends in the
     /// simulation.
     ends: BTreeSet<(Timestamp, String)>,
@@ -36,13 +37,15 @@ impl Forecast {
     pub fn new<W>(queue: &FairQueue<W>, target: &str, now: Timestamp) -> Self {
         let ends = queue.open_runs().filter_map(|run| Some((end(run, now)?, run.uid.clone()))).collect();
         let copy = (queue.queued() <= MAX_QUEUED).then(|| queue.simulated());
-        Forecast { queue: copy, target: target.to_owned(), ahead: queue.ahead_of(target), ends, now }
+        let ahead = queue.ahead_of(target);
+        let is_near = is_near(ahead, queue.queued());
+        Forecast { queue: copy, target: target.to_owned(), ahead, is_near, ends, now }
     }
 
     /// Returns the estimate. The number of open and queued runs limits the number of simulation steps.
     pub fn estimate(mut self) -> Estimate {
         let start = self.simulate().and_then(whole_minute);
-        Estimate { ahead: self.ahead, start, made: self.now }
+        Estimate { ahead: self.ahead, start, is_near: self.is_near, made: self.now }
     }
 
     fn simulate(&mut self) -> Option<Timestamp> {

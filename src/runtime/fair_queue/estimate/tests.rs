@@ -8,7 +8,7 @@ fn minute(minutes: i64) -> Timestamp {
 }
 
 fn estimate(made: i64, start: Option<i64>, ahead: usize) -> Estimate {
-    Estimate { ahead, start: start.map(minute), made: minute(made) }
+    Estimate { ahead, start: start.map(minute), is_near: false, made: minute(made) }
 }
 
 #[test]
@@ -63,6 +63,30 @@ fn an_estimate_is_computed_at_most_every_four_minutes() {
     assert_eq!(estimates.display("a", None), None);
     estimates.display("b", Some(estimate(0, Some(2), 1)));
     assert!(estimates.is_outdated("b", minute(2)), "the start has passed");
+}
+
+#[test]
+fn an_estimate_near_the_head_of_the_queue_is_computed_more_often() {
+    let rows = [
+        ("first run of the namespace", is_near(0, 1), 1, 1),
+        ("the second estimate", is_near(0, 1), 2, 2),
+        ("the last estimate", is_near(0, 1), MAX_DISPLAYED, 4),
+        ("tenth run", is_near(9, 64), 1, 1),
+        ("eleventh run", is_near(10, 64), 1, 4),
+        ("many queued runs", is_near(0, 65), 1, 4),
+    ];
+    for (name, is_near, count, expected) in rows {
+        assert_eq!(interval(is_near, count), expected, "{name}");
+    }
+    let mut estimates = Estimates::default();
+    assert_eq!(estimates.requeue_interval("a"), Duration::from_secs(300));
+    estimates.display("a", Some(estimate(0, Some(30), 20)));
+    assert_eq!(estimates.requeue_interval("a"), Duration::from_secs(300));
+    let near = Estimate { is_near: true, ..estimate(4, Some(31), 9) };
+    let displayed = estimates.display("a", Some(near)).unwrap();
+    assert_eq!(displayed.to_string(), estimate(0, Some(30), 20).to_string(), "the message does not change");
+    assert_eq!(estimates.requeue_interval("a"), Duration::from_secs(75));
+    assert!(!estimates.is_outdated("a", minute(4)) && estimates.is_outdated("a", minute(5)));
 }
 
 #[test]
