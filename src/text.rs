@@ -1,11 +1,32 @@
 //! Strings for users: error messages with their causes, and replacements for characters that can mislead a reader.
 
-/// Returns whether a character is invisible and changes the direction or the line breaks of a string. Such a character
-/// can make a string look like a different string.
+/// Returns whether a character is a format character (the Unicode category Cf) or a separator of lines or paragraphs.
+/// Almost all of these characters are invisible, and can make a string look like a different string. The function makes
+/// no exception for the joiners in emoji and in some scripts, because a joiner between other letters is invisible.
 pub fn is_format(character: char) -> bool {
     matches!(
         character,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+        '\u{ad}'
+            | '\u{600}'..='\u{605}'
+            | '\u{61c}'
+            | '\u{6dd}'
+            | '\u{70f}'
+            | '\u{890}'..='\u{891}'
+            | '\u{8e2}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2064}'
+            | '\u{2066}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{110bd}'
+            | '\u{110cd}'
+            | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0001}'
+            | '\u{e0020}'..='\u{e007f}'
     )
 }
 
@@ -46,13 +67,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_invisible_characters_are_format_characters() {
-        for character in ['\u{202e}', '\u{2028}', '\u{2066}', '\u{feff}', '\u{200f}'] {
-            assert!(is_format(character), "{}", character.escape_unicode());
+    fn all_characters_of_the_category_are_format_characters() {
+        let rows = [
+            ("soft hyphen", '\u{ad}', true),
+            ("zero width space", '\u{200b}', true),
+            ("zero width joiner", '\u{200d}', true),
+            ("right-to-left mark", '\u{200f}', true),
+            ("line separator", '\u{2028}', true),
+            ("right-to-left override", '\u{202e}', true),
+            ("word joiner", '\u{2060}', true),
+            ("left-to-right isolate", '\u{2066}', true),
+            ("byte order mark", '\u{feff}', true),
+            ("tag", '\u{e0061}', true),
+            ("letter", 'a', false),
+            ("letter outside of ASCII", 'ß', false),
+            ("punctuation", '…', false),
+            ("symbol", '✗', false),
+            ("control character", '\n', false),
+            ("space", ' ', false),
+            ("no-break space", '\u{a0}', false),
+            ("hyphen", '\u{2010}', false),
+            ("variation selector of emoji", '\u{fe0f}', false),
+            ("replacement character", '\u{fffd}', false),
+        ];
+        for (name, character, expected) in rows {
+            assert_eq!(is_format(character), expected, "{name}");
         }
-        for character in ['a', 'ß', '…', '✗', '\n', ' '] {
-            assert!(!is_format(character), "{}", character.escape_unicode());
-        }
+        // Unicode 17 has 170 format characters, one line separator and one paragraph separator.
+        assert_eq!(('\0'..=char::MAX).filter(|character| is_format(*character)).count(), 172);
     }
 
     #[test]
