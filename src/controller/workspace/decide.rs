@@ -358,7 +358,7 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Drain;
     }
     if let Some(run) = observed.open_run() {
-        return Action::Report(Report::pod_waits_for_run(why, &pod.name, &run));
+        return Action::Report(Report::pod_waits_for_run(why, pod, &run));
     }
     if let Some(session) = observed.interactive_session() {
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
@@ -399,7 +399,7 @@ fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
 /// finalizer would block the deletion.
 fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Action {
     match observed.open_run() {
-        Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, &pod.name, &run)),
+        Some(run) if pod.held => Action::Report(Report::pod_waits_for_run(why, pod, &run)),
         None if pod.held && !pod.running => Action::RemovePodFinalizer,
         _ => Action::Report(Report::pod_terminating(why, &pod.name)),
     }
@@ -414,7 +414,10 @@ fn clean_up(observed: &Observed, now: Timestamp) -> Action {
         return waits;
     }
     if let Some(run) = observed.open_run() {
-        return Action::Report(Report::deletion_waits_for_run(&run));
+        return Action::Report(match observed.pod.as_ref().filter(|pod| pod.terminating) {
+            Some(pod) => Report::pod_waits_for_run(reason::DELETING, pod, &run),
+            None => Report::deletion_waits_for_run(&run),
+        });
     }
     if observed.stateful_set.is_ours() {
         return Action::DeleteStatefulSet;

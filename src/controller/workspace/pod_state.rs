@@ -53,6 +53,9 @@ pub(super) struct PodState {
     pub has_pko_agent: bool,
     /// Whether the pod is being deleted.
     pub terminating: bool,
+    /// End of the termination grace period of a pod that is being deleted. At this time, the kubelet kills the
+    /// containers.
+    pub grace_end: Option<Timestamp>,
     /// Whether the pod has the finalizer of an open run.
     pub held: bool,
     /// UID of the Update that last marked the pod for its run.
@@ -92,6 +95,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         agent_image: agent_image(pod),
         has_pko_agent: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
+        grace_end: pod.metadata.deletion_timestamp.as_ref().map(|end| end.0),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
         initialized: !over && is_initialized(pod),

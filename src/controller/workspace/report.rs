@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::apply_conflicts::Contested;
-use super::pod_state::StartEvent;
+use super::pod_state::{PodState, StartEvent};
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{self, workspace_reason as reason};
 use crate::artifact::{FetchError, InPod};
@@ -174,8 +174,17 @@ impl Report {
         Self::failing(reason::CONNECTION_FAILED, format!("agent is unreachable: {message}"), POLL_INTERVAL)
     }
 
-    pub(super) fn pod_waits_for_run(why: &'static str, pod: &str, run: &str) -> Self {
-        Self::working(why, format!("waiting for run {run} to end before deleting pod {pod}"), FALLBACK_INTERVAL)
+    /// Reports that a run delays the deletion of the pod. If the pod is already being deleted, for example because its
+    /// namespace is being deleted, the agent cancels the run, and the message contains the end of the grace period.
+    pub(super) fn pod_waits_for_run(why: &'static str, pod: &PodState, run: &str) -> Self {
+        let name = &pod.name;
+        let message = match pod.grace_end {
+            Some(end) => {
+                format!("waiting for run {run} to end; pod {name} is terminating, and its grace period ends at {end}")
+            }
+            None => format!("waiting for run {run} to end before deleting pod {name}"),
+        };
+        Self::working(why, message, FALLBACK_INTERVAL)
     }
 
     /// Reports that an interactive session delays the deletion of the pod. The controller polls the agent, because no

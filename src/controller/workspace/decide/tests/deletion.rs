@@ -9,6 +9,28 @@ fn without_pod(o: &mut Observed) {
     o.stateful_set = PartState::Missing;
 }
 
+fn grace_end() -> Timestamp {
+    "2026-01-01T12:10:00Z".parse().expect("valid time")
+}
+
+#[test]
+fn the_message_of_a_terminating_pod_names_its_run_and_the_end_of_the_grace_period() {
+    check(vec![(
+        "the namespace or only the pod is being deleted",
+        |o| {
+            o.agent = Agent::NotCalled;
+            o.pod = Some(PodState { terminating: true, grace_end: Some(grace_end()), held: true, ..pod() });
+            o.open_runs = run();
+        },
+        Is::Report(
+            State::Working,
+            reason::ROLLING_UPDATE,
+            "waiting for run app-12 to end; pod app-workspace-0 is terminating, and its grace period ends at \
+                 2026-01-01T12:10:00Z",
+        ),
+    )]);
+}
+
 #[test]
 fn a_deleted_workspace_waits_for_its_open_run() {
     check(vec![
@@ -36,7 +58,16 @@ fn a_deleted_workspace_waits_for_its_open_run() {
                 without_pod(o);
                 o.open_runs = run();
             },
-            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"),
+            Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end before deleting the Workspace"),
+        ),
+        (
+            "an open run in a terminating pod",
+            |o| {
+                without_pod(o);
+                o.pod = Some(PodState { terminating: true, grace_end: Some(grace_end()), ..pod() });
+                o.open_runs = run();
+            },
+            Is::Report(State::Working, reason::DELETING, "its grace period ends at 2026-01-01T12:10:00Z"),
         ),
     ]);
 }
