@@ -61,12 +61,14 @@ impl Permission {
 }
 
 /// Actions that a user may perform on a Stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Actions {
     /// Whether the user may change the Stack, and request, cancel and resolve the Stack's runs.
     pub(super) may_change: bool,
     /// Whether the user may approve and reject the plan.
     pub(super) may_decide: bool,
+    /// Whether the user may not check permissions, so that the permissions for actions are unknown.
+    pub(super) is_unknown: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -128,17 +130,25 @@ impl Permissions {
     }
 
     /// Returns which actions a user may perform on a Stack. `has_plan` is true if a plan waits for a decision. Without
-    /// such a plan, the function does not check the permissions for decisions.
+    /// such a plan, the function does not check the permissions for decisions. An administrator can remove the default
+    /// permission to check permissions, so a forbidden check is not an error.
     ///
     /// # Errors
     /// Returns an error if the API server rejects the token or does not respond.
     pub(super) async fn actions(&self, user: &User, stack: &row::Key, has_plan: bool) -> Result<Actions, UiError> {
+        match self.checked_actions(user, stack, has_plan).await {
+            Err(error) if error.is_forbidden() => Ok(Actions { is_unknown: true, ..Actions::default() }),
+            checked => checked,
+        }
+    }
+
+    async fn checked_actions(&self, user: &User, stack: &row::Key, has_plan: bool) -> Result<Actions, UiError> {
         let may_change = self.may(user, Permission::for_stack("patch", stack)).await?;
         // The admission policy for Approvals requires the verb `approve`.
         let may_decide = has_plan
             && self.may(user, Permission::for_all("create", "approvals", Some(&stack.0))).await?
             && self.may(user, Permission::for_stack("approve", stack)).await?;
-        Ok(Actions { may_change, may_decide })
+        Ok(Actions { may_change, may_decide, is_unknown: false })
     }
 
     async fn may_list(&self, user: &User, namespace: Option<&str>) -> Result<bool, UiError> {
@@ -263,7 +273,7 @@ mod tests {
             let stack = ("apps".to_owned(), "web".to_owned());
             for _ in 0..2 {
                 let actions = permissions.actions(&user, &stack, has_plan).await.unwrap();
-                assert_eq!(actions, Actions { may_change, may_decide }, "{:?}", log.verbs());
+                assert_eq!(actions, Actions { may_change, may_decide, is_unknown: false }, "{:?}", log.verbs());
             }
             assert_eq!(log.all().len(), requests, "the decisions are cached");
         }

@@ -38,13 +38,15 @@ fn status() -> Value {
     })
 }
 
-/// Responds like an API server with three users: Alice may list, read and change the Stacks in the namespace `apps`,
-/// Carol may list and read these Stacks, and Bob has no permissions.
+/// Responds like an API server with four users: Alice may list, read and change the Stacks in the namespace `apps`,
+/// Carol may list and read these Stacks, Dave may read these Stacks, but not check permissions, and Bob has no
+/// permissions.
 fn respond(request: &RecordedRequest) -> FakeResponse {
     let user = match request.authorization.as_str() {
         "Bearer of-alice" => "alice",
         "Bearer of-bob" => "bob",
         "Bearer of-carol" => "carol",
+        "Bearer of-dave" => "dave",
         // An ID token from the fake issuer.
         token if token.starts_with("Bearer e30.") => "alice",
         _ => return FakeResponse::refusal(401, "Unauthorized"),
@@ -54,13 +56,18 @@ fn respond(request: &RecordedRequest) -> FakeResponse {
         (_, "/apis/authentication.k8s.io/v1/selfsubjectreviews") => {
             FakeResponse::Json(201, json!({ "metadata": {}, "status": { "userInfo": { "username": user } } }))
         }
+        (_, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews") if user == "dave" => {
+            FakeResponse::refusal(403, "Forbidden")
+        }
         (_, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews") => {
             let may_read =
                 user == "carol" && ["list", "get"].contains(&attributes["verb"].as_str().unwrap_or_default());
             let allowed = (user == "alice" || may_read) && attributes["namespace"] == "apps";
             FakeResponse::Json(201, json!({ "metadata": {}, "spec": {}, "status": { "allowed": allowed } }))
         }
-        (method, _) if user != "alice" && (user, method) != ("carol", "GET") => FakeResponse::refusal(403, "Forbidden"),
+        (method, _) if !matches!((user, method), ("alice", _) | ("carol" | "dave", "GET")) => {
+            FakeResponse::refusal(403, "Forbidden")
+        }
         ("GET", "/apis/pulumi.com/v1/namespaces/apps/stacks/web") => {
             FakeResponse::Json(200, serde_json::to_value(stack("web", &json!({}), &status())).unwrap())
         }
@@ -241,6 +248,17 @@ async fn a_user_sees_only_permitted_actions() {
         let status = server.post("/stacks/apps/web/actions/suspend", &cookie, &form).await.status;
         assert_eq!(status, if expected { 303 } else { 403 }, "the API server decides about each action");
     }
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_check_permissions_sees_the_stack_without_actions() {
+    let server = Server::start();
+    let dave = server.sign_in("of-dave").await;
+    let page = server.get("/stacks/apps/web", &dave).await;
+    assert!(page.status == 200 && page.text.contains("no permission to check your permissions"), "{}", page.text);
+    assert!(!page.text.contains("/actions/"), "{}", page.text);
+    let list = server.get("/", &dave).await;
+    assert!(list.status == 403 && list.text.contains("failed to check your permissions"), "{}", list.text);
 }
 
 #[tokio::test]

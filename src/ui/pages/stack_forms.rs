@@ -10,6 +10,10 @@ use crate::ui::permissions::Actions;
 use crate::ui::row::Key;
 use crate::view::{decisions, phase};
 
+/// Hint for a user whose permissions are unknown.
+const UNKNOWN: &str = "The page contains no actions, because you have no permission to check your permissions (create \
+                       of selfsubjectaccessreviews in the group authorization.k8s.io).";
+
 /// The Stack, the session's form token, and the user's permissions.
 pub(super) struct Forms<'a> {
     pub(super) key: &'a Key,
@@ -21,6 +25,9 @@ impl Forms<'_> {
     /// Returns the actions that apply to a Stack's state. While a plan waits for a decision, the decision is the
     /// primary action, because a requested run would replace the plan.
     pub(super) fn actions(&self, stack: &Stack, review: Review) -> Markup {
+        if self.permitted.is_unknown {
+            return html! { p.hint { (UNKNOWN) } };
+        }
         if !self.permitted.may_change {
             return html! {};
         }
@@ -48,6 +55,9 @@ impl Forms<'_> {
 
     /// Returns the forms that approve or reject a plan. The forms contain the digest of the plan that the page shows.
     pub(super) fn decisions(&self, plan: &StackPlan) -> Markup {
+        if self.permitted.is_unknown {
+            return html! {};
+        }
         if !self.permitted.may_decide {
             return html! { p.hint { "You have no permission to approve or reject this plan." } };
         }
@@ -123,7 +133,7 @@ mod tests {
 
     fn forms_of_user(stack: &Stack, may_change: bool) -> String {
         let key = ("apps".to_owned(), "web".to_owned());
-        let forms = Forms { key: &key, token: "abc", permitted: Actions { may_change, may_decide: false } };
+        let forms = Forms { key: &key, token: "abc", permitted: Actions { may_change, ..Actions::default() } };
         let actions = forms.actions(stack, Review::of(stack, None));
         format!("{}{}", actions.into_string(), forms.resolutions(stack).into_string())
     }

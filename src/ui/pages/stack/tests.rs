@@ -11,7 +11,7 @@ fn page(spec: &Value, status: &Value) -> String {
 }
 
 fn page_after(spec: &Value, status: &Value, query: &str) -> String {
-    page_of_user(spec, status, query, Actions { may_change: true, may_decide: true })
+    page_of_user(spec, status, query, Actions { may_change: true, may_decide: true, is_unknown: false })
 }
 
 fn page_of_user(spec: &Value, status: &Value, query: &str, permitted: Actions) -> String {
@@ -72,9 +72,13 @@ fn the_page_shows_the_plan_with_the_forms_for_a_decision() {
     assert!(text.contains("actions/approve") && text.contains(&format!("name=\"plan\" value=\"{PLAN}\"")), "{text}");
     assert!(text.contains("&lt;logs&gt;") && text.contains("2 more resources"), "{text}");
     assert!(text.contains("<code>tags.owner</code>"), "{text}");
-    let editor = Actions { may_change: true, may_decide: false };
+    let editor = Actions { may_change: true, ..Actions::default() };
     let text = page_of_user(&json!({}), &waiting, "", editor);
     assert!(!text.contains("actions/approve") && text.contains("no permission to approve or reject"), "{text}");
+    let unknown = Actions { is_unknown: true, ..Actions::default() };
+    let text = page_of_user(&json!({}), &waiting, "", unknown);
+    assert!(!text.contains("/actions/") && text.contains("no permission to check your permissions"), "{text}");
+    assert!(!text.contains("no permission to approve or reject"), "{text}");
     let text = page_after(&json!({}), &waiting, &format!("done=approve&plan={PLAN}"));
     assert!(text.contains("Your approval is recorded.") && text.contains("Plan (approved)"), "{text}");
     assert!(!text.contains("actions/approve") && !text.contains("requires an approval"), "{text}");
