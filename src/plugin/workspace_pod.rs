@@ -84,13 +84,13 @@ fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> 
     // A preview needs a previous run in the pod. `kubectl pulumi reconcile` creates the pod and starts this run.
     if effect == Effect::Preview && !phase::is_suspended(stack) {
         return format!(
-            "the Workspace is asleep, so it has no pod; first run: kubectl pulumi reconcile -n {namespace} {name}"
+            "the Workspace is sleeping, so it has no pod; first run: kubectl pulumi reconcile -n {namespace} {name}"
         );
     }
     let annotation = names::ANNOTATION_REQUESTED_AT;
     format!(
-        "the Workspace is asleep, so it has no pod; wake it, and retry the command:\n    kubectl annotate --overwrite -n \
-         {namespace} workspace {name} {annotation}=\"$(date +%s)\"\n    kubectl wait -n {namespace} --for=create --timeout=5m \
+        "the Workspace is sleeping, so it has no pod; wake it, and retry the command:\n    kubectl annotate --overwrite \
+         -n {namespace} workspace {name} {annotation}=\"$(date +%s)\"\n    kubectl wait -n {namespace} --for=create --timeout=5m \
          pod/{pod}\n    kubectl wait -n {namespace} --for=condition=Ready --timeout=5m pod/{pod}"
     )
 }

@@ -74,7 +74,7 @@ fn an_idle_stack_has_no_pod_until_a_push_starts_one_run() {
         let mut viewer = Browser::open(&scene.client).await;
         viewer.sign_in(&token(scene, "viewer", Some("view")).await).await;
         let page = viewer.get(&format!("/stacks/{}/main", scene.namespace)).await;
-        assert!(page.status == 200 && page.text.contains("asleep since"), "{}", page.text);
+        assert!(page.status == 200 && page.text.contains("sleeping since"), "{}", page.text);
 
         let second = source.push(&program("two")).await;
         main.until_applied(&second).await;

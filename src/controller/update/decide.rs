@@ -438,7 +438,7 @@ fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
         return Some(format!("is not ready{why}"));
     }
     if status.is_asleep() {
-        return Some("is asleep; the controller wakes it up".to_owned());
+        return Some("is sleeping; the controller wakes it up".to_owned());
     }
     match (&observed.update.spec.artifact, &status.artifact) {
         (Some(desired), found) if found.as_ref().is_none_or(|found| !is_same_source(desired, found)) => {

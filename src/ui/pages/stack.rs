@@ -289,13 +289,13 @@ fn details(stack: &Stack, status: &StackStatus, workspace: Option<&Workspace>, n
 
 /// Returns the state of a sleeping Workspace, or nothing if the Workspace is awake.
 fn sleep(workspace: Option<&Workspace>) -> Markup {
-    let asleep = workspace.and_then(|workspace| workspace.status.as_ref()).filter(|status| status.is_asleep());
-    let since = asleep.and_then(|status| status.sleep.as_ref()?.since.as_ref());
+    let sleeping = workspace.and_then(|workspace| workspace.status.as_ref()).filter(|status| status.is_asleep());
+    let since = sleeping.and_then(|status| status.sleep.as_ref()?.since.as_ref());
     html! {
-        @if asleep.is_some() {
+        @if sleeping.is_some() {
             dt { "Workspace" }
             dd {
-                "asleep"
+                "sleeping"
                 @if let Some(since) = since { " since " time datetime=(since.0) { (since.0) } }
                 "; the next run creates its pod"
             }

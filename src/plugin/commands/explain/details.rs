@@ -39,10 +39,11 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     }
     details.extend(facts.update.iter().flat_map(of_run));
     let workspace = facts.workspace.as_ref().and_then(|workspace| workspace.status.as_ref());
-    if let Some(asleep) = workspace.filter(|status| status.is_asleep()) {
-        let since = asleep.sleep.as_ref().and_then(|sleep| sleep.since.as_ref());
-        let since = since.map(|since| format!(" since {}", since.0)).unwrap_or_default();
-        details.push(format!("the Workspace is asleep{since}; the next run creates its pod"));
+    if let Some(sleeping) = workspace.filter(|status| status.is_asleep()) {
+        let since = sleeping.sleep.as_ref().and_then(|sleep| sleep.since.as_ref());
+        let state =
+            since.map_or_else(|| "is sleeping".to_owned(), |since| format!("has been sleeping since {}", since.0));
+        details.push(format!("the Workspace {state}; the next run creates its pod"));
     }
     let ready = workspace.and_then(|status| conditions::find(&status.conditions, READY));
     // The cause of the Stack's phase often contains the Workspace's message. In this case, the details do not repeat
@@ -160,7 +161,7 @@ mod tests {
         let asleep = json!({ "sleep": { "since": "2026-11-02T11:22:00Z" }, "conditions": [ready] });
         let stack = stack("web", &json!({}), &json!({}));
         let facts = Facts { stack, workspace: Some(workspace(&asleep)), update: None };
-        let expected = "the Workspace is asleep since 2026-11-02T11:22:00Z; the next run creates its pod";
+        let expected = "the Workspace has been sleeping since 2026-11-02T11:22:00Z; the next run creates its pod";
         assert_eq!(details(&facts, now()), [expected]);
     }
 

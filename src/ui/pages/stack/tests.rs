@@ -101,14 +101,14 @@ fn secret_outputs_are_hidden_and_long_outputs_are_cut() {
 }
 
 #[test]
-fn the_page_shows_since_when_the_workspace_is_asleep() {
+fn the_page_shows_since_when_the_workspace_is_sleeping() {
     let since = json!({ "since": "2026-11-02T11:22:00Z" });
     let time = "<time datetime=\"2026-11-02T11:22:00Z\">2026-11-02T11:22:00Z</time>";
     let rows = [
         (json!({}), String::new()),
         (json!({ "sleep": since, "podUID": "awake" }), String::new()),
-        (json!({ "sleep": {} }), "asleep; the next run creates its pod".to_owned()),
-        (json!({ "sleep": since }), format!("asleep since {time}; the next run creates its pod")),
+        (json!({ "sleep": {} }), "sleeping; the next run creates its pod".to_owned()),
+        (json!({ "sleep": since }), format!("sleeping since {time}; the next run creates its pod")),
     ];
     for (status, expected) in rows {
         let object = json!({ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",

@@ -145,7 +145,7 @@ fn the_condition_of_a_waiting_run_states_the_reason() {
                 let status = w.status.as_mut().expect("there");
                 (status.sleep, status.pod_uid) = (Some(WorkspaceSleep::default()), None);
             }),
-            "WorkspaceNotReady: Workspace app is asleep",
+            "WorkspaceNotReady: Workspace app is sleeping",
         ),
         (with_targets(0), "WorkspaceNotReady: Workspace app has an agent that does not support"),
         (Observed { pod: Some(pod("other")), ..new() }, "WorkspaceNotReady: Workspace app is waiting for a new pod"),
