@@ -36,7 +36,7 @@ use values::{artifact_host, duration, invalid, localhost, require_at_least, unse
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a reconciliation. A reconciliation never waits for a run.
 pub const RECONCILE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Interval at which the controller polls an idle agent's status.
+/// Minimum interval at which the controller polls an idle agent's status.
 pub const AGENT_STATUS_INTERVAL: Duration = Duration::from_secs(2 * 60);
 /// Interval at which the controller checks the objects that a sleeping Workspace references.
 pub const SLEEP_CHECK_INTERVAL: Duration = Duration::from_secs(10 * 60);

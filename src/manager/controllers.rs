@@ -405,7 +405,7 @@ impl Wiring<'_> {
         requeues: mpsc::Receiver<ObjectRef<Workspace>>,
     ) {
         let (config, parts) = (self.config, self.parts);
-        let pool = self.pool(namespaces.clone());
+        let (pool, polls) = (self.pool(namespaces.clone()), workspace::Polls::default());
         // The Workspace controller has a separate cache that contains only the Update fields that it requires. The
         // cache applies each change to an Update before the change enqueues the Workspace.
         let (updates, updates_writer) = update::updates();
@@ -440,6 +440,7 @@ impl Wiring<'_> {
             watched: config.watched_inputs.clone(),
             probes,
             inputs: inputs.clone(),
+            polls: polls.clone(),
             references,
             namespaces,
             pool: pool.clone(),
@@ -453,6 +454,7 @@ impl Wiring<'_> {
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
         let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).on_deleted(move |gone| {
             inputs.forget(&gone.0, &gone.1);
+            polls.forget(&gone.0, &gone.1);
             pool.withdraw(&gone.0, &gone.1);
             git.forget(gone);
         });

@@ -91,7 +91,12 @@ impl Act<'_> {
             Some(again) if report.state == State::Ready => {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
-                let awaited = self.context.inputs.next_poll(&namespace, &workspace.name_any());
+                let name = workspace.name_any();
+                let again = match report.reason {
+                    workspace_reason::SLEEPING => again,
+                    _ => self.context.polls.interval(&namespace, &name),
+                };
+                let awaited = self.context.inputs.next_poll(&namespace, &name);
                 let poll = awaited.unwrap_or_else(|| again.mul_f64(0.8 + 0.4 * fastrand::f64()));
                 Outcome::After(sleep::time_left(self.observed, self.now).map_or(poll, |left| poll.min(left)))
             }
@@ -219,6 +224,7 @@ impl Act<'_> {
         let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
         status::write(self.observed, &Report::sleeping(self.now), self.context, self.now).await?;
         self.context.memory.activity.forget((&namespace, &name));
+        self.context.polls.forget(&namespace, &name);
         tracing::info!(pod = workspace.pod_name(), "workspace is going to sleep");
         failpoint::hit("workspace-asleep");
         Ok(Step::Again)

@@ -17,6 +17,7 @@ use super::agent_probe::AgentProbes;
 use super::apply_conflicts::Applies;
 use super::input_watch::InputWatch;
 use super::pod_settings::PodSettings;
+use super::polls::Polls;
 use super::pool::Pool;
 use crate::api::auto::Workspace;
 use crate::artifact;
@@ -83,6 +84,7 @@ pub struct Context {
     pub watched: Option<Selector>,
     pub probes: AgentProbes,
     pub inputs: InputWatch,
+    pub polls: Polls,
     pub references: References,
     /// Cache of the namespaces that are being deleted.
     pub namespaces: Namespaces,

@@ -117,6 +117,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
         watched: None,
         probes: AgentProbes::new(requeue.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(requeue),
+        polls: Polls::default(),
         references: parts.references.clone(),
         namespaces: Namespaces::without_watch(parts.reader.clone(), false),
         pool: Pool::new(0).0,
