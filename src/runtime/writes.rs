@@ -241,19 +241,22 @@ impl Writer {
         self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await
     }
 
-    /// Removes a finalizer, and sends no request if the object does not have the finalizer. A missing object is not an
-    /// error.
-    pub async fn remove_finalizer<K: Object>(&self, object: &K, finalizer: &str) -> Result<(), WriteError> {
-        let Some(index) = object.finalizers().iter().position(|name| name == finalizer) else {
+    /// Removes finalizers, and sends no request if the object has none of them. A missing object is not an error.
+    pub async fn remove_finalizers<K: Object>(&self, object: &K, finalizers: &[&str]) -> Result<(), WriteError> {
+        let present = object.finalizers().iter().enumerate();
+        // Each removal changes the index of the following finalizers.
+        let removed = present.filter(|(_, name)| finalizers.contains(&name.as_str())).rev();
+        let operations: Vec<Value> = removed
+            .flat_map(|(index, name)| {
+                let path = format!("/metadata/finalizers/{index}");
+                [json!({ "op": "test", "path": path, "value": name }), json!({ "op": "remove", "path": path })]
+            })
+            .collect();
+        if operations.is_empty() {
             return Ok(());
-        };
+        }
         let attempt = attempt("remove a finalizer from", object);
-        let path = format!("/metadata/finalizers/{index}");
-        let patch = json!([
-            { "op": "test", "path": path, "value": finalizer },
-            { "op": "remove", "path": path },
-        ]);
-        match self.patch_metadata::<K>(&attempt, with_uid_test(object, patch)).await {
+        match self.patch_metadata::<K>(&attempt, with_uid_test(object, operations.into())).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
         }

@@ -1,7 +1,6 @@
 //! Performs the actions of a Stack reconciliation. Within the Stack controller, only this module and its helpers write
 //! to the API server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,9 +18,10 @@ use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
 use crate::controller::stack::{
-    build_update, deletion, drift, expiry, fetch, output_objects, ownership, pko_migration, waiting, write_outputs,
+    build_update, deletion, drift, expiry, fetch, old_updates, output_objects, ownership, pko_migration, waiting,
+    write_outputs,
 };
-use crate::controller::update::{TraceContext, interrupted_run};
+use crate::controller::update::TraceContext;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -29,8 +29,6 @@ use crate::runtime::writes::{Created, WriteError};
 
 /// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
-/// Maximum number of completed Updates that a Stack keeps.
-const MAX_UPDATES: usize = 5;
 
 pub async fn act(
     observed: &Observed,
@@ -401,45 +399,11 @@ async fn settle(
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
     let next = requeue(&observed.stack, &state, known, context, now).await?;
-    delete_old_updates(observed, context, MAX_UPDATES).await?;
-    Ok(next)
-}
-
-/// Removes the finalizer of the Stack from completed Updates whose results are in the status. Deletes all completed
-/// Updates except the `kept` newest ones.
-async fn delete_old_updates(observed: &Observed, context: &Context, kept: usize) -> Result<(), ReconcileError> {
-    let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
-    complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
-    for update in &complete {
-        match context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await {
-            // The write conflicts if the Update controller removes its own finalizer at the same time. That removal
-            // causes a watch event that requeues the Stack, so the next reconciliation retries the write.
-            Err(error) if error.is_invalid() || error.is_conflict() => {}
-            other => other?,
-        }
-    }
-    // If an Update sets `ttlAfterCompleted`, the Update controller deletes it after this time.
-    let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
-    let older = complete.iter().filter(is_ours).skip(kept).filter(|u| u.metadata.deletion_timestamp.is_none());
-    let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());
-    let has_plan = |update: &Update| plan.is_some_and(|plan| plan.update_name == update.name_any());
-    for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u) && !has_plan(u)) {
-        delete_update(update, context).await?;
-    }
-    Ok(())
-}
-
-/// Returns whether the run may have left a lock that only this Update identifies. The controller keeps such an Update
-/// until a run succeeds.
-fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
-    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    last.is_some_and(|last| last.pending_creates.is_some()) && interrupted_run(update).is_some()
-}
-
-async fn delete_update(update: &Update, context: &Context) -> Result<(), ReconcileError> {
-    let namespace = update.namespace().unwrap_or_default();
-    context.writer.delete::<Update>(&namespace, &update.name_any(), update.uid().as_deref()).await?;
-    Ok(())
+    let unreleased = old_updates::release_and_delete(observed, context).await?;
+    Ok(match next {
+        Next::Rest(after) => Next::Rest(after.into_iter().chain(unreleased).min()),
+        again @ Next::Again(_) => again,
+    })
 }
 
 /// Deletes the Updates and the Workspace of the Stack, and then removes the finalizer of the Stack.
@@ -447,10 +411,10 @@ async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next
     let stack = &observed.stack;
     for update in &observed.updates {
         if update.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
-            context.writer.remove_finalizer(update.as_ref(), names::STACK_FINALIZER).await?;
+            context.writer.remove_finalizers(update.as_ref(), &[names::STACK_FINALIZER]).await?;
         }
         if update.metadata.deletion_timestamp.is_none() {
-            delete_update(update, context).await?;
+            old_updates::delete(update, context).await?;
         }
     }
     if let Some(workspace) = observed.workspace.as_ref().filter(|workspace| ownership::owns(stack, workspace)) {
@@ -468,7 +432,7 @@ async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
         let left = deletion::left_by_preview(stack);
         left.into_iter().for_each(|left| context.events.publish(run_events::left_by_preview(stack, &left)));
-        context.writer.remove_finalizer(stack, names::STACK_FINALIZER).await?;
+        context.writer.remove_finalizers(stack, &[names::STACK_FINALIZER]).await?;
     }
     Ok(Next::Rest(None))
 }

@@ -29,6 +29,7 @@ mod markdown;
 mod next_run;
 mod observe;
 mod observed;
+mod old_updates;
 mod output_objects;
 mod ownership;
 mod pattern;

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use serde_json::{Value, json};
 
 use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions::{self, update_reason};
@@ -16,7 +15,7 @@ use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
-use crate::controller::update::decide::{Action, may_start};
+use crate::controller::update::decide::{Action, is_held_by_stack, may_start};
 use crate::controller::update::history::{self, Stored as StoredHistory};
 use crate::controller::update::observe::{Observed, binding, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
@@ -25,7 +24,7 @@ use crate::controller::update::queue::run_in;
 use crate::controller::update::request::interrupted_runs;
 use crate::controller::update::result_files::{self, Files};
 use crate::controller::update::run_slot::{self, Slot};
-use crate::controller::update::{request, stack_tags, status};
+use crate::controller::update::{pod_mark, request, stack_tags, status};
 use crate::rpc::client::AgentAddress;
 use crate::rpc::proto;
 use crate::runtime::events::{Event, EventKind};
@@ -104,7 +103,7 @@ pub async fn act(
         Action::Release => release(observed, context).await,
         Action::Abandon => {
             context.forget(update);
-            context.writer.remove_finalizer(update, names::STACK_FINALIZER).await?;
+            context.writer.remove_finalizers(update, &[names::STACK_FINALIZER]).await?;
             Ok(Next::Done(None))
         }
         Action::Keep(wait) => {
@@ -186,7 +185,7 @@ async fn record_binding(
     // before it has read the namespaces.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
-    mark_pod(pod, &uid, context).await?;
+    pod_mark::mark(pod, &uid, &context.writer).await?;
     failpoint::hit("update-pod-marked");
     let next = next_step(update, &status::bound(update, binding, now), context).await?;
     let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();
@@ -198,50 +197,6 @@ async fn record_binding(
     run_slot::report(update, &warnings, context);
     failpoint::hit("update-bound");
     Ok(next)
-}
-
-/// Marks a pod that executes a run. The finalizer keeps the pod object after a forced deletion. The annotations
-/// prevent autoscalers from evicting the pod. The label adds the pod to the PodDisruptionBudget of the Workspace,
-/// which blocks a node drain.
-async fn mark_pod(pod: &Pod, uid: &str, context: &Context) -> Result<(), ReconcileError> {
-    let mut finalizers = pod.finalizers().to_vec();
-    if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
-        finalizers.push(names::RUN_FINALIZER.to_owned());
-    }
-    let annotations = json!({
-        names::ANNOTATION_RUN: uid,
-        names::ANNOTATION_SAFE_TO_EVICT: "false",
-        names::ANNOTATION_DO_NOT_DISRUPT: "true",
-    });
-    patch_pod(pod, &finalizers, &annotations, Some(names::RUN_OPEN), context).await
-}
-
-async fn unmark_pod(pod: &Pod, context: &Context) -> Result<(), ReconcileError> {
-    let finalizers: Vec<String> = pod.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
-    let annotations = json!({
-        names::ANNOTATION_RUN: null,
-        names::ANNOTATION_SAFE_TO_EVICT: null,
-        names::ANNOTATION_DO_NOT_DISRUPT: null,
-    });
-    patch_pod(pod, &finalizers, &annotations, None, context).await
-}
-
-async fn patch_pod(
-    pod: &Pod,
-    finalizers: &[String],
-    annotations: &Value,
-    run: Option<&str>,
-    context: &Context,
-) -> Result<(), ReconcileError> {
-    let patch = json!({"metadata": {
-        "resourceVersion": pod.resource_version(),
-        "finalizers": finalizers,
-        "annotations": annotations,
-        "labels": {names::LABEL_RUN: run},
-    }});
-    let namespace = pod.namespace().unwrap_or_default();
-    context.writer.merge::<Pod>(&namespace, &pod.name_any(), &patch).await?;
-    Ok(())
 }
 
 /// Attaches a task to the bound run. The task starts the run only if the agent has no record of the run.
@@ -474,23 +429,27 @@ fn succeeded(update: &Update) -> String {
 }
 
 /// Acknowledges the result to the agent, which can then delete its journal. Afterwards, removes the metadata of the run
-/// from the pod, and the finalizer from the Update.
+/// from the pod. Also removes the finalizer of the Update, unless the Stack controller removes it.
 async fn release(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let update = &observed.update;
-    let uid = update.uid().unwrap_or_default();
-    let marked = observed.pod.as_ref().filter(|p| p.annotations().get(names::ANNOTATION_RUN) == Some(&uid));
-    if let Some(pod) = marked {
+    // After a crash, the next process releases an Update only while the pod is marked or the finalizer is present.
+    context.traces.release(update);
+    if let Some(pod) = observed.pod.as_ref().filter(|pod| pod_mark::is_of(pod, update)) {
         if let Some(address) = address(observed) {
-            context.attachments.acknowledge(address, uid);
+            context.attachments.acknowledge(address, update.uid().unwrap_or_default());
         }
         failpoint::hit("update-acknowledged");
-        unmark_pod(pod, context).await?;
+        pod_mark::unmark(pod, &context.writer).await?;
     }
     failpoint::hit("update-pod-unmarked");
-    context.traces.release(update);
     context.forget(update);
-    context.writer.remove_finalizer(update, names::UPDATE_FINALIZER).await?;
-    Ok(Next::Done(None))
+    if !is_held_by_stack(update) {
+        context.writer.remove_finalizers(update, &[names::UPDATE_FINALIZER]).await?;
+        return Ok(Next::Done(None));
+    }
+    // The Stack of an Update that is being deleted may no longer exist.
+    let is_deleted = update.metadata.deletion_timestamp.is_some();
+    Ok(if is_deleted { Next::Again(Box::new(update.clone())) } else { Next::Done(None) })
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::controller::update::deadline;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
+use crate::controller::update::pod_mark;
 use crate::controller::update::pod_termination::{self, End, Recorded};
 use crate::controller::update::request;
 use crate::controller::update::request::{RunTimeout, TimeoutSource};
@@ -55,7 +56,8 @@ pub enum Action {
     DeletePod(String),
     /// Record the result of the completed run in the status.
     Record(Box<RunOutcome>),
-    /// Remove the run metadata from the pod and the finalizer from the Update, because the result is recorded.
+    /// Remove the run metadata from the pod, because the result is recorded. Also remove the finalizer from an Update
+    /// without the Stack finalizer.
     Release,
     /// Remove the Stack finalizer from an Update that is being deleted, because the Stack no longer exists.
     Abandon,
@@ -95,15 +97,7 @@ impl Action {
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let update = &observed.update;
     if update.is_complete() {
-        let has = |name: &str| update.finalizers().iter().any(|f| f == name);
-        return match update.metadata.deletion_timestamp {
-            _ if has(names::UPDATE_FINALIZER) => Action::Release,
-            Some(_) if has(names::STACK_FINALIZER) && observed.stack == Owner::Gone => Action::Abandon,
-            // The periodic requeue is necessary, because deleting the Stack does not requeue the Update.
-            Some(_) if has(names::STACK_FINALIZER) => Action::Keep(OWNER_CHECK_INTERVAL),
-            Some(_) => Action::Nothing,
-            None => expiry(update, now),
-        };
+        return completed(observed, now);
     }
     match binding(update) {
         Some(binding) => decide_bound(observed, binding, now),
@@ -119,6 +113,28 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
         None if !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) => Action::AddFinalizer,
         None => waiting(observed),
     }
+}
+
+/// Selects the action for an Update whose result is recorded.
+fn completed(observed: &Observed, now: Timestamp) -> Action {
+    let update = &observed.update;
+    let has_finalizer = update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER);
+    let is_held = is_held_by_stack(update);
+    let is_marked = observed.pod.as_ref().is_some_and(|pod| pod_mark::is_of(pod, update));
+    match update.metadata.deletion_timestamp {
+        _ if has_finalizer && (is_marked || !is_held) => Action::Release,
+        Some(_) if is_held && observed.stack == Owner::Gone => Action::Abandon,
+        // The periodic requeue is necessary, because deleting the Stack does not requeue the Update.
+        Some(_) if is_held => Action::Keep(OWNER_CHECK_INTERVAL),
+        Some(_) => Action::Nothing,
+        None => expiry(update, now),
+    }
+}
+
+/// Returns whether the Update has the finalizer of a Stack. The Stack controller removes both finalizers of such an
+/// Update with one write, after the status of the Stack contains the result and the pod is no longer marked.
+pub fn is_held_by_stack(update: &Update) -> bool {
+    update.finalizers().iter().any(|f| f == names::STACK_FINALIZER)
 }
 
 /// Selects the action for a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator,

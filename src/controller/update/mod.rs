@@ -21,6 +21,7 @@ pub mod outcome;
 mod outputs;
 mod planned_changes;
 mod plans;
+mod pod_mark;
 mod pod_termination;
 mod policy_violations;
 mod progress;
@@ -41,6 +42,7 @@ pub use context::Context;
 pub use controller::{Feeds, controller, reconcile};
 pub use history::HistoryWriter;
 pub use outputs::{is_of as is_outputs_of, key as output_key};
+pub use pod_mark::is_of as is_marked_for;
 #[cfg(test)]
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};

@@ -76,7 +76,7 @@ impl Act<'_> {
             }
             Action::DeleteParts { service, tls, budget } => Box::pin(self.delete_parts([service, tls, budget])).await?,
             Action::RemoveFinalizer => {
-                writer.remove_finalizer(workspace, names::WORKSPACE_FINALIZER).await?;
+                writer.remove_finalizers(workspace, &[names::WORKSPACE_FINALIZER]).await?;
                 return Ok(Step::Done(Outcome::Settled));
             }
         }
@@ -313,7 +313,7 @@ impl Act<'_> {
     async fn remove_pod_finalizer(&self, namespace: &str) -> Result<(), ReconcileError> {
         let pod = self.context.reader.get_opt::<Pod>(namespace, &self.observed.workspace.pod_name()).await?;
         if let Some(pod) = pod {
-            self.context.writer.remove_finalizer(&pod, names::RUN_FINALIZER).await?;
+            self.context.writer.remove_finalizers(&pod, &[names::RUN_FINALIZER]).await?;
         }
         Ok(())
     }

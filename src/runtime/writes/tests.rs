@@ -164,7 +164,9 @@ async fn finalizer_patches_fail_if_the_object_has_changed() {
     let uid = json!({ "op": "test", "path": "/metadata/uid", "value": "u1" });
     writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap();
     writer.add_finalizer(&update_with(json!({ "finalizers": ["theirs"] })), "ours").await.unwrap();
-    writer.remove_finalizer(&update_with(json!({ "finalizers": ["theirs", "ours"] })), "ours").await.unwrap();
+    writer.remove_finalizers(&update_with(json!({ "finalizers": ["theirs", "ours"] })), &["ours"]).await.unwrap();
+    let all = update_with(json!({ "finalizers": ["one", "theirs", "two"] }));
+    writer.remove_finalizers(&all, &["one", "two"]).await.unwrap();
     let bodies: Vec<Value> = log.all().into_iter().map(|request| request.body).collect();
     let expected = [
         json!([uid, { "op": "test", "path": "/metadata/finalizers", "value": null },
@@ -173,18 +175,22 @@ async fn finalizer_patches_fail_if_the_object_has_changed() {
             { "op": "add", "path": "/metadata/finalizers/-", "value": "ours" }]),
         json!([uid, { "op": "test", "path": "/metadata/finalizers/1", "value": "ours" },
             { "op": "remove", "path": "/metadata/finalizers/1" }]),
+        json!([uid, { "op": "test", "path": "/metadata/finalizers/2", "value": "two" },
+            { "op": "remove", "path": "/metadata/finalizers/2" },
+            { "op": "test", "path": "/metadata/finalizers/0", "value": "one" },
+            { "op": "remove", "path": "/metadata/finalizers/0" }]),
     ];
     assert_eq!(bodies, expected);
     assert!(log.all().iter().all(|request| request.query == OURS), "{:?}", log.all());
     writer.add_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
-    writer.remove_finalizer(&update_with(json!({})), "ours").await.unwrap();
-    assert_eq!(log.all().len(), 3, "no request is made for an unchanged object");
+    writer.remove_finalizers(&update_with(json!({})), &["ours"]).await.unwrap();
+    assert_eq!(log.all().len(), 4, "no request is made for an unchanged object");
 }
 
 #[tokio::test]
 async fn removing_a_finalizer_from_a_missing_object_succeeds() {
     let (writer, _) = writer(|_| FakeResponse::refusal(404, "NotFound"));
-    writer.remove_finalizer(&update_with(json!({ "finalizers": ["ours"] })), "ours").await.unwrap();
+    writer.remove_finalizers(&update_with(json!({ "finalizers": ["ours"] })), &["ours"]).await.unwrap();
     assert!(writer.add_finalizer(&update_with(json!({})), "ours").await.unwrap_err().is_not_found());
 }
 

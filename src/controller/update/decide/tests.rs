@@ -448,7 +448,16 @@ fn the_finalizer_of_a_completed_update_is_removed_once() {
     complete.metadata.deletion_timestamp = Some(Time(now()));
     let waits = Action::Keep(OWNER_CHECK_INTERVAL);
     assert_eq!(decide(&observed(complete.clone())), waits, "kept until the Stack has recorded the result");
-    assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete) }), Action::Abandon);
+    assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete.clone()) }), Action::Abandon);
+    complete.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
+    assert_eq!(decide(&observed(complete.clone())), waits, "the Stack controller removes both finalizers");
+    assert_eq!(decide(&Observed { stack: Owner::Gone, ..observed(complete.clone()) }), Action::Abandon);
+    let mut marked = pod("pod-uid");
+    marked.annotations_mut().insert(names::ANNOTATION_RUN.to_owned(), "update-uid".to_owned());
+    let marked = Observed { pod: Some(marked), ..observed(complete.clone()) };
+    assert_eq!(decide(&marked), Action::Release, "the pod is marked for the run");
+    complete.metadata.deletion_timestamp = None;
+    assert_eq!(decide(&observed(complete)), Action::Nothing);
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! Removes the finalizers from completed Updates, and deletes old Updates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use crate::api::auto::{Update, Workspace};
+use crate::api::names;
+use crate::api::pulumi::Stack;
+use crate::controller::stack::context::Context;
+use crate::controller::stack::observed::Observed;
+use crate::controller::update::{interrupted_run, is_marked_for};
+use crate::runtime::reads::ReadError;
+use crate::runtime::reconcile::ReconcileError;
+use crate::runtime::writes::WriteError;
+
+/// Maximum number of completed Updates that a Stack keeps.
+const MAX_UPDATES: usize = 5;
+/// Retry interval if an Update keeps its finalizers. No watch event reports when the Update controller removes the mark
+/// from the pod.
+const HELD_RETRY: Duration = Duration::from_secs(2);
+
+/// Removes the finalizers from completed Updates whose results are in the status. Deletes all completed Updates except
+/// the newest ones. Returns the retry interval if the finalizers of an Update are still necessary.
+pub async fn release_and_delete(observed: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
+    let held: Vec<_> = observed.updates.iter().filter(|u| has_finalizer(u, names::STACK_FINALIZER)).collect();
+    let pod = match held.iter().any(|u| has_finalizer(u, names::UPDATE_FINALIZER)) {
+        true => read_pod(observed, context).await?,
+        false => None,
+    };
+    for update in held.iter().filter(|u| is_releasable(u, pod.as_ref())) {
+        let finalizers = [names::UPDATE_FINALIZER, names::STACK_FINALIZER];
+        match context.writer.remove_finalizers(update.as_ref(), &finalizers).await {
+            // The cached Update is outdated. Its newer version causes a watch event that requeues the Stack, so the
+            // next reconciliation retries the write.
+            Err(error) if error.is_invalid() || error.is_conflict() => {}
+            other => other?,
+        }
+    }
+    let mut complete: Vec<_> = observed.updates.iter().filter(|u| u.is_complete()).collect();
+    complete.sort_by_key(|u| std::cmp::Reverse((u.creation_timestamp(), u.name_any())));
+    // If an Update sets `ttlAfterCompleted`, the Update controller deletes it after this time.
+    let is_ours = |update: &&&Arc<Update>| update.spec.ttl_after_completed.is_none();
+    let older = complete.iter().filter(is_ours).skip(MAX_UPDATES).filter(|u| u.metadata.deletion_timestamp.is_none());
+    let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());
+    let has_plan = |update: &Update| plan.is_some_and(|plan| plan.update_name == update.name_any());
+    for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u) && !has_plan(u)) {
+        delete(update, context).await?;
+    }
+    Ok(held.iter().any(|u| has_run(u) && !is_releasable(u, pod.as_ref())).then_some(HELD_RETRY))
+}
+
+/// Returns whether the finalizers of an Update are no longer necessary. If the pod is marked for the run, the Update
+/// controller must remove the mark first. After a crash, the next process finds such an Update by its finalizer. The
+/// caller has recorded the results of all its runs, so a cached Update with an open run is outdated.
+fn is_releasable(update: &Update, pod: Option<&Pod>) -> bool {
+    update.is_complete() && !pod.is_some_and(|pod| is_marked_for(pod, update))
+}
+
+fn has_run(update: &Update) -> bool {
+    update.status.as_ref().is_some_and(|status| status.run.is_some())
+}
+
+fn has_finalizer(update: &Update, finalizer: &str) -> bool {
+    update.finalizers().iter().any(|name| name == finalizer)
+}
+
+/// Reads the pod of the Workspace. If the Workspace does not exist, reads the pod of its StatefulSet.
+async fn read_pod(observed: &Observed, context: &Context) -> Result<Option<Pod>, ReadError> {
+    let stack = &observed.stack;
+    let of_stateful_set = || names::workspace_pod(&stack.name_any());
+    let name = observed.workspace.as_ref().map_or_else(of_stateful_set, Workspace::pod_name);
+    context.reader.get_opt::<Pod>(&stack.namespace().unwrap_or_default(), &name).await
+}
+
+/// Returns whether the run may have left a lock that only this Update identifies. The controller keeps such an Update
+/// until a run succeeds.
+fn may_hold_a_lock(stack: &Stack, update: &Update) -> bool {
+    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    last.is_some_and(|last| last.pending_creates.is_some()) && interrupted_run(update).is_some()
+}
+
+/// Deletes an Update.
+pub async fn delete(update: &Update, context: &Context) -> Result<(), WriteError> {
+    let namespace = update.namespace().unwrap_or_default();
+    context.writer.delete::<Update>(&namespace, &update.name_any(), update.uid().as_deref()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_update_is_released_when_its_pod_is_no_longer_marked() {
+        let update = |complete: &str| -> Update {
+            serde_json::from_value(json!({
+                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+                "metadata": {"name": "app-1", "uid": "uid-1"},
+                "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
+                "status": {"conditions": [{
+                    "type": "Complete", "status": complete, "reason": "Updated", "message": "",
+                    "lastTransitionTime": "2026-01-01T12:00:00Z",
+                }]},
+            }))
+            .unwrap()
+        };
+        let pod = |run: &str| -> Pod {
+            let annotations = json!({ names::ANNOTATION_RUN: run });
+            serde_json::from_value(json!({"metadata": {"name": "app-workspace-0", "annotations": annotations}}))
+                .unwrap()
+        };
+        let rows = [
+            ("no pod", "True", None, true),
+            ("idle pod", "True", Some(Pod::default()), true),
+            ("pod of another run", "True", Some(pod("uid-2")), true),
+            ("marked pod", "True", Some(pod("uid-1")), false),
+            ("open run", "False", Some(Pod::default()), false),
+        ];
+        for (name, complete, pod, expected) in rows {
+            assert_eq!(is_releasable(&update(complete), pod.as_ref()), expected, "{name}");
+        }
+    }
+}
