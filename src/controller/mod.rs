@@ -2,6 +2,7 @@
 //! writes the status.
 
 pub mod authority;
+mod first_report;
 pub mod merge;
 pub mod namespaces;
 pub mod program;

@@ -116,7 +116,7 @@ fn each_phase_of_an_update_has_the_expected_health() {
         (status::bound(&update, &RunBinding::default(), at(10)), "Progressing", "run is starting"),
         (status::running(&update, Some(&progress), "runs", at(10)), "Progressing", "runs: 3 done"),
         (status::canceling(&update, None, "canceling the run", at(10)), "Progressing", "canceling the run"),
-        (status::outcome_unknown(&update, "node lost", at(10)), "Degraded", "node lost"),
+        (status::outcome_unknown(&update, None, "node lost", at(10)), "Degraded", "node lost"),
         (ended(&succeeded("")), "Healthy", "the run succeeded"),
         (ended(&succeeded("a warning")), "Healthy", "a warning"),
         (ended(&RunOutcome::failed("UpdateFailed", "boom")), "Degraded", "boom"),

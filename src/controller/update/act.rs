@@ -91,6 +91,7 @@ pub async fn act(
             let is_reporting = observed.run_state == Some(RunState::Running);
             Ok(Next::Done(Some(if is_reporting { REPORTED_REQUEUE_INTERVAL } else { WATCHED_REQUEUE_INTERVAL })))
         }
+        Action::AwaitShortRun(left) => Ok(Next::Done(Some(left.unsigned_abs()))),
         Action::Hold(why) => {
             let status = status::waiting(update, update_reason::INTERACTIVE_SESSION, &why, now);
             context.writer.status(update, &status).await?;
@@ -285,19 +286,20 @@ async fn report_unknown_outcome(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
-    let bound_to = binding(update).map(|binding| binding.pod_uid.as_str());
-    if observed.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()) != bound_to {
-        context.attachments.detach(&update.uid().unwrap_or_default());
-    }
     let is_new = |status: &UpdateStatus| {
         let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
         progressing.is_none_or(|progressing| progressing.reason != update_reason::RUN_OUTCOME_UNKNOWN)
     };
     let is_new = update.status.as_ref().is_none_or(is_new);
-    context.writer.status(update, &status::outcome_unknown(update, cause, now)).await?;
+    context.writer.status(update, &status::outcome_unknown(update, observed.progress.as_ref(), cause, now)).await?;
     if is_new {
         let event = Event::new(update, EventKind::Warning, update_reason::RUN_OUTCOME_UNKNOWN, cause);
         context.events.publish(with_revision(update, event));
+    }
+    // The task contains the process ID, so it stops only after the write.
+    let bound_to = binding(update).map(|binding| binding.pod_uid.as_str());
+    if observed.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()) != bound_to {
+        context.attachments.detach(&update.uid().unwrap_or_default());
     }
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
@@ -351,7 +353,7 @@ async fn record(
         // Without this fallback, the run would stay open forever if the API server rejected its result.
         Err(error) if error.is_content_rejected() => {
             tracing::warn!(error = &error as &dyn std::error::Error, "recording a rejected result without details");
-            status = status::recorded_without_details(update, outcome, &error.to_string(), now);
+            status = status::recorded_without_details(update, outcome, progress, &error.to_string(), now);
             context.writer.status(update, &status).await?
         }
         written => written?,

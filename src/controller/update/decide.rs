@@ -10,6 +10,7 @@ use crate::api::auto::{ArtifactReference, RunBinding, TerminationEvidence, Updat
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
+use crate::controller::first_report;
 use crate::controller::stack::Restriction;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
@@ -46,6 +47,8 @@ pub enum Action {
     Attach(RunBinding),
     /// Report that the run is in progress, with the given message.
     Await(String),
+    /// Report the progress of the run after the given time, because a short run may end before.
+    AwaitShortRun(SignedDuration),
     /// Report that the agent delays the start of the run for the given reason.
     Hold(String),
     /// Report that the outcome of the run is unknown, with the given cause.
@@ -79,6 +82,7 @@ impl Action {
             Action::RecordBinding(_) => "RecordBinding",
             Action::Attach(_) => "Attach",
             Action::Await(_) => "Await",
+            Action::AwaitShortRun(_) => "AwaitShortRun",
             Action::Hold(_) => "Hold",
             Action::OutcomeUnknown(_) => "OutcomeUnknown",
             Action::Cancel => "Cancel",
@@ -331,7 +335,9 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             Action::Await(format!("agent is unreachable: {why}{known}"))
         }
         Some(RunState::Connecting | RunState::Running | RunState::Ended(_)) => {
-            Action::Await(if has_process(observed) { "run in progress" } else { status::STARTING }.to_owned())
+            let message = if has_process(observed) { "run in progress" } else { status::STARTING };
+            first_report::delay_of_run(update, now)
+                .map_or_else(|| Action::Await(message.to_owned()), Action::AwaitShortRun)
         }
     }
 }

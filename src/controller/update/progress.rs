@@ -23,7 +23,8 @@ const MAX_FIELD_LENGTH: usize = 128;
 pub enum ProgressChange {
     None,
     Some,
-    /// The controller must write the progress immediately, because the new process ID or URL identifies a lock.
+    /// The controller must write the progress as soon as it reports the run, because the new process ID or URL
+    /// identifies a lock.
     Urgent,
 }
 

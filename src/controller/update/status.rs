@@ -53,8 +53,7 @@ pub fn bound(update: &Update, binding: &RunBinding, now: Timestamp) -> UpdateSta
 /// Returns the status of a run in progress.
 pub fn running(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::True, update_reason::PROGRESSING, message, now);
-    status.permalink = progress.and_then(|progress| progress.permalink.clone()).or(status.permalink);
-    status.progress = progress.cloned().or(status.progress);
+    set_progress(&mut status, progress);
     let has_process = status.progress.as_ref().is_some_and(|progress| progress.pid.is_some());
     status.phase = Some(if has_process { UpdatePhase::Running } else { UpdatePhase::Starting });
     status
@@ -68,10 +67,17 @@ pub fn canceling(update: &Update, progress: Option<&RunProgress>, message: &str,
 }
 
 /// Returns the status of a run whose outcome is unknown.
-pub fn outcome_unknown(update: &Update, message: &str, now: Timestamp) -> UpdateStatus {
+pub fn outcome_unknown(update: &Update, progress: Option<&RunProgress>, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::Unknown, update_reason::RUN_OUTCOME_UNKNOWN, message, now);
+    set_progress(&mut status, progress);
     status.phase = Some(UpdatePhase::OutcomeUnknown);
     status
+}
+
+/// Sets the last reported progress. Without such a report, keeps the written progress.
+fn set_progress(status: &mut UpdateStatus, progress: Option<&RunProgress>) {
+    status.permalink = progress.and_then(|progress| progress.permalink.clone()).or_else(|| status.permalink.take());
+    status.progress = progress.cloned().or_else(|| status.progress.take());
 }
 
 fn open(update: &Update, progressing: Status, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
@@ -133,7 +139,13 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
 
 /// Returns a reduced status of a completed run. The controller writes the reduced status if the API server has
 /// rejected the complete status with `error`.
-pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &str, now: Timestamp) -> UpdateStatus {
+pub fn recorded_without_details(
+    update: &Update,
+    outcome: &RunOutcome,
+    progress: Option<&RunProgress>,
+    error: &str,
+    now: Timestamp,
+) -> UpdateStatus {
     let message = conditions::shorten(&outcome.message, SHORT_MESSAGE);
     let why =
         format!("the API server rejected the details of the result: {}", conditions::shorten(error, SHORT_MESSAGE));
@@ -150,10 +162,11 @@ pub fn recorded_without_details(update: &Update, outcome: &RunOutcome, error: &s
         project: None,
         ..outcome.clone()
     };
-    let mut status = recorded(update, &brief, None, now);
     // The process ID identifies the lock that the run holds.
-    let pid = status.progress.take().and_then(|progress| progress.pid);
-    status.progress = pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() });
+    let with_pid = |pid: i64| RunProgress { pid: Some(pid), ..RunProgress::default() };
+    let reported = progress.and_then(|progress| progress.pid).map(with_pid);
+    let mut status = recorded(update, &brief, reported.as_ref(), now);
+    status.progress = status.progress.take().and_then(|progress| progress.pid).map(with_pid);
     status
 }
 
@@ -241,10 +254,13 @@ mod tests {
 
     #[test]
     fn a_run_with_unknown_outcome_is_open_until_a_user_resolves_it() {
-        let outcome_unknown = outcome_unknown(&with_status(UpdateStatus::default()), "unknown", at(1));
+        let outcome_unknown =
+            outcome_unknown(&with_status(UpdateStatus::default()), Some(&progress(Some(42))), "unknown", at(1));
         let progressing = conditions::find(&outcome_unknown.conditions, PROGRESSING).expect("value is set");
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("Unknown", "RunOutcomeUnknown"));
         assert!(!conditions::is_true(&outcome_unknown.conditions, COMPLETE));
+        let pid = outcome_unknown.progress.as_ref().and_then(|progress| progress.pid);
+        assert_eq!(pid, Some(42), "the process ID identifies the lock");
         let mut update = with_status(outcome_unknown);
         update.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=retry".to_owned());
         let ended = recorded(&update, &RunOutcome::resolved("app-1=retry", "unknown"), None, at(2));

@@ -218,6 +218,11 @@ fn a_bound_run_causes_no_status_write_until_the_cli_starts() {
     let mut update = update(None);
     update.status = Some(status::bound(&update, &bound(), now()));
     let open = Observed { run_state: Some(RunState::Running), ..observed(update.clone()) };
-    let Action::Await(message) = decide(&open) else { panic!("expected Action::Await") };
-    assert_eq!(Some(status::running(&update, None, &message, now())), update.status);
+    assert_eq!(decide(&open), Action::AwaitShortRun(SignedDuration::from_secs(2)));
+    let later = now() + SignedDuration::from_secs(2);
+    let Action::Await(message) = super::super::decide(&open, later) else { panic!("expected Action::Await") };
+    assert_eq!(Some(status::running(&update, None, &message, later)), update.status);
+    let unreachable = Some(RunState::Unreachable("no route".to_owned()));
+    let action = decide(&Observed { run_state: unreachable, ..open });
+    assert!(matches!(action, Action::Await(_)), "a problem is reported immediately: {action:?}");
 }
