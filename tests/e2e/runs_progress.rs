@@ -39,7 +39,7 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
             .first::<Stack>(|stack| ready(stack).starts_with("running up"))
             .expect("the progress in the Stack");
         let late = reported.saturating_sub(begun);
-        assert!(late < Duration::from_secs(2), "the Stack reports the start of the run {late:?} later than the Update");
+        assert!(late < Duration::from_secs(4), "the Stack reports the start of the run {late:?} later than the Update");
 
         main.until_applied(&commit).await;
         let status = read(scene, &name).await.status.unwrap_or_default();

@@ -50,6 +50,7 @@ pub async fn act(
         Action::CreateUpdate(current) => Box::pin(create_recorded_update(observed, &current, context, now)).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
+        Action::DelayReport(left) => Ok(Next::Rest(Some(left.unsigned_abs()))),
         Action::ReportUnknownOutcome(message) => {
             requeue(stack, &State::OutcomeUnknown(stack_reason::RUN_OUTCOME_UNKNOWN, message), None, context, now).await
         }

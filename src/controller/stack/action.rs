@@ -38,6 +38,8 @@ pub enum Action {
     /// start. Contains the reason.
     RevokeUpdate(String),
     AwaitUpdate(String),
+    /// Reports the state of the Stack after the given time, because the state may have changed by then.
+    DelayReport(SignedDuration),
     /// Reports that the outcome of the open run is unknown. Contains the Update's message.
     ReportUnknownOutcome(String),
     /// Copies the user's decision about a run with an unknown outcome to the Update. Contains the value of
@@ -118,6 +120,7 @@ impl Action {
             Action::DiscardUpdate(_) => "DiscardUpdate",
             Action::RevokeUpdate(_) => "RevokeUpdate",
             Action::AwaitUpdate(_) => "AwaitUpdate",
+            Action::DelayReport(_) => "DelayReport",
             Action::ReportUnknownOutcome(_) => "ReportUnknownOutcome",
             Action::ForwardResolution(_) => "ForwardResolution",
             Action::CancelUpdate(_) => "CancelUpdate",

@@ -11,6 +11,7 @@ use crate::api::auto::{Update, UpdateKind, UpdatePhase};
 use crate::api::conditions::{self, stack_reason, update_reason};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
+use crate::controller::first_report;
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::{adopt_pko_workspace, missing_in_pod, run_if_due};
 use crate::controller::stack::observed::Observed;
@@ -143,10 +144,13 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
         return Some(Action::CancelDriftCheck);
     }
     if bound {
-        return Some(Action::AwaitUpdate(match waiting(update) {
-            Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
-            None => running_message(&what, current, update, observed.stack.status.as_ref()?.last_update.as_ref()),
-        }));
+        let last = observed.stack.status.as_ref()?.last_update.as_ref();
+        return Some(match (waiting(update), first_report::delay_of_run(update, now)) {
+            (Some(waits), _) => Action::AwaitUpdate(format!("{what} ({}): {}", current.name, waits.message)),
+            // Until the report, the message states that the run is queued.
+            (None, Some(left)) => Action::DelayReport(left),
+            (None, None) => Action::AwaitUpdate(running_message(&what, current, update, last)),
+        });
     }
     if let Some(why) = revocation(observed, current, now) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));

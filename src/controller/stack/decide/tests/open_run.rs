@@ -173,6 +173,21 @@ fn the_message_contains_why_a_run_waits() {
     assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
 }
 
+#[test]
+fn the_start_of_a_run_is_reported_after_two_seconds() {
+    let started = |status: Status, reason: &str, seconds: i64| {
+        let mut open = open(status, reason);
+        let start_time = now() - SignedDuration::from_secs(seconds);
+        let update = open.update.as_mut().and_then(|update| update.status.as_mut()).expect("value is set");
+        update.start_time = Some(Time(start_time));
+        decide(&open, now()).name()
+    };
+    assert_eq!(started(Status::True, "Progressing", 1), "DelayReport");
+    assert_eq!(started(Status::True, "Progressing", 2), "AwaitUpdate");
+    assert_eq!(started(Status::False, "InteractiveSession", 1), "AwaitUpdate");
+    assert_eq!(started(Status::Unknown, "RunOutcomeUnknown", 1), "ReportUnknownOutcome");
+}
+
 fn recorded_run(stack: &Stack) -> &crate::api::pulumi::CurrentUpdate {
     stack.status.as_ref().and_then(|status| status.current_update.as_ref()).expect("a recorded run")
 }
