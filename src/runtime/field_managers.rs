@@ -5,6 +5,7 @@
 //! does not contain.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
@@ -48,6 +49,14 @@ pub fn as_applied<K: Resource>(object: &K) -> Option<Vec<ManagedFieldsEntry>> {
         |entry: &ManagedFieldsEntry| ManagedFieldsEntry { operation: Some(APPLY.to_owned()), ..entry.clone() };
     let entries = entries(object).iter();
     Some(merged(entries.map(|entry| if is_created(entry) { applied(entry) } else { entry.clone() })))
+}
+
+/// Returns the time at which an apply of this controller last changed the object.
+pub fn last_apply<K: Resource>(object: &K) -> Option<Timestamp> {
+    let is_ours = |entry: &&ManagedFieldsEntry| {
+        entry.manager.as_deref() == Some(FIELD_MANAGER) && is_apply(entry) && !is_of_subresource(entry)
+    };
+    entries(object).iter().find(is_ours)?.time.as_ref().map(|time| time.0)
 }
 
 /// Merges entries that belong to the same manager.
@@ -239,6 +248,27 @@ mod tests {
         assert!(as_applied(&with(json!([other, applied]))).is_none());
         let status = json!({"manager": "pulumi-controller", "operation": "Update", "subresource": "status"});
         assert!(as_applied(&with(json!([status]))).is_none());
+    }
+
+    #[test]
+    fn the_last_apply_excludes_other_writes() {
+        let entry = |manager: &str, operation: &str, subresource: &str, minute: i64| {
+            json!({
+                "manager": manager, "operation": operation, "subresource": subresource,
+                "time": format!("2026-01-01T12:0{minute}:00Z"),
+            })
+        };
+        let managed = json!([
+            entry("kubectl", "Apply", "", 1),
+            entry("pulumi-controller", "Update", "", 2),
+            entry("pulumi-controller", "Apply", "status", 3),
+            entry("pulumi-controller", "Apply", "", 4),
+        ]);
+        let service: Service =
+            serde_json::from_value(json!({"metadata": {"managedFields": managed}})).expect("valid Service");
+        let expected: Timestamp = "2026-01-01T12:04:00Z".parse().expect("valid time");
+        assert_eq!(last_apply(&service), Some(expected));
+        assert_eq!(last_apply(&Service::default()), None);
     }
 
     #[test]

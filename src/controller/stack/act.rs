@@ -17,6 +17,7 @@ use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
+use crate::controller::stack::workspace_state::report_delay;
 use crate::controller::stack::{
     build_update, deletion, drift, expiry, fetch, old_updates, output_objects, ownership, pko_migration, waiting,
     write_outputs,
@@ -312,9 +313,12 @@ async fn apply_workspace(
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     match put_workspace(observed, desired, context, now).await {
-        Ok(()) => {
+        Ok(applied) => {
             failpoint::hit("stack-workspace-applied");
-            requeue(stack, &State::Working(message), None, context, now).await
+            match report_delay(stack, &applied, now) {
+                Some(left) => Ok(Next::Rest(Some(left.unsigned_abs()))),
+                None => requeue(stack, &State::Working(message), None, context, now).await,
+            }
         }
         Err(error) => workspace_rejected(stack, error, context, now).await,
     }
@@ -328,19 +332,19 @@ async fn replace_workspace(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     match put_workspace(observed, desired, context, now).await {
-        Ok(()) => Ok(Next::Again(Box::new(observed.stack.clone()))),
+        Ok(_) => Ok(Next::Again(Box::new(observed.stack.clone()))),
         Err(error) => workspace_rejected(&observed.stack, error, context, now).await,
     }
 }
 
-/// Applies the Workspace. First takes over the ownership of the fields that the Pulumi Kubernetes Operator applied. The
-/// apply then removes the fields that the Stack does not set.
+/// Applies the Workspace, and returns it. First takes over the ownership of the fields that the Pulumi Kubernetes
+/// Operator applied. The apply then removes the fields that the Stack does not set.
 async fn put_workspace(
     observed: &Observed,
     desired: &Workspace,
     context: &Context,
     now: Timestamp,
-) -> Result<(), WriteError> {
+) -> Result<Workspace, WriteError> {
     let live = observed.workspace.as_ref();
     if let Some(workspace) = live {
         context.writer.take_over(workspace).await?;
@@ -348,7 +352,7 @@ async fn put_workspace(
     let with_times = context.arrivals.workspace_with_times(&observed.stack, live, desired, now);
     let applied = context.writer.apply::<Workspace>(with_times.as_ref().unwrap_or(desired)).await?;
     context.mutated_workspaces.record(desired, &applied);
-    Ok(())
+    Ok(applied)
 }
 
 async fn workspace_rejected(

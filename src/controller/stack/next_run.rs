@@ -16,7 +16,7 @@ use crate::controller::stack::prerequisites::{self, DependencyState};
 use crate::controller::stack::restrictions::{Restriction, restriction};
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference, run_kind};
 use crate::controller::stack::schedule::{self, Due};
-use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
+use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness, report_delay};
 use crate::controller::stack::{
     build_update, build_workspace, concurrency_group, input_loop, output_objects, ownership, pko_migration,
     policy_packs, run_spec, status,
@@ -261,9 +261,8 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         // The controller records the run only after the Workspace wakes up, because only a ready pod reports its
         // mounted inputs.
         Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
-        Readiness::Waiting(message) | Readiness::LacksSource(message) => {
-            Action::WaitForWorkspace(awaiting_workspace(&message))
-        }
+        Readiness::Waiting(message) | Readiness::LacksSource(message) => report_delay(stack, workspace, now)
+            .map_or_else(|| Action::WaitForWorkspace(awaiting_workspace(&message)), Action::DelayReport),
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),
         Readiness::SourceRefused(message) => Action::SourceStalled(message),

@@ -3,11 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
+use crate::api::pulumi::Stack;
+use crate::controller::first_report;
+use crate::runtime::field_managers;
 use crate::source::{Origin, Resolved};
 
 /// Maximum number of entries in [`MutatedWorkspaces`]. If a mutated Workspace has no entry, the controller applies the
@@ -48,6 +52,15 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
         workspace_reason::POD_FAILED | workspace_reason::SPEC_INVALID => Readiness::Failed(message),
         _ => Readiness::Waiting(waiting),
     }
+}
+
+/// Returns the remaining delay before the Stack reports that it waits for its applied Workspace. The delay applies only
+/// if the Stack is ready with its current spec, because a running pod often installs a new source within a second.
+pub fn report_delay(stack: &Stack, workspace: &Workspace, now: Timestamp) -> Option<SignedDuration> {
+    let status = stack.status.as_ref()?;
+    let is_current = status.observed_generation == stack.metadata.generation;
+    let is_ready = is_current && conditions::is_true(&status.conditions, conditions::READY);
+    first_report::delay(field_managers::last_apply(workspace)?, now).filter(|_| is_ready)
 }
 
 /// Returns whether the Workspace's pod needs the bytes of this artifact. A new pod contains no artifact, even if a

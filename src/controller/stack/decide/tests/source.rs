@@ -90,3 +90,23 @@ fn the_message_after_an_apply_stays_until_the_workspace_reports_its_state() {
     let unobserved = Observed { workspace: Some(*applied), ..observed(stack()) };
     assert_eq!(decide(&unobserved, now()), Action::WaitForWorkspace(message));
 }
+
+#[test]
+fn a_ready_stack_reports_the_wait_for_its_workspace_after_two_seconds() {
+    let waits = |ready: Status, generation: i64, seconds: i64| {
+        let mut stack = stack();
+        let status = stack.status.get_or_insert_default();
+        status.observed_generation = Some(generation);
+        let condition = ConditionUpdate { kind: conditions::READY, status: ready, reason: "", message: "" };
+        conditions::set(&mut status.conditions, &condition, generation, now());
+        let mut workspace = workspace(&stack, Status::False, "WaitingForReplicas");
+        let time = Time(now() - SignedDuration::from_secs(seconds));
+        let entry = json!({"manager": names::FIELD_MANAGER, "operation": "Apply", "time": time});
+        workspace.metadata.managed_fields = Some(vec![serde_json::from_value(entry).expect("valid entry")]);
+        decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now()).name()
+    };
+    assert_eq!(waits(Status::True, 1, 1), "DelayReport");
+    assert_eq!(waits(Status::True, 1, 2), "WaitForWorkspace");
+    assert_eq!(waits(Status::False, 1, 1), "WaitForWorkspace", "the conditions describe another state");
+    assert_eq!(waits(Status::True, 0, 1), "WaitForWorkspace", "the conditions describe the previous spec");
+}
