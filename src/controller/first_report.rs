@@ -22,9 +22,20 @@ pub fn delay_of_run(update: &Update, now: Timestamp) -> Option<SignedDuration> {
     delay(update.status.as_ref()?.start_time.as_ref()?.0, now)
 }
 
+/// Returns the remaining delay before the first report that a run waits for a slot. Returns `None` if the status of the
+/// Update already contains a report.
+pub fn delay_of_wait(update: &Update, now: Timestamp) -> Option<SignedDuration> {
+    let is_new = update.status.as_ref().is_none_or(|status| status.conditions.is_empty());
+    delay(update.metadata.creation_timestamp.as_ref()?.0, now).filter(|_| is_new)
+}
+
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
+    use crate::api::auto::{UpdateSpec, UpdateStatus};
+    use crate::api::conditions::{self, ConditionUpdate, PROGRESSING, Status};
 
     #[test]
     fn a_state_is_reported_when_it_has_lasted_for_two_seconds() {
@@ -41,5 +52,18 @@ mod tests {
         for (now, expected) in rows {
             assert_eq!(left(now), expected, "{now}");
         }
+    }
+
+    #[test]
+    fn only_the_first_report_of_a_wait_is_delayed() {
+        let now = Timestamp::from_second(10).unwrap();
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        update.metadata.creation_timestamp = Some(Time(now));
+        assert!(delay_of_wait(&update, now).is_some());
+        let mut status = UpdateStatus::default();
+        let condition = ConditionUpdate { kind: PROGRESSING, status: Status::False, reason: "Queued", message: "" };
+        conditions::set(&mut status.conditions, &condition, 1, now);
+        update.status = Some(status);
+        assert_eq!(delay_of_wait(&update, now), None, "a changed reason is reported immediately");
     }
 }

@@ -11,6 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
+use crate::controller::first_report;
 use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
 use crate::controller::update::attachments::{RunState, Target};
@@ -175,6 +176,9 @@ async fn record_binding(
     let Slot { permit, group, warnings } = match run_slot::acquire(observed, pod, context) {
         Ok(slot) => slot,
         Err(waiting) => {
+            if let Some(left) = first_report::delay_of_wait(update, now) {
+                return Ok(Next::Done(Some(left.unsigned_abs())));
+            }
             let status = status::waiting(update, update_reason::QUEUED, &waiting.message, now);
             if context.writer.status(update, &status).await?.is_some() {
                 run_slot::report(update, &waiting.warnings, context);
