@@ -64,8 +64,9 @@ mod tests {
     #[test]
     fn a_workspace_that_sleeps_does_not_count() {
         let polls = Polls::default();
-        let last = (1..=1_000).map(|number| polls.interval("team", &number.to_string())).last();
-        assert_eq!(last, Some(Duration::from_secs(160)));
+        for number in 1..=1_000 {
+            polls.interval("team", &number.to_string());
+        }
         assert_eq!(polls.interval("team", "1"), Duration::from_secs(160), "the same Workspace");
         (1..=500).for_each(|number| polls.forget("team", &number.to_string()));
         assert_eq!(polls.interval("team", "1000"), AGENT_STATUS_INTERVAL);
