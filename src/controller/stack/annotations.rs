@@ -28,6 +28,15 @@ pub fn requests(stack: &Stack) -> (Option<String>, Option<String>) {
     (value(names::ANNOTATION_RECONCILIATION_REQUEST), value(names::ANNOTATION_REQUESTED_AT))
 }
 
+/// Returns whether a user has requested a run, and no completed run has handled this request.
+pub fn has_new_request(stack: &Stack) -> bool {
+    let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref()).map(|last| &last.inputs);
+    let is_new = |request: Option<String>, handled: Option<&String>| request.is_some() && request.as_ref() != handled;
+    let (reconcile_request, requested_at) = requests(stack);
+    is_new(reconcile_request, last.and_then(|inputs| inputs.reconcile_request.as_ref()))
+        || is_new(requested_at, last.and_then(|inputs| inputs.requested_at.as_ref()))
+}
+
 /// Returns the values of the Flux annotations `forceAt` and `resetAt`. A value is valid only if it equals the value of
 /// `requestedAt`. `forceAt` forces a run, and `resetAt` resets the failure count.
 pub fn force_and_reset_requests(stack: &Stack) -> (Option<String>, Option<String>) {

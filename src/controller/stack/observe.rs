@@ -15,7 +15,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::artifact::InPod;
 use crate::controller::namespaces::RunSettings;
-use crate::controller::stack::annotations::requests;
+use crate::controller::stack::annotations::{has_new_request, requests};
 use crate::controller::stack::approval;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
@@ -309,11 +309,7 @@ async fn resolve_object(
 fn git_lookup(stack: &Stack) -> Lookup {
     let (reconcile_request, requested_at) = requests(stack);
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
-    let is_new = |request: &Option<String>, handled: Option<&String>| request.is_some() && request.as_ref() != handled;
-    let is_new = last.is_some_and(|last| {
-        is_new(&reconcile_request, last.inputs.reconcile_request.as_ref())
-            || is_new(&requested_at, last.inputs.requested_at.as_ref())
-    });
+    let is_new = last.is_some() && has_new_request(stack);
     let known = last.filter(|last| Some(last.inputs.generation) == stack.metadata.generation).and_then(|last| {
         let (digest, selection) = (last.inputs.digest.clone()?, last.inputs.paths_digest.clone());
         let (revision, metadata) = (last.last_attempted_commit.clone()?, last.source.clone());

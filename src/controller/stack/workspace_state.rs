@@ -11,6 +11,7 @@ use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{self, workspace_reason};
 use crate::api::pulumi::Stack;
 use crate::controller::first_report;
+use crate::controller::stack::annotations;
 use crate::runtime::field_managers;
 use crate::source::{Origin, Resolved};
 
@@ -55,10 +56,12 @@ pub fn readiness(workspace: &Workspace) -> Readiness {
 }
 
 /// Returns the remaining delay before the Stack reports that it waits for its applied Workspace. The delay applies only
-/// if the Stack is ready with its current spec, because a running pod often installs a new source within a second.
+/// if the Stack is ready with its current spec, because a running pod often installs a new source within a second. The
+/// delay does not apply to a requested run. If a user requests a run during another run, the status contains the
+/// request together with the result of that run, and a client could regard the requested run as completed.
 pub fn report_delay(stack: &Stack, workspace: &Workspace, now: Timestamp) -> Option<SignedDuration> {
     let status = stack.status.as_ref()?;
-    let is_current = status.observed_generation == stack.metadata.generation;
+    let is_current = status.observed_generation == stack.metadata.generation && !annotations::has_new_request(stack);
     let is_ready = is_current && conditions::is_true(&status.conditions, conditions::READY);
     first_report::delay(field_managers::last_apply(workspace)?, now).filter(|_| is_ready)
 }

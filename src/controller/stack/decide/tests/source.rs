@@ -91,22 +91,48 @@ fn the_message_after_an_apply_stays_until_the_workspace_reports_its_state() {
     assert_eq!(decide(&unobserved, now()), Action::WaitForWorkspace(message));
 }
 
+/// Returns a Stack whose condition `Ready` has this status and generation.
+fn with_ready(ready: Status, generation: i64) -> Stack {
+    let mut stack = stack();
+    let status = stack.status.get_or_insert_default();
+    status.observed_generation = Some(generation);
+    let condition = ConditionUpdate { kind: conditions::READY, status: ready, reason: "", message: "" };
+    conditions::set(&mut status.conditions, &condition, generation, now());
+    stack
+}
+
+/// Returns a Workspace that waits for its pod, and that the controller applied before this number of seconds.
+fn applied_before(seconds: i64) -> Workspace {
+    let mut workspace = workspace(&stack(), Status::False, "WaitingForReplicas");
+    let time = Time(now() - SignedDuration::from_secs(seconds));
+    let entry = json!({"manager": names::FIELD_MANAGER, "operation": "Apply", "time": time});
+    workspace.metadata.managed_fields = Some(vec![serde_json::from_value(entry).expect("valid entry")]);
+    workspace
+}
+
 #[test]
 fn a_ready_stack_reports_the_wait_for_its_workspace_after_two_seconds() {
-    let waits = |ready: Status, generation: i64, seconds: i64| {
-        let mut stack = stack();
-        let status = stack.status.get_or_insert_default();
-        status.observed_generation = Some(generation);
-        let condition = ConditionUpdate { kind: conditions::READY, status: ready, reason: "", message: "" };
-        conditions::set(&mut status.conditions, &condition, generation, now());
-        let mut workspace = workspace(&stack, Status::False, "WaitingForReplicas");
-        let time = Time(now() - SignedDuration::from_secs(seconds));
-        let entry = json!({"manager": names::FIELD_MANAGER, "operation": "Apply", "time": time});
-        workspace.metadata.managed_fields = Some(vec![serde_json::from_value(entry).expect("valid entry")]);
-        decide(&Observed { workspace: Some(workspace), ..observed(stack) }, now()).name()
+    let waits = |stack: Stack, seconds: i64| {
+        decide(&Observed { workspace: Some(applied_before(seconds)), ..observed(stack) }, now()).name()
     };
-    assert_eq!(waits(Status::True, 1, 1), "DelayReport");
-    assert_eq!(waits(Status::True, 1, 2), "WaitForWorkspace");
-    assert_eq!(waits(Status::False, 1, 1), "WaitForWorkspace", "the conditions describe another state");
-    assert_eq!(waits(Status::True, 0, 1), "WaitForWorkspace", "the conditions describe the previous spec");
+    let ready = with_ready(Status::True, 1);
+    assert_eq!(waits(ready.clone(), 1), "DelayReport");
+    assert_eq!(waits(ready.clone(), 2), "WaitForWorkspace");
+    assert_eq!(waits(with_ready(Status::False, 1), 1), "WaitForWorkspace", "the conditions describe another state");
+    assert_eq!(waits(with_ready(Status::True, 0), 1), "WaitForWorkspace", "the conditions describe the previous spec");
+    for annotation in [names::ANNOTATION_REQUESTED_AT, names::ANNOTATION_RECONCILIATION_REQUEST] {
+        let mut requested = ready.clone();
+        requested.metadata.annotations = Some([(annotation.to_owned(), "now".to_owned())].into());
+        assert_eq!(waits(requested.clone(), 1), "WaitForWorkspace", "a client waits for the requested run");
+        let (request, digest) = (|| Some("now".to_owned()), Some(Digest::of(b"other")));
+        let inputs = RunInputs {
+            generation: 1,
+            reconcile_request: request(),
+            requested_at: request(),
+            digest,
+            ..RunInputs::default()
+        };
+        requested.status.get_or_insert_default().last_update = Some(LastUpdate { inputs, ..last("up", "succeeded") });
+        assert_eq!(waits(requested, 1), "DelayReport", "the last run has handled the request");
+    }
 }
