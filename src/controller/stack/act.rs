@@ -17,7 +17,7 @@ use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
-use crate::controller::stack::workspace_state::report_delay;
+use crate::controller::stack::workspace_state::report_delay_after_apply;
 use crate::controller::stack::{
     build_update, deletion, drift, expiry, fetch, old_updates, output_objects, ownership, pko_migration, waiting,
     write_outputs,
@@ -315,7 +315,7 @@ async fn apply_workspace(
     match put_workspace(observed, desired, context, now).await {
         Ok(applied) => {
             failpoint::hit("stack-workspace-applied");
-            match report_delay(stack, &applied, now) {
+            match report_delay_after_apply(stack, observed.workspace.as_ref(), &applied, now) {
                 Some(left) => Ok(Next::Rest(Some(left.unsigned_abs()))),
                 None => requeue(stack, &State::Working(message), None, context, now).await,
             }

@@ -66,6 +66,19 @@ pub fn report_delay(stack: &Stack, workspace: &Workspace, now: Timestamp) -> Opt
     first_report::delay(field_managers::last_apply(workspace)?, now).filter(|_| is_ready)
 }
 
+/// Returns the remaining delay before the report after an apply of the Workspace. `before` is the Workspace before the
+/// apply. If another client reverts each apply, each further apply would restart the delay, and the Stack would never
+/// report the wait.
+pub fn report_delay_after_apply(
+    stack: &Stack,
+    before: Option<&Workspace>,
+    applied: &Workspace,
+    now: Timestamp,
+) -> Option<SignedDuration> {
+    let is_repeated = before.is_some_and(|before| report_delay(stack, before, now).is_some());
+    report_delay(stack, applied, now).filter(|_| !is_repeated)
+}
+
 /// Returns whether the Workspace's pod needs the bytes of this artifact. A new pod contains no artifact, even if a
 /// sleeping Workspace has just woken up. A running pod keeps only one directory of an archive. If the spec selects
 /// another directory, the pod therefore needs the archive again.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::controller::stack::status::State;
 use crate::controller::stack::status::with_state;
+use crate::controller::stack::workspace_state::report_delay_after_apply;
 
 fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
@@ -135,4 +136,14 @@ fn a_ready_stack_reports_the_wait_for_its_workspace_after_two_seconds() {
         requested.status.get_or_insert_default().last_update = Some(LastUpdate { inputs, ..last("up", "succeeded") });
         assert_eq!(waits(requested, 1), "DelayReport", "the last run has handled the request");
     }
+}
+
+#[test]
+fn only_the_first_of_several_applies_delays_the_report() {
+    let stack = with_ready(Status::True, 1);
+    let is_delayed = |before: Option<Workspace>| {
+        report_delay_after_apply(&stack, before.as_ref(), &applied_before(0), now()).is_some()
+    };
+    assert!(is_delayed(None) && is_delayed(Some(applied_before(2))));
+    assert!(!is_delayed(Some(applied_before(1))), "another client reverts each apply");
 }
