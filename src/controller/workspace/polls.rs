@@ -11,6 +11,10 @@ use crate::config::AGENT_STATUS_INTERVAL;
 /// which takes about four milliseconds of CPU time.
 const MIN_SPACING: Duration = Duration::from_millis(160);
 
+/// Maximum time between two polls of an agent. A new certificate authority starts to sign certificates after an hour.
+/// All agents must trust the authority before.
+const MAX_INTERVAL: Duration = Duration::from_secs(30 * 60);
+
 /// Workspaces whose idle agents the controller polls. Clones are cheap and share the same state.
 #[derive(Clone, Default)]
 pub struct Polls {
@@ -43,11 +47,11 @@ impl Polls {
     }
 }
 
-/// Returns the interval between two polls of each agent. The interval grows with the number of Workspaces, so that the
-/// polls use a constant share of a CPU.
+/// Returns the interval between two polls of each agent. Up to the maximum, the interval grows with the number of
+/// Workspaces, so that the polls use a constant share of a CPU.
 fn interval(workspaces: usize) -> Duration {
     let workspaces = u32::try_from(workspaces).unwrap_or(u32::MAX);
-    MIN_SPACING.saturating_mul(workspaces).max(AGENT_STATUS_INTERVAL)
+    MIN_SPACING.saturating_mul(workspaces).clamp(AGENT_STATUS_INTERVAL, MAX_INTERVAL)
 }
 
 #[cfg(test)]
@@ -56,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_interval_grows_with_the_number_of_workspaces() {
-        for (workspaces, seconds) in [(0, 120), (1, 120), (750, 120), (1_000, 160), (10_000, 1_600)] {
+        for (workspaces, seconds) in [(0, 120), (1, 120), (750, 120), (1_000, 160), (10_000, 1_600), (100_000, 1_800)] {
             assert_eq!(interval(workspaces), Duration::from_secs(seconds), "{workspaces}");
         }
     }
