@@ -17,7 +17,7 @@ use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
-use crate::controller::stack::workspace_state::report_delay_after_apply;
+use crate::controller::stack::workspace_state::{report_delay_after_apply, with_due_time};
 use crate::controller::stack::{
     build_update, deletion, drift, expiry, fetch, old_updates, output_objects, ownership, pko_migration, waiting,
     write_outputs,
@@ -75,7 +75,7 @@ pub async fn act(
         Action::Fetch(resolved) => fetch::fetch(observed, &resolved, context, now).await,
         Action::FetchPolicyPack(pack) => fetch::fetch_policy_pack(observed, &pack, context, now).await,
         Action::ApplyWorkspace(desired, message) => apply_workspace(observed, &desired, message, context, now).await,
-        Action::WaitForWorkspace(message) => requeue(stack, &State::Working(message), None, context, now).await,
+        Action::WaitForWorkspace(message) => wait_for_workspace(observed, message, context, now).await,
         Action::WakeWorkspace(message) => waiting::wake_workspace(observed, message, context, now).await,
         Action::WorkspaceFailed(message) => stall(stack, waiting::WORKSPACE_FAILED, message, context, now).await,
         Action::VersionTooLow(message) => requeue(stack, &State::VersionTooLow(message), None, context, now).await,
@@ -127,7 +127,8 @@ async fn start(
     let stack = &observed.stack;
     let current =
         &build_update::with_spec_digest(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
-    let Some(written) = write(stack, &status::started(stack, current, now), context).await? else {
+    let recorded = with_due_time(stack, observed.workspace.as_ref(), status::started(stack, current, now), now);
+    let Some(written) = write(stack, &recorded, context).await? else {
         return Err(ReconcileError::stalled("failed to record the run: the status did not change"));
     };
     let update = recorded_update(&written, observed, current, context, now)?;
@@ -322,6 +323,19 @@ async fn apply_workspace(
         }
         Err(error) => workspace_rejected(stack, error, context, now).await,
     }
+}
+
+/// Reports that the Stack waits for its Workspace.
+async fn wait_for_workspace(
+    observed: &Observed,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
+    let status = status::with_state(stack, &State::Working(message), now);
+    write(stack, &with_due_time(stack, observed.workspace.as_ref(), status, now), context).await?;
+    Ok(Next::Rest(Some(WATCHED_RETRY)))
 }
 
 /// Replaces the Workspace. Writes no status, because the state of the Stack does not change.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::controller::stack::status::State;
 use crate::controller::stack::status::with_state;
-use crate::controller::stack::workspace_state::report_delay_after_apply;
+use crate::controller::stack::workspace_state::{report_delay_after_apply, with_due_time};
 
 fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
@@ -146,4 +146,20 @@ fn only_the_first_of_several_applies_delays_the_report() {
     };
     assert!(is_delayed(None) && is_delayed(Some(applied_before(2))));
     assert!(!is_delayed(Some(applied_before(1))), "another client reverts each apply");
+}
+
+#[test]
+fn the_run_of_a_ready_stack_became_due_at_the_apply_of_its_workspace() {
+    let due_for = |stack: &Stack, seconds: i64| {
+        let status = with_state(stack, &State::Working("up".to_owned()), now());
+        let status = with_due_time(stack, Some(&applied_before(seconds)), status, now());
+        status.pending_since.map(|since| now().duration_since(since.0).as_secs())
+    };
+    let ready = with_ready(Status::True, 1);
+    assert_eq!(due_for(&ready, 3), Some(3));
+    assert_eq!(due_for(&ready, 5), Some(0), "the apply belongs to an earlier run");
+    assert_eq!(due_for(&with_ready(Status::False, 1), 3), Some(0), "the Stack has reported the wait");
+    let mut pending = ready;
+    pending.status.get_or_insert_default().pending_since = Some(Time(now() - SignedDuration::from_secs(9)));
+    assert_eq!(due_for(&pending, 3), Some(9), "the run replaces a pending run");
 }
