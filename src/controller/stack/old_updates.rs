@@ -49,7 +49,7 @@ pub async fn release_and_delete(observed: &Observed, context: &Context) -> Resul
     for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u) && !has_plan(u)) {
         delete(update, context).await?;
     }
-    Ok(held.iter().any(|u| has_run(u) && !is_releasable(u, pod.as_ref())).then_some(HELD_RETRY))
+    Ok(held.iter().any(|u| may_have_ended(u) && !is_releasable(u, pod.as_ref())).then_some(HELD_RETRY))
 }
 
 /// Returns whether the finalizers of an Update are no longer necessary. If the pod is marked for the run, the Update
@@ -59,8 +59,11 @@ fn is_releasable(update: &Update, pod: Option<&Pod>) -> bool {
     update.is_complete() && !pod.is_some_and(|pod| is_marked_for(pod, update))
 }
 
-fn has_run(update: &Update) -> bool {
-    update.status.as_ref().is_some_and(|status| status.run.is_some())
+/// Returns whether the Update has ended, or can have ended since the cache received it. A crash before the binding can
+/// leave a mark for an Update that then ends without a run, for example because a user cancels it.
+fn may_have_ended(update: &Update) -> bool {
+    let has_run = update.status.as_ref().is_some_and(|status| status.run.is_some());
+    has_run || update.is_complete() || update.metadata.deletion_timestamp.is_some()
 }
 
 fn has_finalizer(update: &Update, finalizer: &str) -> bool {
@@ -123,5 +126,7 @@ mod tests {
         for (name, complete, pod, expected) in rows {
             assert_eq!(is_releasable(&update(complete), pod.as_ref()), expected, "{name}");
         }
+        assert!(may_have_ended(&update("True")), "the Update ended without a run");
+        assert!(!may_have_ended(&update("False")), "the Update is queued");
     }
 }
