@@ -26,16 +26,15 @@ pub trait Screen: Serialize {
 /// Returns an error if the result cannot be serialized.
 pub fn render(screen: &impl Screen, format: Format) -> Result<String, PluginError> {
     let failed = |cause: String| PluginError::Failed(format!("failed to serialize the output: {cause}"));
+    let json = || serde_json::to_string_pretty(screen).map_err(|error| failed(error.to_string()));
     match format {
         Format::Text => Ok(printable(&screen.text())),
-        Format::Json => {
-            let json = serde_json::to_string_pretty(screen).map_err(|error| failed(error.to_string()))?;
-            Ok(escaped_json(&json) + "\n")
-        }
+        Format::Json => Ok(escaped_json(&json()?) + "\n"),
         Format::Yaml => {
             let yaml = serde_saphyr::to_string(screen).map_err(|error| failed(error.to_string()))?;
-            // The serializer escapes control characters, but not all format characters.
-            let yaml = printable(&yaml);
+            // The serializer does not escape all format characters. In this case, the output uses the JSON syntax,
+            // which is part of YAML.
+            let yaml = if yaml.contains(is_unprintable) { escaped(&json()?, yaml_escape) } else { yaml };
             Ok(if yaml.ends_with('\n') { yaml } else { yaml + "\n" })
         }
     }
@@ -97,12 +96,19 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 /// Escapes the characters in JSON output that [`printable`] would replace. These characters occur only in strings, so
 /// the JSON value does not change.
 pub fn escaped_json(json: &str) -> String {
+    escaped(json, |character| character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect())
+}
+
+/// Returns the escape sequence for a character in YAML, which does not support pairs of UTF-16 units.
+fn yaml_escape(character: char) -> String {
+    format!("\\U{:08x}", u32::from(character))
+}
+
+fn escaped(json: &str, escape: fn(char) -> String) -> String {
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
         if is_unprintable(character) {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
+            out.push_str(&escape(character));
         } else {
             out.push(character);
         }
@@ -143,6 +149,10 @@ mod tests {
         assert_eq!(value["name"], name, "the value does not change");
         let yaml = render(&Example { name }, Format::Yaml).unwrap();
         assert!(!yaml.contains(is_unprintable), "{yaml:?}");
+        let value: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+        assert_eq!(value["name"], name, "the value does not change");
+        let tag = render(&Example { name: "a\u{200d}\u{e0067}" }, Format::Yaml).unwrap();
+        assert_eq!(tag, "{\n  \"name\": \"a\\U0000200d\\U000e0067\"\n}\n");
     }
 
     #[test]
