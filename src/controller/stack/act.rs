@@ -13,11 +13,11 @@ use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
+use crate::controller::stack::report_delay::{report_delay_after_apply, with_due_time};
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
 use crate::controller::stack::waiting::stall;
-use crate::controller::stack::workspace_state::{report_delay_after_apply, with_due_time};
 use crate::controller::stack::{
     build_update, deletion, drift, expiry, fetch, old_updates, output_objects, ownership, pko_migration, waiting,
     write_outputs,

@@ -38,6 +38,7 @@ mod policy_packs;
 mod policy_report;
 mod prerequisites;
 mod reconcile;
+mod report_delay;
 mod restrictions;
 mod run;
 mod run_events;

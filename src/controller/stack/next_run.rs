@@ -13,10 +13,11 @@ use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::drift::{self, Check};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
+use crate::controller::stack::report_delay::report_delay;
 use crate::controller::stack::restrictions::{Restriction, restriction};
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference, run_kind};
 use crate::controller::stack::schedule::{self, Due};
-use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness, report_delay};
+use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{
     build_update, build_workspace, concurrency_group, input_loop, output_objects, ownership, pko_migration,
     policy_packs, run_spec, status,

@@ -1,9 +1,9 @@
 //! Tests for missing sources, and for artifacts that the store no longer contains.
 
 use super::*;
+use crate::controller::stack::report_delay::{report_delay_after_apply, with_due_time};
 use crate::controller::stack::status::State;
 use crate::controller::stack::status::with_state;
-use crate::controller::stack::workspace_state::{report_delay_after_apply, with_due_time};
 
 fn missing() -> Option<Result<Resolved, Unavailable>> {
     Some(Err(Unavailable::Stalled("Program apps/app does not exist".to_owned())))
