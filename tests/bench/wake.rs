@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::harness::languages::IMAGE;
 use crate::harness::{
-    Controller, File, FluxObject, Poll, Scene, StackHandle, Volume, WaitLimit, client, in_scene, kubectl, wait_until,
+    Controller, File, FluxObject, Poll, Scene, Source, StackHandle, Volume, WaitLimit, client, kubectl, wait_until,
 };
 use crate::languages;
 use crate::moments::{Moment, Moments, now};
@@ -23,12 +23,12 @@ use crate::path::{self, Pod, Watched, watched};
 use crate::table::{Row, Step, median};
 
 const ROUNDS: usize = 3;
-/// Time between the deletion of the pods and the first round of a program with dependencies. For five minutes, ext4 does
+/// Time between the deletion of the pods and the first round. For five minutes, ext4 does
 /// not reuse the inodes of deleted files, and checks all these inodes whenever it creates a file. A new pod would
 /// therefore unpack thousands of files many times slower than usual.
 const SETTLE_TIME: Duration = Duration::from_secs(330);
-/// Minimum idle time that the controller permits.
-const IDLE_AFTER: &str = "1m";
+/// Idle time of the Workspaces. All cases are measured within this time, so that no pod is deleted meanwhile.
+const IDLE_AFTER: &str = "3m";
 const CLAIM: &str = "pulumi-cache";
 const STORED: &str = "stored the dependencies in the cache";
 
@@ -111,68 +111,102 @@ pub async fn measure() -> Vec<Row> {
     let controller = Controller::new(&client().await);
     let arguments = controller.arguments().await;
     controller.start_with(&[arguments.as_slice(), &["--max-idle-pods=1".to_owned()]].concat(), 1).await;
+    let mut scenes = Vec::new();
+    for case in &CASES {
+        scenes.push(Scene::new(case.scene).await);
+    }
+    let mut cases = Vec::new();
+    for (case, scene) in CASES.iter().zip(&scenes) {
+        println!("preparing case {} of {}: {}", cases.len() + 1, CASES.len(), case.name);
+        cases.push(PreparedCase::prepare(scene, case).await);
+    }
+    for case in &cases {
+        case.until_asleep().await;
+    }
+    println!("waiting {SETTLE_TIME:?}, because the deleted files slow down the file system");
+    sleep(SETTLE_TIME).await;
     let mut rows = Vec::new();
-    for (number, case) in CASES.iter().enumerate() {
-        println!("case {} of {}: {}", number + 1, CASES.len(), case.name);
-        in_scene(case.scene, async |scene| rows.push(measure_case(scene, case).await)).await;
+    for case in cases {
+        println!("measuring case {} of {}: {}", rows.len() + 1, CASES.len(), case.case.name);
+        rows.push(case.measure().await);
+    }
+    for scene in scenes {
+        scene.remove().await;
     }
     controller.start_with(&arguments, 1).await;
     rows
 }
 
-async fn measure_case(scene: &Scene, case: &Case) -> Row {
-    if case.uses_pool {
-        kubectl(&["annotate", "namespace", &scene.namespace, &format!("{}=1", names::ANNOTATION_IDLE_PODS)], "").await;
-    }
-    let volume = if case.keeps_caches { Some(create_volume(scene).await) } else { None };
-    let source = scene.source("app").await;
-    let sources: Vec<FluxObject<'_>> = (1..=ROUNDS)
-        .map(|round| scene.flux_object("ExternalArtifact", "externalartifacts", &format!("served-{round}")))
-        .collect();
-    let first = source.artifact_of(&source.push(&(case.files)("start")).await).await;
-    let mut stacks = Vec::new();
-    for (round, source) in sources.iter().enumerate() {
-        source.create(json!({})).await;
-        source.publish(&first).await;
-        let stack = prepared(scene.stack_on_kind(&format!("main-{}", round + 1), None, source), case);
-        let stack = scene.start(stack).await;
-        stack.until_revision(&first.revision).await;
-        if case.keeps_caches && round == 0 {
-            until_stored(&stack).await;
-        }
-        stacks.push(stack);
-    }
-    for stack in &stacks {
-        until_asleep(scene, stack).await;
-    }
-    if case.has_dependencies {
-        println!("waiting {SETTLE_TIME:?}, because the deleted files slow down the file system");
-        sleep(SETTLE_TIME).await;
-    }
-    let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
-    let pods = Moments::<CorePod>::watch(scene.api());
-    let mut rounds = Vec::new();
-    for (round, (stack, external)) in stacks.iter().zip(&sources).enumerate() {
+/// A case whose Stacks have completed their first run. Each round wakes another Stack.
+struct PreparedCase<'a> {
+    case: &'a Case,
+    scene: &'a Scene,
+    /// Repository whose artifacts the sources provide.
+    program: Source<'a>,
+    /// The Stacks with their sources.
+    stacks: Vec<(StackHandle<'a>, FluxObject<'a>)>,
+    volume: Option<Volume>,
+}
+
+impl<'a> PreparedCase<'a> {
+    async fn prepare(scene: &'a Scene, case: &'a Case) -> PreparedCase<'a> {
         if case.uses_pool {
-            until_pool_ready(scene).await;
+            let annotation = format!("{}=1", names::ANNOTATION_IDLE_PODS);
+            kubectl(&["annotate", "namespace", &scene.namespace, &annotation], "").await;
         }
-        let artifact = source.artifact_of(&source.push(&(case.files)(&format!("round {round}"))).await).await;
-        let began = now();
-        external.publish(&artifact).await;
-        stack.until_revision(&artifact.revision).await;
-        let found = stack.pod().await;
-        let (uid, pod) = (found.uid(), Pod::named(scene, found.name_any()));
-        let moments = moments(began, watched(&artifact.revision, &workspaces, &updates), &pods, uid, &pod).await;
-        println!("round {} of {ROUNDS}: exec after {:.2} s", round + 1, moments[STEPS.len()] - began);
-        rounds.push((moments, pod));
+        let volume = if case.keeps_caches { Some(create_volume(scene).await) } else { None };
+        let program = scene.source("app").await;
+        let first = program.artifact_of(&program.push(&(case.files)("start")).await).await;
+        let mut stacks = Vec::new();
+        for round in 1..=ROUNDS {
+            let source = scene.flux_object("ExternalArtifact", "externalartifacts", &format!("served-{round}"));
+            source.create(json!({})).await;
+            source.publish(&first).await;
+            let stack = prepared(scene.stack_on_kind(&format!("main-{round}"), None, &source), case);
+            let stack = scene.start(stack).await;
+            stack.until_revision(&first.revision).await;
+            if case.keeps_caches && round == 1 {
+                until_stored(&stack).await;
+            }
+            stacks.push((stack, source));
+        }
+        PreparedCase { case, scene, program, stacks, volume }
     }
-    let (_, pod) = rounds.last().expect("at least one round");
-    let (limit, description) = limit(scene, case, pod).await;
-    if let Some(volume) = volume {
-        volume.remove().await;
+
+    async fn until_asleep(&self) {
+        for (stack, _) in &self.stacks {
+            until_asleep(self.scene, stack).await;
+        }
     }
-    let rounds: Vec<Vec<Moment>> = rounds.into_iter().map(|(moments, _)| moments).collect();
-    row(case, &rounds, limit, &description)
+
+    async fn measure(self) -> Row {
+        let PreparedCase { case, scene, program, stacks, volume } = self;
+        let (workspaces, updates) = (Moments::<Workspace>::watch(scene.api()), Moments::<Update>::watch(scene.api()));
+        let pods = Moments::<CorePod>::watch(scene.api());
+        let mut rounds = Vec::new();
+        for (stack, source) in &stacks {
+            if case.uses_pool {
+                until_pool_ready(scene).await;
+            }
+            let round = rounds.len() + 1;
+            let artifact = program.artifact_of(&program.push(&(case.files)(&format!("round {round}"))).await).await;
+            let began = now();
+            source.publish(&artifact).await;
+            stack.until_revision(&artifact.revision).await;
+            let found = stack.pod().await;
+            let (uid, pod) = (found.uid(), Pod::named(scene, found.name_any()));
+            let moments = moments(began, watched(&artifact.revision, &workspaces, &updates), &pods, uid, &pod).await;
+            println!("round {round} of {ROUNDS}: exec after {:.2} s", moments[STEPS.len()] - began);
+            rounds.push((moments, pod));
+        }
+        let (_, pod) = rounds.last().expect("at least one round");
+        let (limit, description) = limit(scene, case, pod).await;
+        if let Some(volume) = volume {
+            volume.remove().await;
+        }
+        let rounds: Vec<Vec<Moment>> = rounds.into_iter().map(|(moments, _)| moments).collect();
+        row(case, &rounds, limit, &description)
+    }
 }
 
 /// Returns the start time and the end time of each step.
