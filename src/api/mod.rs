@@ -13,3 +13,23 @@ pub mod pulumi;
 pub mod resolve;
 pub mod schema;
 pub mod template_schema;
+
+#[cfg(test)]
+mod tests {
+    use super::auto::{Update, Workspace};
+    use super::pulumi::Stack;
+
+    /// The caches contain thousands of these objects, with most optional fields absent. An absent field uses its full
+    /// size unless it is boxed.
+    #[test]
+    fn objects_with_absent_fields_are_small() {
+        let sizes = [
+            ("Stack", size_of::<Stack>(), 3072),
+            ("Workspace", size_of::<Workspace>(), 1536),
+            ("Update", size_of::<Update>(), 2048),
+        ];
+        for (kind, size, max) in sizes {
+            assert!(size <= max, "{kind}: {size} bytes; box large optional fields that most objects lack");
+        }
+    }
+}

@@ -124,8 +124,10 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes fields from the status of an Update. The remaining fields describe the state and the locks of the run.
+/// Removes the Git metadata and fields of the status from an Update. The remaining fields describe the state and the
+/// locks of the run. The request of a run, which contains the metadata, uses the Update from the API server.
 pub fn strip_update(update: &mut Update) {
+    update.spec.source = None;
     update.status = update.status.take().map(|status| {
         // The Workspace controller needs the condition `Progressing` in two cases, both without `status.run`: the
         // Pulumi Kubernetes Operator started the run, or the run waits for references. In the second case, the

@@ -32,7 +32,7 @@ pub enum InlineSourceError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct InlineSource {
-    git: Option<GitRepository>,
+    git: Option<Box<GitRepository>>,
     flux: Option<FluxArtifact>,
     local: Option<LocalDirectory>,
     project_info: Option<ProjectInfo>,

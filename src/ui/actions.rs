@@ -83,7 +83,7 @@ fn change(stack: &Stack, action: &str, form: &Form, user: &str) -> Result<Change
 /// Returns the decision about a plan. The form contains the digest of the plan that the user has seen, so the decision
 /// never applies to a newer plan.
 fn decide(stack: &Stack, form: &Form, user: &str, decision: ApprovalDecision) -> Result<Change, UiError> {
-    let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
+    let plan = stack.status.as_ref().and_then(|status| status.plan.as_deref());
     let plan = plan.filter(|plan| form.get("plan") == Some(plan.digest.to_string().as_str()));
     let plan = plan.ok_or_else(|| {
         UiError::Conflict(

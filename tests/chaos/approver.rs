@@ -39,7 +39,7 @@ pub async fn approve_all(scene: &Scene, stacks: &[Stack]) -> Vec<String> {
 fn awaited_plan(stack: &Stack) -> Option<&StackPlan> {
     let status = stack.status.as_ref()?;
     let reconciling = find(&status.conditions, RECONCILING)?;
-    status.plan.as_ref().filter(|_| reconciling.reason == stack_reason::AWAITING_APPROVAL)
+    status.plan.as_deref().filter(|_| reconciling.reason == stack_reason::AWAITING_APPROVAL)
 }
 
 fn approval(stack: &str, plan: &StackPlan) -> Value {

@@ -40,7 +40,7 @@ async fn until_awaiting_after(stack: &StackHandle<'_>, commit: &Commit, previous
                 && plan.map(|plan| &plan.update_name) != previous.map(|previous| &previous.update_name)
         })
         .await;
-    awaiting.status.and_then(|status| status.plan).expect("a plan")
+    *awaiting.status.and_then(|status| status.plan).expect("a plan")
 }
 
 /// Returns an Approval that names the user `by`. The admission policy accepts the Approval only if this user creates

@@ -66,7 +66,7 @@ pub struct UpdateSpec {
     /// Git metadata of the artifact, for the backend's update history. A Stack sets this field. Default: no
     /// metadata. Example: `{repositoryURL: "https://github.com/acme/web", head: 1a2b…, headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<SourceMetadata>,
+    pub source: Option<Box<SourceMetadata>>,
 
     /// Retention period of the Update after its run has completed, as a duration such as `24h`. Default: the controller
     /// keeps the five newest completed Updates of each Stack, and all Updates that users created.

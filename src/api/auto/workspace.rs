@@ -65,7 +65,7 @@ pub struct WorkspaceSpec {
     /// Pulumi Cloud as the backend. Mutually exclusive with `PULUMI_ACCESS_TOKEN` in `env`. Default: none.
     /// Example: `{organization: acme}`.
     #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
-    pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
+    pub pulumi_cloud_oidc: Option<Box<PulumiCloudOidc>>,
 
     /// Verbosity of the internal Pulumi CLI and plugin logs, from 0 to 11. These logs are part of the pod
     /// log. Default: 0, which disables these logs.
@@ -106,7 +106,7 @@ pub struct WorkspaceSpec {
     /// Git repository that is the source of the Workspace. The controller polls the repository and delivers new commits
     /// to the existing pod. Default: none. Example: `{url: "https://git.example.com/web.git", ref: main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub git: Option<GitRepository>,
+    pub git: Option<Box<GitRepository>>,
 
     /// Archive on an HTTP server that is the source of the Workspace. Default: none.
     /// Example: `{url: "http://source-controller.flux-system/web.tar.gz", digest: "sha256:…"}`.

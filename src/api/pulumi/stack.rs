@@ -81,7 +81,7 @@ pub struct StackSpec {
     /// `gitAuthSecret`, or else no credentials.
     /// Example: `{accessToken: {type: Secret, secret: {name: git, key: token}}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub git_auth: Option<GitAuth>,
+    pub git_auth: Option<Box<GitAuth>>,
 
     /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` (with a passphrase in
     /// `password`, if the key has one), or `accessToken`, or both `username` and `password`. The Secret can also
@@ -110,7 +110,7 @@ pub struct StackSpec {
     /// Requires Pulumi Cloud as the backend. Mutually exclusive with `accessTokenSecret` and with `PULUMI_ACCESS_TOKEN`
     /// in `envRefs`. Default: none. Example: `{organization: acme}`.
     #[serde(default, rename = "pulumiCloudOIDC", skip_serializing_if = "Option::is_none")]
-    pub pulumi_cloud_oidc: Option<PulumiCloudOidc>,
+    pub pulumi_cloud_oidc: Option<Box<PulumiCloudOidc>>,
 
     /// Name of a Secret that contains the access token for Pulumi Cloud in the key `accessToken`
     /// (`PULUMI_ACCESS_TOKEN`). Deprecated: use `envRefs`. Default: the controller flag
@@ -331,7 +331,7 @@ pub struct StackSpec {
     /// Periodic detection of drift. A drift check starts only if no other run is due, and ends if another run becomes
     /// due. Default: no drift checks. Example: `{interval: 24h, mode: Detect}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drift: Option<DriftPolicy>,
+    pub drift: Option<Box<DriftPolicy>>,
 
     /// Windows and freezes for runs that change resources: updates, destroys and drift corrections. An
     /// open run continues when its window closes. The schedule does not affect previews, plans and drift checks. The

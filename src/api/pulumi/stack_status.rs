@@ -112,7 +112,7 @@ pub struct StackStatus {
 
     /// Open run and its inputs. Absent if no run is open. Example: `{name: web-1, type: up, commit: "main@sha1:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current_update: Option<CurrentUpdate>,
+    pub current_update: Option<Box<CurrentUpdate>>,
 
     /// Last completed run and its inputs. Absent if no run has ended.
     /// Example: `{name: web-1, type: up, state: succeeded}`.
@@ -122,12 +122,12 @@ pub struct StackStatus {
     /// Plan that waits for an approval or for its execution. Absent if there is no plan.
     /// Example: `{digest: "sha256:…", updateName: web-1, operation: up}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<StackPlan>,
+    pub plan: Option<Box<StackPlan>>,
 
     /// Result of the last drift check. Absent if no drift check has ended.
     /// Example: `{updateName: web-3, count: 1}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drift: Option<StackDrift>,
+    pub drift: Option<Box<StackDrift>>,
 
     /// Objects that the controller created for `spec.writeOutputsTo`. Absent if there are none.
     /// Example: `[{kind: Secret, name: database}]`.
@@ -298,7 +298,7 @@ pub struct LastUpdate {
     /// Git metadata of this run's source. Absent if unknown.
     /// Example: `{repositoryURL: "https://github.com/acme/web", headName: refs/heads/main}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<SourceMetadata>,
+    pub source: Option<Box<SourceMetadata>>,
     /// Keyed hash of the configuration values that the run read from Secrets and ConfigMaps. Set only if a value
     /// changed between the request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -334,7 +334,7 @@ pub struct LastUpdate {
     /// Approved plan that the run executed. Absent for a run without a plan.
     /// Example: `{digest: "sha256:…", updateName: web-1, approvedBy: [alice]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<ApprovedPlan>,
+    pub plan: Option<Box<ApprovedPlan>>,
     /// Pulumi stack of the run. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulumi_stack: Option<PulumiStack>,

@@ -272,7 +272,7 @@ async fn record_result(observed: &Observed, context: &Context, now: Timestamp) -
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
     let status = status::with_result(stack, update, observed.outputs.as_ref(), now);
     let status = write_outputs::write(observed, update, status, context, now).await?;
-    let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    let recorded = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
     if status.last_update == stack.status.as_ref().and_then(|s| s.last_update.clone()) {
         let next = next_step(stack, &status, context).await?;
         // If the controller published the event before the write, each retry of a failed write would publish the event

@@ -76,7 +76,7 @@ fn part_of_request(stack: &Stack, key: &str) -> Option<String> {
 pub fn cancel(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     let value = cancel_value(stack)?;
-    let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    let open = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
     let Some(open) = open else {
         let message = format!(
             "ignored annotation {ANNOTATION_CANCEL}={value}: no run is open or queued. To stop retries and new runs, set \

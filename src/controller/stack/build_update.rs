@@ -64,7 +64,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         stack_name: stack.spec.stack.clone(),
         kind: current.kind,
         artifact: artifact_of(current),
-        source: current.source.clone(),
+        source: current.source.clone().map(Box::new),
         message: Some(message.clone()),
         refresh,
         expect_no_refresh_changes: expects_no_drift.then_some(true),
@@ -249,12 +249,12 @@ mod tests {
         let (head, message) = (Some("1a2b".to_owned()), Some("Add a bucket".to_owned()));
         let source = SourceMetadata { head, message, ..SourceMetadata::default() };
         let current = CurrentUpdate { source: Some(source.clone()), ..current(UpdateKind::Up) };
-        assert_eq!(update(&stack(json!({})), &current).unwrap().spec.source, Some(source.clone()));
+        assert_eq!(update(&stack(json!({})), &current).unwrap().spec.source.as_deref(), Some(&source));
         let template = json!({"updateTemplate": {"spec": {"message": "Nightly run"}}});
         let expected = SourceMetadata { message: None, ..source };
         assert_eq!(
-            update(&stack(template), &current).unwrap().spec.source,
-            Some(expected),
+            update(&stack(template), &current).unwrap().spec.source.as_deref(),
+            Some(&expected),
             "the template has a message"
         );
         let template = json!({"updateTemplate": {"spec": {"source": {}}}});

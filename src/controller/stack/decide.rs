@@ -110,7 +110,7 @@ fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
 
 /// Returns the action for the open run in `status.currentUpdate`.
 fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
-    let current = observed.stack.status.as_ref()?.current_update.as_ref()?;
+    let current = observed.stack.status.as_ref()?.current_update.as_deref()?;
     let Some(update) = &observed.update else {
         return Some(match is_current(observed, current, now) {
             true => Action::CreateUpdate(current.clone()),

@@ -67,7 +67,7 @@ fn expects_no_changes(stack: &Stack) -> bool {
 /// Returns the decision about the next drift check of a Stack whose last run succeeded. `kind` is the kind of the
 /// Stack's runs. Ignores an invalid interval or schedule, because [`check_schedule`] rejects such values before a run.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
-    let Some(policy) = stack.spec.drift.as_ref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
+    let Some(policy) = stack.spec.drift.as_deref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
     let status = stack.status.as_ref();
     let run = status.and_then(|status| status.last_update.as_ref()?.last_resync_time.as_ref());
     let checked = status.and_then(|status| status.drift.as_ref()?.last_checked.as_ref());
@@ -196,11 +196,11 @@ pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Tim
         return;
     }
     let update_name = update.metadata.name.clone().unwrap_or_default();
-    let before = status.drift.take().unwrap_or_default();
+    let before = status.drift.take().map(|drift| *drift).unwrap_or_default();
     let limit = usize::try_from(bounds::MESSAGE).unwrap_or(usize::MAX);
     let drift = match failed {
         Some(failed) => StackDrift { message: Some(conditions::shorten(&failed.message, limit)), ..before },
-        None => found(stack.spec.drift.as_ref(), &result.plan.unwrap_or_default()),
+        None => found(stack.spec.drift.as_deref(), &result.plan.unwrap_or_default()),
     };
     let drift = StackDrift { last_checked: Some(Time(now)), update_name, ..drift };
     let expected = if expects_no_changes(stack) { "the state and the program" } else { "the state" };
@@ -215,7 +215,7 @@ pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Tim
         None => (Status::False, drift_reason::NO_DRIFT, format!("the resources match {expected}")),
     };
     set_condition(&mut status.conditions, stack, value, reason, &message, now);
-    status.drift = Some(drift);
+    status.drift = Some(Box::new(drift));
 }
 
 /// Records that a run with a refresh has corrected the drift.
@@ -227,7 +227,7 @@ pub fn record_correction(
     now: Timestamp,
 ) {
     let refreshes = current.refresh.or(stack.spec.refresh).unwrap_or_default();
-    let Some(drift) = &mut status.drift else { return };
+    let Some(drift) = status.drift.as_deref_mut() else { return };
     if current.kind != UpdateKind::Up || last.reason.is_some() || !refreshes {
         return;
     }

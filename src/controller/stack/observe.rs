@@ -312,7 +312,7 @@ fn git_lookup(stack: &Stack) -> Lookup {
     let is_new = last.is_some() && has_new_request(stack);
     let known = last.filter(|last| Some(last.inputs.generation) == stack.metadata.generation).and_then(|last| {
         let (digest, selection) = (last.inputs.digest.clone()?, last.inputs.paths_digest.clone());
-        let (revision, metadata) = (last.last_attempted_commit.clone()?, last.source.clone());
+        let (revision, metadata) = (last.last_attempted_commit.clone()?, last.source.as_deref().cloned());
         Some(KnownArtifact { revision, digest, selection, metadata })
     });
     let request = [reconcile_request, requested_at].map(Option::unwrap_or_default).join("\n");

@@ -107,7 +107,7 @@ pub fn is_pko_run(current: &CurrentUpdate) -> bool {
 /// Removes the completed run from the status, and returns the run. `of_update` is the run type in the Update, because
 /// the Pulumi Kubernetes Operator records the type only there.
 pub fn take_run(status: &mut StackStatus, of_update: UpdateKind) -> Option<CurrentUpdate> {
-    let current = status.current_update.take()?;
+    let current = *status.current_update.take()?;
     let kind = if is_pko_run(&current) { of_update } else { current.kind };
     Some(CurrentUpdate { kind, ..current })
 }

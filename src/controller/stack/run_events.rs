@@ -122,7 +122,7 @@ fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
     }
     let message = policy_report::markdown(found, MAX_VIOLATION_LIST);
     let event = Event::new(stack, EventKind::Warning, update_reason::POLICY_VIOLATION, message);
-    let current = before.and_then(|before| before.current_update.as_ref());
+    let current = before.and_then(|before| before.current_update.as_deref());
     let revision = current.and_then(|current| current.commit.as_deref());
     Some(with_revisions(event, revision, current.and_then(|current| current.origin_revision.as_deref())))
 }
@@ -143,7 +143,7 @@ fn ended(
     planned: Option<&UpdatePlan>,
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
-    let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
     // If the backend URL is in a Secret, only the agent reads the URL. The controller therefore detects a change to the
     // URL only after the run.
     let orphaned = current
@@ -159,7 +159,7 @@ fn outcome(
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
     let before = stack.status.as_ref();
-    let current = before.and_then(|status| status.current_update.as_ref());
+    let current = before.and_then(|status| status.current_update.as_deref());
     // The revision in `last` can have the format of the Pulumi Kubernetes Operator. Events therefore use the revision
     // in `status.currentUpdate`.
     let revision = current.and_then(|current| current.commit.as_deref());

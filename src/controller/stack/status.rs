@@ -95,7 +95,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
     let mut status = with_state(stack, &State::Working(queued_message(current)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
-    status.current_update = Some(current.clone());
+    status.current_update = Some(Box::new(current.clone()));
     // The plan remains in the status only during the run that executes the plan. Any other run removes the plan.
     status.plan = status.plan.filter(|_| current.plan.is_some());
     status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
@@ -104,7 +104,7 @@ pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackS
 
 /// Returns the status in which `current` replaces the record of the open run.
 pub fn with_current_update(stack: &Stack, current: CurrentUpdate) -> StackStatus {
-    StackStatus { current_update: Some(current), ..stack.status.clone().unwrap_or_default() }
+    StackStatus { current_update: Some(Box::new(current)), ..stack.status.clone().unwrap_or_default() }
 }
 
 /// Returns the status without the recorded run.

@@ -116,7 +116,7 @@ pub async fn await_approval(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let status = stack.status.as_ref();
-    if let Some(plan) = status.and_then(|status| status.plan.as_ref()) {
+    if let Some(plan) = status.and_then(|status| status.plan.as_deref()) {
         let digest = plan.digest.to_string();
         let reported = status.and_then(|status| conditions::find(&status.conditions, conditions::RECONCILING));
         let is_reported = |condition: &Condition| {

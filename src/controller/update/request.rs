@@ -225,7 +225,7 @@ pub fn run(
         config_files: config_files(&workspace.spec).into_iter().collect(),
         applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
         stack_tags: HashMap::default(),
-        source: update.spec.source.clone().map(source),
+        source: update.spec.source.as_deref().cloned().map(source),
         oidc_login: oidc_login(&workspace.spec, timeout_seconds),
         plan: Vec::new(),
         traceparent: String::new(),

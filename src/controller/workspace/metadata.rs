@@ -63,7 +63,7 @@ pub(super) fn revision_hash(
         // The kubelet updates the content of mounted objects in a running pod, but an additional object requires a
         // new volume.
         "mounted": environment::directories(spec).keys().collect::<Vec<_>>(),
-        "oidcAudience": spec.pulumi_cloud_oidc.as_ref().map(PulumiCloudOidc::audience),
+        "oidcAudience": spec.pulumi_cloud_oidc.as_deref().map(PulumiCloudOidc::audience),
         "podTemplate": spec.pod_template,
         "resources": spec.resources,
         "securityProfile": spec.security_profile,
@@ -135,8 +135,8 @@ mod tests {
             |spec| spec.idle = Some(WorkspaceIdle { keep: Some(IdleKeep::Caches), ..WorkspaceIdle::default() }),
             |spec| spec.idle = Some(WorkspaceIdle { keep: Some(IdleKeep::Volume), ..WorkspaceIdle::default() }),
             |spec| spec.idle = Some(WorkspaceIdle { claim: Some("a".to_owned()), ..WorkspaceIdle::default() }),
-            |spec| spec.pulumi_cloud_oidc = Some(oidc("acme", None)),
-            |spec| spec.pulumi_cloud_oidc = Some(oidc("acme", Some("urn:example"))),
+            |spec| spec.pulumi_cloud_oidc = Some(Box::new(oidc("acme", None))),
+            |spec| spec.pulumi_cloud_oidc = Some(Box::new(oidc("acme", Some("urn:example")))),
         ];
         let mut seen = vec![revision_hash(&base(), None, None), revision_hash(&base(), None, Some("pulumi-cloud"))];
         assert_ne!(seen[0], seen[1]);
@@ -161,7 +161,7 @@ mod tests {
         spec.idle = Some(WorkspaceIdle { after: Some("30m".to_owned()), keep: Some(IdleKeep::Nothing), claim: None });
         spec.stacks = vec![WorkspaceStack { name: "dev".to_owned(), ..Default::default() }];
         assert_eq!(revision_hash(&spec, None, None), revision_hash(&base(), None, None));
-        let with_oidc = |oidc| WorkspaceSpec { pulumi_cloud_oidc: Some(oidc), ..base() };
+        let with_oidc = |oidc| WorkspaceSpec { pulumi_cloud_oidc: Some(Box::new(oidc)), ..base() };
         let team = PulumiCloudOidc { team: Some("platform".to_owned()), ..oidc("acme", None) };
         let of_team = revision_hash(&with_oidc(team), None, None);
         assert_eq!(of_team, revision_hash(&with_oidc(oidc("acme", None)), None, None), "the token is the same");

@@ -66,7 +66,7 @@ fn words(decision: ApprovalDecision) -> (&'static str, &'static str) {
 }
 
 fn waiting_plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
-    stack.status.as_ref().and_then(|status| status.plan.as_ref()).ok_or_else(|| {
+    stack.status.as_ref().and_then(|status| status.plan.as_deref()).ok_or_else(|| {
         PluginError::NotReady(format!(
             "failed to decide about a plan of Stack {0}: no plan waits for a decision; run: kubectl pulumi explain {1}",
             full_name(stack),

@@ -217,7 +217,7 @@ fn cached_updates_contain_only_metadata_spec_and_run_state() {
             "annotations": { requested: "1", "kubectl.kubernetes.io/last-applied-configuration": "all of it" },
             "labels": { "auto.pulumi.com/workspace-name": "app", "auto.pulumi.com/other": "" },
             "managedFields": [{ "manager": "someone" }] },
-        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": crate::artifact::Digest::of(b"a"), "revision": "r" } },
+        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": crate::artifact::Digest::of(b"a"), "revision": "r" }, "source": { "head": "1a2b" } },
         "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
             "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0" },
             "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",
@@ -228,6 +228,7 @@ fn cached_updates_contain_only_metadata_spec_and_run_state() {
     kept["metadata"]["annotations"] = json!({ requested: "1" });
     kept["metadata"]["labels"] = json!({ "auto.pulumi.com/workspace-name": "app" });
     kept["metadata"].as_object_mut().unwrap().remove("managedFields");
+    kept["spec"].as_object_mut().unwrap().remove("source");
     let status = &whole["status"];
     kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "interrupted": true,
         "terminationEvidence": "Container", "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },

@@ -24,7 +24,7 @@ mod cancel {
         stack.metadata.annotations = value.map(|value| [(ANNOTATION_CANCEL.to_owned(), value.to_owned())].into());
         stack.status = Some(StackStatus {
             handled_cancel: handled.map(str::to_owned),
-            current_update: open.then(|| CurrentUpdate { name: OPEN.to_owned(), ..CurrentUpdate::default() }),
+            current_update: open.then(|| Box::new(CurrentUpdate { name: OPEN.to_owned(), ..CurrentUpdate::default() })),
             ..StackStatus::default()
         });
         match cancel(&Observed { update, ..Observed::of(stack) }) {
@@ -146,7 +146,7 @@ mod resolve {
     fn a_user_decision_about_the_open_run_is_copied_to_its_update() {
         let mut stack = stack("app-2=retry", None, Some("UpdateFailed"));
         let open = CurrentUpdate { name: "app-2".to_owned(), ..CurrentUpdate::default() };
-        stack.status.as_mut().expect("value is set").current_update = Some(open);
+        stack.status.as_mut().expect("value is set").current_update = Some(Box::new(open));
         assert_eq!(resolution_of_open_run(&stack, "app-2"), Some("app-2=retry"));
         assert_eq!(resolution_of_open_run(&stack, "app-1"), None);
         assert_eq!((resolution(&stack), resolution_warning(&stack)), (None, None));

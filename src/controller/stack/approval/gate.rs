@@ -63,7 +63,7 @@ pub fn withdrawn(observed: &Observed, current: &CurrentUpdate) -> Option<&'stati
     let approved = current.plan.as_ref()?;
     let kind = if current.kind == UpdateKind::Destroy { UpdateKind::Destroy } else { UpdateKind::Up };
     let policy = policy(&observed.stack, kind)?;
-    let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_ref());
+    let plan = observed.stack.status.as_ref().and_then(|status| status.plan.as_deref());
     let (Some(plan), Some(state)) = (plan, observed.plan.as_ref()) else { return Some("its plan no longer exists") };
     if plan.digest != approved.digest {
         return Some("a newer plan exists");
@@ -95,7 +95,7 @@ fn current_plan<'a>(
     candidate: &RunCandidate,
     kind: UpdateKind,
 ) -> Option<(&'a StackPlan, &'a ObservedPlan)> {
-    let plan = observed.stack.status.as_ref()?.plan.as_ref()?;
+    let plan = observed.stack.status.as_ref()?.plan.as_deref()?;
     let operation = if kind == UpdateKind::Destroy { PreviewOf::Destroy } else { PreviewOf::Up };
     let state = observed.plan.as_ref().filter(|state| state.changes.is_some())?;
     let is_current = plan.operation == operation && schedule::is_repetition(last(&observed.stack), candidate);
@@ -175,7 +175,7 @@ struct Votes<'a> {
 
 fn votes<'a>(observed: &'a Observed, policy: &ApprovalPolicy, plan: &StackPlan, state: &'a ObservedPlan) -> Votes<'a> {
     let digest = plan.digest.to_string();
-    let source = last(&observed.stack).and_then(|last| last.source.as_ref());
+    let source = last(&observed.stack).and_then(|last| last.source.as_deref());
     let mut votes = Votes::default();
     for approval in state.approvals.iter().filter(|approval| approval.spec.plan_digest == digest) {
         let by = approval.spec.by.as_str();

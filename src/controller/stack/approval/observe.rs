@@ -26,7 +26,7 @@ pub async fn observe(
     context: &Context,
 ) -> Result<Option<ObservedPlan>, ReadError> {
     let has_started = current.and_then(|update| update.status.as_ref()).is_some_and(|status| status.run.is_some());
-    let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref()).filter(|_| !has_started);
+    let plan = stack.status.as_ref().and_then(|status| status.plan.as_deref()).filter(|_| !has_started);
     let Some(plan) = plan else { return Ok(None) };
     let namespace = stack.namespace().unwrap_or_default();
     let update = context.reader.get_opt::<Update>(&namespace, &plan.update_name).await?;

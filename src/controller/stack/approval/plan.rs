@@ -32,7 +32,7 @@ pub fn after_run(
         return saved(stack, current, update, now).filter(|_| last.reason.is_none());
     }
     let reason = last.reason.as_deref().filter(|_| current.plan.is_some())?;
-    let plan = stack.status.as_ref()?.plan.clone()?;
+    let plan = stack.status.as_ref()?.plan.as_deref()?.clone();
     let has_not_started = matches!(
         reason,
         update_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED | update_reason::BACKEND_UNAVAILABLE
@@ -129,7 +129,7 @@ mod tests {
         let mut stack = stack();
         let plan = recorded(&stack, &preview(), &update(b"p"), None).unwrap();
         let (digest, update_name, file_digest) = (plan.digest.clone(), "web-1".to_owned(), plan.file_digest.clone());
-        stack.status = Some(StackStatus { plan: Some(plan), ..StackStatus::default() });
+        stack.status = Some(StackStatus { plan: Some(Box::new(plan)), ..StackStatus::default() });
         let approved = ApprovedPlan { digest, update_name, file_digest, approved_by: Vec::new() };
         let up = CurrentUpdate { plan: Some(approved), ..CurrentUpdate::default() };
         let keeps = |reason: Option<&str>| recorded(&stack, &up, &update(b"p"), reason).is_some();

@@ -25,7 +25,7 @@ pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     if !requires_approvals || !matches!(kind, UpdateKind::Up | UpdateKind::Destroy) {
         return None;
     }
-    let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
     let is_permitted = current.filter(|current| current.name == update.name_any()).is_some_and(|current| {
         let has_plan = current.plan.is_some() || policy(stack, kind).is_none();
         has_plan && build_update::update(stack, current).is_ok_and(|expected| expected.spec == update.spec)
@@ -59,7 +59,7 @@ mod tests {
             .unwrap()
         };
         let recorded = |stack: &Stack| {
-            let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+            let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
             build_update::update(stack, current.unwrap()).unwrap()
         };
         let changed = |stack: &Stack, change: fn(&mut Update)| {

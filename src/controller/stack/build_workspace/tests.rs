@@ -230,10 +230,10 @@ fn the_login_to_pulumi_cloud_excludes_other_tokens_and_backends() {
         assert!(error.starts_with(message), "{error}");
     }
     let spec = StackSpec {
-        pulumi_cloud_oidc: Some(crate::api::pulumi::PulumiCloudOidc {
+        pulumi_cloud_oidc: Some(Box::new(crate::api::pulumi::PulumiCloudOidc {
             organization: "acme".to_owned(),
             ..Default::default()
-        }),
+        })),
         ..StackSpec::default()
     };
     assert_eq!(check_oidc(&stack(StackSpec::default())), Ok(()));

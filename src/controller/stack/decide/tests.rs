@@ -104,7 +104,7 @@ fn open(status: Status, reason: &str) -> Observed {
     let mut open = stack();
     let current = current_update(&observed(open.clone()), &resolved(), &up());
     let mut update = Update::new(&current.name, UpdateSpec::default());
-    open.status.as_mut().expect("value is set").current_update = Some(current);
+    open.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
     let mut conditions = Vec::new();
     conditions::set(
         &mut conditions,
@@ -424,7 +424,7 @@ fn two_simultaneous_leaders_record_the_same_run() {
     let Action::Start(second) = decide(&ready(), later) else { panic!("expected Action::Start") };
     assert_eq!(first, second, "the same status leads to the same Update");
     let mut recorded = stack();
-    recorded.status.as_mut().expect("value is set").current_update = Some(first.clone());
+    recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(first.clone()));
     let made = Observed { stack: recorded, ..ready() };
     assert_eq!(decide(&made, later), Action::CreateUpdate(first), "the Update of the recorded run is created");
 }

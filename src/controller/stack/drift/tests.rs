@@ -43,7 +43,7 @@ fn ran(second: i64) -> LastUpdate {
 #[test]
 fn a_drift_check_is_due_after_the_interval_since_the_last_run_or_check() {
     let of = |drift: Value, last: i64, check_at: Option<i64>, now: i64| {
-        let drift_status = check_at.map(|second| checked(0, second));
+        let drift_status = check_at.map(|second| Box::new(checked(0, second)));
         let status = StackStatus { last_update: Some(ran(last)), drift: drift_status, ..StackStatus::default() };
         check(&stack(drift, status), UpdateKind::Up, at(now))
     };
@@ -153,7 +153,7 @@ fn invalid_times_are_errors_with_the_path_of_the_field() {
 #[test]
 fn drift_is_corrected_once_and_only_if_no_other_run_is_due() {
     let due_with = |mode: &str, drift: Option<StackDrift>, due: Due| {
-        let status = StackStatus { drift, ..StackStatus::default() };
+        let status = StackStatus { drift: drift.map(Box::new), ..StackStatus::default() };
         with_correction(&stack(json!({"interval": "1h", "mode": mode}), status), UpdateKind::Up, due)
     };
     let done = || Due::Done(None);
@@ -261,7 +261,7 @@ fn the_result_of_a_check_is_in_the_status_and_the_condition() {
 fn only_a_successful_update_with_a_refresh_corrects_drift() {
     let stack = stack(json!({"interval": "1h"}), StackStatus::default());
     let after = |kind, refresh, reason: Option<&str>| {
-        let mut status = StackStatus { drift: Some(checked(2, 1)), ..StackStatus::default() };
+        let mut status = StackStatus { drift: Some(Box::new(checked(2, 1))), ..StackStatus::default() };
         let current = CurrentUpdate { kind, refresh, ..CurrentUpdate::default() };
         let last = LastUpdate { reason: reason.map(str::to_owned), ..LastUpdate::default() };
         record_correction(&stack, &mut status, &current, &last, at(9));

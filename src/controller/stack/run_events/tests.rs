@@ -7,7 +7,8 @@ use crate::artifact::Digest;
 fn stack(before: Option<LastUpdate>) -> Stack {
     let mut stack = Stack::new("app", StackSpec::default());
     stack.metadata.namespace = Some("apps".to_owned());
-    stack.status = Some(StackStatus { current_update: Some(current()), last_update: before, ..StackStatus::default() });
+    stack.status =
+        Some(StackStatus { current_update: Some(Box::new(current())), last_update: before, ..StackStatus::default() });
     stack
 }
 
@@ -136,7 +137,7 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
             stack(Some(LastUpdate { pulumi_stack: Some(of(Some("s3://a"))), ..last("up", "succeeded", &[]) }));
         let status = stack.status.as_mut().expect("value is set");
         status.applied_stack = Some(of(Some("s3://a")));
-        status.current_update = Some(CurrentUpdate { pulumi_stack: Some(of(recorded)), ..current() });
+        status.current_update = Some(Box::new(CurrentUpdate { pulumi_stack: Some(of(recorded)), ..current() }));
         stack
     };
     let begun = |recorded: Option<&str>| {
@@ -193,7 +194,7 @@ fn a_plan_sets_no_commit_status() {
     let planned = last("preview", "succeeded", &[("create", 1)]);
     let with = |save_plan: Option<bool>| {
         let mut stack = stack(None);
-        stack.status.as_mut().unwrap().current_update = Some(CurrentUpdate { save_plan, ..current() });
+        stack.status.as_mut().unwrap().current_update = Some(Box::new(CurrentUpdate { save_plan, ..current() }));
         brief(&ended(&stack, &planned, None, None))
     };
     let summary = "Normal ProcessingCompleted: Preview: 1 to create";

@@ -77,7 +77,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     }
     status.policy_violations =
         policy_violations(status.policy_violations.take(), &last, result.policy_violations.clone());
-    status.plan = approval::after_run(stack, &current, update, &last, now);
+    status.plan = approval::after_run(stack, &current, update, &last, now).map(Box::new);
     add_snapshot(&mut status.history, &current, &result, outcome(&last), now);
     runs::add(&mut status.runs, &current, &last, &result);
     drift::record_correction(stack, &mut status, &current, &last, now);
@@ -178,7 +178,7 @@ fn last_update(
             (Some(_), _) | (None, UpdateKind::Preview) => previous.and_then(|p| p.last_successful_commit.clone()),
             (None, _) => recorded(stack, current.commit.clone()),
         },
-        source: current.source.clone(),
+        source: current.source.clone().map(Box::new),
         run_config_inputs: changed_config_inputs(current, &result),
         failures: match failed {
             Some(failed) => schedule::failures_after(previous, &candidate, &failed.reason, &backoff),
@@ -190,7 +190,7 @@ fn last_update(
         pending_creates: pending_creates_after(current, failed.map(|f| f.reason.as_str()), result.interrupted),
         permalink: result.permalink,
         changes: result.changes,
-        plan: current.plan.clone(),
+        plan: current.plan.clone().map(Box::new),
         pulumi_stack: Some(pulumi_stack),
         last_resync_time: Some(Time(now)),
     }

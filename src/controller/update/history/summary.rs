@@ -138,7 +138,7 @@ pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOu
         kind: spec.kind.as_str(),
         cause: spec.message.clone(),
         artifact: update.artifact().cloned(),
-        source: spec.source.clone(),
+        source: spec.source.as_deref().cloned(),
         inputs: workspace.map(|workspace| inputs(workspace, &spec.stack_name)).unwrap_or_default(),
         plan: spec.plan.clone(),
         result: if outcome.failure.is_none() { "succeeded" } else { "failed" },

@@ -164,7 +164,7 @@ fn the_metadata_of_the_source_is_limited_and_passed_to_the_agent() {
         ..SourceMetadata::default()
     };
     let of = |source: Option<SourceMetadata>| {
-        let update = update(UpdateSpec { source, ..UpdateSpec::default() });
+        let update = update(UpdateSpec { source: source.map(Box::new), ..UpdateSpec::default() });
         run(&update, &workspace(), &RunBinding::default(), Vec::new(), RunTimeouts::default()).expect("valid").source
     };
     let expected = proto::SourceMetadata {

@@ -57,7 +57,7 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     if let Some(failures) = failures.filter(|failures| *failures > 0) {
         details.push(format!("consecutive failures with the current inputs: {failures}"));
     }
-    details.extend(status.and_then(|status| status.plan.as_ref()).map(of_plan));
+    details.extend(status.and_then(|status| status.plan.as_deref()).map(of_plan));
     details.extend(status.and_then(of_violations));
     details.extend(of_drift(&facts.stack));
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();

@@ -60,7 +60,7 @@ fn observed(policy: Value, approvals: Vec<Approval>) -> Observed {
         last_attempted_commit: Some("a".to_owned()),
         ..LastUpdate::default()
     };
-    stack.status = Some(StackStatus { plan: Some(plan), last_update: Some(last), ..StackStatus::default() });
+    stack.status = Some(StackStatus { plan: Some(Box::new(plan)), last_update: Some(last), ..StackStatus::default() });
     let changes = UpdatePlan { resources: vec![resource], resource_count: 1, file_digest: None };
     let plan = Some(ObservedPlan { changes: Some(changes), approvals, expression: None });
     Observed { plan, ..Observed::of(stack) }
@@ -112,7 +112,7 @@ fn an_approval_by_the_author_of_the_commit_does_not_count() {
         let last = observed.stack.status.as_mut().and_then(|status| status.last_update.as_mut()).unwrap();
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let source = SourceMetadata { author: owned(author), author_email: owned(email), ..SourceMetadata::default() };
-        last.source = Some(source);
+        last.source = Some(Box::new(source));
         gate_of(&observed)
     };
     for (author, email, by, expected) in [

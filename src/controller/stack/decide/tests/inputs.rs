@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
-use crate::api::pulumi::{DriftPolicy, RunInputs};
+use crate::api::pulumi::RunInputs;
 use crate::controller::stack::action::Baseline;
 
 #[test]
@@ -229,7 +229,7 @@ fn a_change_to_a_field_that_does_not_affect_runs_starts_no_run() {
     assert_eq!(decided(|spec| spec.ttl = Some("1h".to_owned())), ("AdoptBaseline", "Settled"));
     let drift = |spec: &mut StackSpec| spec.drift.get_or_insert_default().interval = Some("1h".to_owned());
     assert_eq!(decided(drift), ("AdoptBaseline", "Settled"));
-    let (first, _) = decided(|spec| spec.drift = Some(DriftPolicy::default()));
+    let (first, _) = decided(|spec| spec.drift = Some(Box::default()));
     assert_eq!(first, "Invalid", "the changed field is checked");
     let (first, _) = decided(|spec| spec.targets = vec!["urn".to_owned()]);
     assert_eq!(first, "ApplyWorkspace", "a run is due");

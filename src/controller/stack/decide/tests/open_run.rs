@@ -6,7 +6,7 @@ use super::*;
 fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
     let mut recorded = stack();
     let current = current_update(&observed(recorded.clone()), &resolved(), &up());
-    recorded.status.as_mut().expect("value is set").current_update = Some(current.clone());
+    recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(current.clone()));
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
     let made = Observed { workspace: ready.clone(), ..observed(recorded.clone()) };
     assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
@@ -29,7 +29,7 @@ fn a_run_that_has_not_started_is_revoked_when_its_inputs_change() {
     let recorded = |change: fn(&mut Stack)| {
         let mut recorded = stack();
         let current = current_update(&observed(recorded.clone()), &resolved(), &up());
-        recorded.status.as_mut().expect("value is set").current_update = Some(current);
+        recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
         change(&mut recorded);
         Observed {
             update: Some(Update::new("app-1", UpdateSpec::default())),
@@ -76,7 +76,8 @@ fn a_queued_background_run_is_revoked_when_a_user_requests_a_run() {
         let mut recorded = stack();
         recorded.status.get_or_insert_default().last_update = Some(last("up", "succeeded"));
         let current = current_update(&observed(recorded.clone()), &resolved(), &up());
-        recorded.status.get_or_insert_default().current_update = Some(CurrentUpdate { background, ..current });
+        recorded.status.get_or_insert_default().current_update =
+            Some(Box::new(CurrentUpdate { background, ..current }));
         recorded.annotations_mut().extend(annotations.iter().map(|name| ((*name).to_owned(), "t".to_owned())));
         let observed = Observed {
             update: Some(Update::new("app-1", UpdateSpec::default())),
@@ -114,7 +115,7 @@ fn a_queued_run_is_kept_if_the_selected_files_are_unchanged() {
     let first = selected(b"first", "paths-1");
     let mut recorded = stack();
     let current = current_update(&observed(recorded.clone()), &first, &up());
-    recorded.status.as_mut().expect("value is set").current_update = Some(current);
+    recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
     let mut placed = build_workspace::workspace(&recorded, &reference(&first)).expect("valid");
     placed.status = Some(WorkspaceStatus { artifact: placed.spec.artifact.clone(), ..WorkspaceStatus::default() });
     let mut lost = placed.clone();
@@ -189,7 +190,7 @@ fn the_start_of_a_run_is_reported_after_two_seconds() {
 }
 
 fn recorded_run(stack: &Stack) -> &crate::api::pulumi::CurrentUpdate {
-    stack.status.as_ref().and_then(|status| status.current_update.as_ref()).expect("a recorded run")
+    stack.status.as_ref().and_then(|status| status.current_update.as_deref()).expect("a recorded run")
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
     let current = current_update(&observed(recorded.clone()), &resolved(), &up());
     let current = build_update::with_spec_digest(&recorded, &current).expect("valid");
     let created = build_update::update(&recorded, &current).expect("valid");
-    recorded.status.as_mut().expect("value is set").current_update = Some(current);
+    recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
     let with = |update: &Update| {
         let observed = Observed { workspace: ready.clone(), ..observed(recorded.clone()) };

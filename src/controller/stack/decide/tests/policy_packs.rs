@@ -75,7 +75,7 @@ fn a_queued_run_is_revoked_if_a_pack_has_changed() {
         let recorded = Observed { policy_packs: Ok(vec![pack("1", true)]), ..observed(stack.clone()) };
         let current = current_update(&recorded, &resolved(), &up());
         let update = Some(Update::new(&current.name, UpdateSpec::default()));
-        stack.status.as_mut().expect("value is set").current_update = Some(current);
+        stack.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
         let (workspace, policy_packs) = (Some(workspace), Ok(now_packs));
         let observed = Observed { update, workspace, policy_packs, ..observed(stack) };
         matches!(decide(&observed, now()), Action::RevokeUpdate(_))

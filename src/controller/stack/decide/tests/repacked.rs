@@ -116,7 +116,7 @@ fn a_queued_run_is_kept_while_the_pod_has_the_older_archive() {
             commit: Some(COMMIT.to_owned()),
             ..CurrentUpdate::default()
         };
-        stack.status.as_mut().expect("value is set").current_update = Some(current);
+        stack.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
         let mut observed = seen(stack, source);
         if !is_placed {
             observed.workspace.as_mut().and_then(|w| w.status.as_mut()).expect("value is set").artifact = None;

@@ -73,7 +73,7 @@ fn a_recorded_run_that_has_not_started_is_withdrawn() {
     let recorded = |change: fn(&mut StackSpec), settings: RunSettings| {
         let mut recorded = with_spec(change);
         let current = current_update(&observed(recorded.clone()), &resolved(), &up());
-        recorded.status.as_mut().expect("value is set").current_update = Some(current);
+        recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
         let workspace = Some(workspace(&stack(), Status::True, "Succeeded"));
         Observed { run_settings: settings, workspace, ..observed(recorded) }
     };

@@ -55,7 +55,8 @@ fn workspace_status(stack: &Stack, reason: &str) -> Option<WorkspaceStatus> {
 fn drift_checks_and_retries_wake_the_workspace() {
     let later = now() + SignedDuration::from_hours(2);
     let mut checked = Observed { in_store: true, ..asleep() };
-    checked.stack.spec.drift = Some(DriftPolicy { interval: Some("1h".to_owned()), ..DriftPolicy::default() });
+    checked.stack.spec.drift =
+        Some(Box::new(DriftPolicy { interval: Some("1h".to_owned()), ..DriftPolicy::default() }));
     assert!(matches!(decide(&checked, now()), Action::Settled(Settled::Done(Some(_)))));
     assert!(wakes(&decide(&checked, later)));
 

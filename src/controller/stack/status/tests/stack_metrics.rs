@@ -61,7 +61,7 @@ fn drift_checks_written_outputs_and_violations_are_reported_if_they_exist() {
     assert_eq!((state.drifted, state.drift_check_failed, state.outputs_written), (None, None, None));
     assert_eq!(state.violations, None);
     let mut status = StackStatus {
-        drift: Some(StackDrift { count: 4, ..StackDrift::default() }),
+        drift: Some(Box::new(StackDrift { count: 4, ..StackDrift::default() })),
         policy_violations: Some(PolicyViolations { mandatory: 1, advisory: 2, violations: Vec::new() }),
         ..StackStatus::default()
     };
