@@ -110,7 +110,7 @@ clusterDNS: ["$node_address"]
 resolvConf: $run_folder/resolv.conf
 volumePluginDir: $data_folder/kubelet-plugins
 podLogsDir: $data_folder/pod-logs
-# This cgroup contains all processes of pods, so that `down` can find these processes.
+# This cgroup contains all processes of pods, so that the command down can find these processes.
 cgroupRoot: /$cluster_name
 cgroupDriver: cgroupfs
 cgroupsPerQOS: true
