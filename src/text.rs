@@ -51,7 +51,7 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|character| if is_unprintable(character) { '\u{fffd}' } else { character }).collect()
 }
 
-/// Returns whether a character can change the terminal state or the text direction.
+/// Returns whether a character can change the terminal state or the text direction, or is invisible.
 pub fn is_unprintable(character: char) -> bool {
     (character.is_control() && character != '\n' && character != '\t') || is_format(character)
 }

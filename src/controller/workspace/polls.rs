@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use crate::config::AGENT_STATUS_INTERVAL;
 
-/// Average time between two polls. A poll reads the Workspace and its pod, and performs a TLS handshake with the agent,
+/// Minimum average time between two polls. A poll reads the Workspace and its pod, and performs a TLS handshake with the agent,
 /// which takes about four milliseconds of CPU time.
 const MIN_SPACING: Duration = Duration::from_millis(160);
-
-/// Maximum time between two polls of an agent. A new certificate authority starts to sign certificates after an hour.
-/// All agents must trust the authority before.
+/// Maximum time between two polls of an agent. A new certificate authority signs no certificates during its first hour,
+/// because all agents must trust it first.
 const MAX_INTERVAL: Duration = Duration::from_secs(30 * 60);
 
 /// Workspaces whose idle agents the controller polls. Clones are cheap and share the same state.
