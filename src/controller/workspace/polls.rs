@@ -29,8 +29,14 @@ impl fmt::Debug for Polls {
 }
 
 impl Polls {
+    /// Returns the requeue interval of a ready Workspace. `reported` is the interval of its report. Only the periodic
+    /// poll of an idle agent can wait. For example, a run waits for the end of an interactive session.
+    pub(super) fn requeue_interval(&self, reported: Duration, namespace: &str, name: &str) -> Duration {
+        if reported == AGENT_STATUS_INTERVAL { self.interval(namespace, name) } else { reported }
+    }
+
     /// Adds a Workspace, and returns the interval between the polls of its agent.
-    pub(super) fn interval(&self, namespace: &str, name: &str) -> Duration {
+    fn interval(&self, namespace: &str, name: &str) -> Duration {
         let mut workspaces = self.lock();
         let names = workspaces.entry(namespace.to_owned()).or_default();
         names.insert(name.to_owned());
@@ -99,6 +105,14 @@ mod tests {
         // The two large namespaces share the remaining rate of 5.75 polls per second.
         assert_eq!(seconds(500), 173);
         assert_eq!(seconds(100_000), 1_800);
+    }
+
+    #[test]
+    fn only_the_periodic_polls_are_limited() {
+        let polls = Polls::default();
+        (0..10_000).for_each(|number| drop(polls.interval("team", &number.to_string())));
+        let interval = |reported| polls.requeue_interval(Duration::from_secs(reported), "team", "1").as_secs();
+        assert_eq!((interval(120), interval(5)), (1_600, 5));
     }
 
     #[test]
