@@ -13,6 +13,7 @@ pub mod pulumi;
 pub mod resolve;
 pub mod schema;
 pub mod template_schema;
+pub mod tolerant;
 
 #[cfg(test)]
 mod tests {

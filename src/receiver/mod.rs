@@ -23,13 +23,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::StackReceiver;
+use crate::api::tolerant::Tolerant;
 use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
-use crate::runtime::tolerant_watcher::{self, Tolerant};
+use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::strip_metadata;
 use crate::runtime::writes::{Leadership, Writer};
 use crate::server;
@@ -92,7 +93,7 @@ async fn follow(
     listed: watch::Sender<bool>,
     end: CancellationToken,
 ) {
-    let mut changes = pin!(tolerant_watcher::watcher(api, config).default_backoff().modify(strip_metadata));
+    let mut changes = pin!(tolerant_watcher::watcher(api, config).modify(strip_metadata));
     loop {
         let change = tokio::select! {
             change = changes.next() => change,

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::api::conditions::{self, ConditionUpdate, READY, STALLED, Status, stack_reason};
+use crate::api::tolerant::ParseError;
 use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::tolerant_watcher::ParseError;
 use crate::runtime::writes::{Object, Writer};
 
 /// Maximum number of queued objects per namespace. The controller reports further invalid objects only in the log.

@@ -18,7 +18,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::api::names;
-use crate::runtime::tolerant_watcher::{ParseError, Tolerant};
+use crate::api::tolerant::{ParseError, Tolerant};
 
 /// Maximum number of objects in a list response.
 const MAX_LIST: u32 = 500;

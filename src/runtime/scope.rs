@@ -6,7 +6,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 
-use crate::runtime::tolerant_watcher::Tolerant;
+use crate::api::tolerant::Tolerant;
 
 /// Part of the cluster that this process manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

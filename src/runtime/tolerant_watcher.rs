@@ -3,145 +3,21 @@
 //! kube-rs parses a page of objects as one document. A single object that serde rejects, such as an object with more
 //! than 128 nesting levels, would prevent the controller from listing any objects of the kind. The watches in this
 //! module receive objects as text, and parse each object separately. The watches skip and log an object that cannot be
-//! parsed or has too many values.
+//! parsed or has too many values. All watches of the controller use this module, because tenants can write every kind
+//! of object that the controller watches.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::marker::PhantomData;
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Api, Resource};
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
-use thiserror::Error;
+use serde::de::DeserializeOwned;
 
-/// Maximum number of JSON values in an object. A parsed object can require a hundred times as much memory as its text,
-/// for example `[{"":0},{"":0}]`. The largest Program, with 5,000 resources and eight properties per resource, has
-/// about 60,000 values, and about 60,000 further values in its managed fields.
-const MAX_VALUES: usize = 100_000;
+use crate::api::tolerant::{ParseError, Tolerant};
 
-/// Object with a parsed identity and unparsed content as JSON text. [`Tolerant::parse`] parses the content.
-#[derive(Clone, Debug)]
-pub struct Tolerant<K> {
-    metadata: ObjectMeta,
-    text: Box<RawValue>,
-    kind: PhantomData<fn() -> K>,
-}
-
-/// Reason why the controller cannot use an object.
-#[derive(Debug, Error)]
-pub enum ParseError {
-    #[error("the object has {0} JSON values, more than the maximum of {MAX_VALUES}; divide or shorten it")]
-    TooManyValues(usize),
-    #[error("the object cannot be parsed: {0}; correct the object")]
-    Malformed(#[from] serde_json::Error),
-}
-
-/// Identity of an object, and the resource version from which a watch continues.
-#[derive(Deserialize)]
-struct Identified {
-    metadata: Identity,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Identity {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    generation: Option<i64>,
-}
-
-impl<K: DeserializeOwned> Tolerant<K> {
-    /// Parses the object. The function omits the managed fields if the object would otherwise exceed the maximum number
-    /// of values.
-    pub fn parse(&self) -> Result<K, ParseError> {
-        let text = self.text.get();
-        if count_values(text) <= MAX_VALUES {
-            return Ok(serde_json::from_str(text)?);
-        }
-        let text = without_managed_fields(text)?;
-        match count_values(&text) {
-            values if values > MAX_VALUES => Err(ParseError::TooManyValues(values)),
-            _ => Ok(serde_json::from_str(&text)?),
-        }
-    }
-}
-
-/// Removes the managed fields from the JSON text of an object, without parsing the values of other fields.
-fn without_managed_fields(text: &str) -> serde_json::Result<String> {
-    let mut object: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(text)?;
-    let Some(metadata) = object.get("metadata") else { return Ok(text.to_owned()) };
-    let mut metadata: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(metadata.get())?;
-    metadata.remove("managedFields");
-    let metadata = serde_json::value::to_raw_value(&metadata)?;
-    object.insert(Cow::Borrowed("metadata"), &metadata);
-    serde_json::to_string(&object)
-}
-
-/// Counts the values in JSON text without parsing the text. The function counts an empty object or list as
-/// two values.
-pub fn count_values(text: &str) -> usize {
-    let (mut count, mut is_string, mut is_escaped) = (1, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_string => is_escaped = true,
-            b'"' => is_string = !is_string,
-            b',' | b'{' | b'[' if !is_string => count += 1,
-            _ => {}
-        }
-    }
-    count
-}
-
-impl<'de, K> Deserialize<'de> for Tolerant<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // serde applies no nesting limit to raw text. serde can keep the object in a watch event as raw text only if
-        // `type` precedes `object`. The API server uses this order.
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let object: Identified = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
-        let Identity { name, namespace, uid, resource_version, generation } = object.metadata;
-        let metadata = ObjectMeta { name, namespace, uid, resource_version, generation, ..ObjectMeta::default() };
-        Ok(Tolerant { metadata, text, kind: PhantomData })
-    }
-}
-
-impl<K: Resource> Resource for Tolerant<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(of)
-    }
-
-    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(of)
-    }
-
-    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(of)
-    }
-
-    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(of)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-/// Watches a kind and skips objects that cannot be parsed.
+/// Watches a kind and skips objects that cannot be parsed. After an error, the watch waits before it continues.
 pub fn watcher<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -164,20 +40,49 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let parsed = move |event| std::future::ready(Ok(parse(event, &last, &skipped)));
-    watcher::watcher(api, config).try_filter_map(parsed)
+    with_backoff(watcher::watcher(api, config), DefaultBackoff::default()).try_filter_map(parsed)
 }
 
-fn parse<K: DeserializeOwned>(
+/// Waits after each error. The delays increase until the watch has received a complete list or a change.
+///
+/// With the backoff of kube-rs, each event resets the delay, including [`Event::Init`] and the objects of an incomplete
+/// list. A watch whose list fails would therefore list all objects about once a second.
+fn with_backoff<K>(
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send,
+    backoff: impl Backoff,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send
+where
+    K: Send,
+{
+    let (events, delay) = (Box::pin(events), None);
+    futures::stream::unfold((events, backoff, delay), |(mut events, mut backoff, delay)| async move {
+        if let Some(delay) = delay {
+            tokio::time::sleep(delay).await;
+        }
+        let event = events.next().await?;
+        let delay = match &event {
+            Err(_) => backoff.next(),
+            Ok(Event::Init | Event::InitApply(_)) => None,
+            Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_)) => {
+                backoff.reset();
+                None
+            }
+        };
+        Some((event, (events, backoff, delay)))
+    })
+}
+
+fn parse<K: Resource + DeserializeOwned>(
     event: Event<Tolerant<K>>,
     last: impl Fn(&ObjectMeta) -> Option<K>,
     skipped: impl Fn(&ObjectMeta, &ParseError),
 ) -> Option<Event<K>> {
     let parsed = |object: Tolerant<K>| {
         let warn = |error: &ParseError| {
-            let ObjectMeta { name, namespace, .. } = &object.metadata;
+            let ObjectMeta { name, namespace, .. } = object.meta();
             let kind = std::any::type_name::<K>();
             tracing::warn!(kind, ?namespace, ?name, %error, "ignoring object that cannot be parsed");
-            skipped(&object.metadata, error);
+            skipped(object.meta(), error);
         };
         object.parse().inspect_err(warn).ok()
     };
@@ -186,69 +91,127 @@ fn parse<K: DeserializeOwned>(
         Event::InitDone => Event::InitDone,
         Event::Apply(object) => Event::Apply(parsed(object)?),
         Event::InitApply(object) => Event::InitApply(parsed(object)?),
-        Event::Delete(object) => Event::Delete(object.parse().ok().or_else(|| last(&object.metadata))?),
+        Event::Delete(object) => Event::Delete(object.parse().ok().or_else(|| last(object.meta()))?),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::{Pod, Secret};
+    use kube::ResourceExt;
+    use kube::core::PartialObjectMeta;
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
     use super::*;
-    use crate::api::pulumi::Stack;
+    use crate::runtime::fake_api::{FakeResponse, Log, client};
 
-    fn stack(config: &str) -> Tolerant<Stack> {
-        let text =
-            format!(r#"{{"metadata":{{"name":"web","generation":3}},"spec":{{"stack":"dev","config":{config}}}}}"#);
-        serde_json::from_str(&text).expect("an object with a name")
-    }
+    /// Backoff with the delays 1 s, 2 s, 4 s and so on.
+    struct Doubling(Duration);
 
-    #[test]
-    fn only_values_outside_strings_are_counted() {
-        for (text, count) in [
-            ("0", 1),
-            (r#""a,b{[""#, 1),
-            (r#""a\",{[""#, 1),
-            (r#"{"a\\":[1,2],"b":{"c":0}}"#, 6),
-            (r#"[{"":0},{"":0}]"#, 5),
-        ] {
-            assert_eq!(count_values(text), count, "{text}");
+    impl Iterator for Doubling {
+        type Item = Duration;
+
+        fn next(&mut self) -> Option<Duration> {
+            let delay = self.0;
+            self.0 *= 2;
+            Some(delay)
         }
     }
 
-    #[test]
-    fn an_object_with_too_many_values_is_not_parsed() {
-        let list = |length: usize| format!(r#"{{"a":[{}]}}"#, vec![r#"{"":0}"#; length].join(","));
-        stack(&list(MAX_VALUES / 2 - 10)).parse().expect("at most the maximum number of values");
-        let object = stack(&list(MAX_VALUES / 2));
-        let error = object.parse().expect_err("too many values").to_string();
-        assert_eq!(error, "the object has 100008 JSON values, more than the maximum of 100000; divide or shorten it");
-        assert_eq!((object.meta().name.as_deref(), object.meta().generation), (Some("web"), Some(3)));
+    impl Backoff for Doubling {
+        fn reset(&mut self) {
+            self.0 = Duration::from_secs(1);
+        }
     }
 
-    #[test]
-    fn managed_fields_do_not_count_toward_the_maximum() {
-        let text = |managed: usize, config: usize| {
-            let list = |length: usize| vec![r#"{"f:a":0}"#; length].join(",");
-            format!(
-                r#"{{"metadata":{{"name":"web","managedFields":[{{"manager":"kubectl","fieldsV1":{{"f:b":[{}]}}}}]}},"spec":{{"stack":"dev","config":{{"managedFields":[{}]}}}}}}"#,
-                list(managed),
-                list(config)
-            )
+    type Item = Result<Event<Pod>, watcher::Error>;
+
+    /// Returns the delays in seconds before the events that follow an error.
+    async fn delays(events: Vec<Item>) -> Vec<u64> {
+        let mut events = Box::pin(with_backoff(futures::stream::iter(events), Doubling(Duration::from_secs(1))));
+        let (mut delays, mut is_delayed) = (Vec::new(), false);
+        loop {
+            let began = Instant::now();
+            let Some(event) = events.next().await else { return delays };
+            if is_delayed {
+                delays.push(began.elapsed().as_secs());
+            }
+            is_delayed = event.is_err();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_complete_list_or_a_change_resets_the_backoff() {
+        let failed = || -> [Item; 3] {
+            [Ok(Event::Init), Ok(Event::InitApply(Pod::default())), Err(watcher::Error::NoResourceVersion)]
         };
-        let parse = |text: &str| serde_json::from_str::<Tolerant<Stack>>(text).expect("an object with a name").parse();
-        let half = MAX_VALUES / 4;
-        let whole = parse(&text(1, half)).expect("few values");
-        assert_eq!(whole.metadata.managed_fields.as_ref().map(Vec::len), Some(1));
-        let large = parse(&text(half, half)).expect("few values without managed fields");
-        assert_eq!((large.metadata.name.as_deref(), &large.metadata.managed_fields), (Some("web"), &None));
-        assert_eq!(large.spec.config, whole.spec.config, "the spec is unchanged");
-        assert!(parse(&text(0, 2 * half)).is_err());
+        let failures = || failed().into_iter().chain(failed()).chain(failed());
+        let events = |reset: Event<Pod>| failures().chain([Ok(reset)]).chain(failures()).chain([Ok(Event::Init)]);
+        assert_eq!(delays(events(Event::Init).collect()).await, [1, 2, 4, 8, 16, 32]);
+        for reset in [Event::InitDone, Event::Apply(Pod::default()), Event::Delete(Pod::default())] {
+            assert_eq!(delays(events(reset).collect()).await, [1, 2, 4, 1, 2, 4]);
+        }
     }
 
-    #[test]
-    fn the_name_of_a_malformed_object_is_known() {
-        let object = stack("1");
-        let error = object.parse().expect_err("a number is not a map").to_string();
-        assert!(error.starts_with("the object cannot be parsed: invalid type: integer `1`, expected a map"), "{error}");
-        assert_eq!(object.meta().name.as_deref(), Some("web"));
+    /// Object with a time in the managed fields that the parser rejects.
+    fn object(name: &str, time: &str) -> Value {
+        let managed = json!([{"manager": "a", "operation": "Update", "time": time, "fieldsV1": {}}]);
+        json!({"metadata": {"name": name, "namespace": "apps", "resourceVersion": "7", "managedFields": managed}})
+    }
+
+    /// Returns the names in the first events of a watch. The list and the watch contain objects with invalid managed
+    /// fields.
+    async fn names<K>() -> (Vec<String>, Log)
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+        K: Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let late = "9999-12-31T23:59:59Z";
+        let (client, log) = client(move |request| {
+            if request.query.contains("watch=") {
+                return FakeResponse::events([("ADDED", object("c", late)), ("DELETED", object("a", late))]);
+            }
+            let items = [object("a", late), object("b", "2026-01-01T00:00:00Z")];
+            FakeResponse::Json(
+                200,
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "7"}, "items": items}),
+            )
+        });
+        let api: Api<Tolerant<K>> = Api::namespaced(client, "apps");
+        let events = watcher(api, watcher::Config::default()).take(6);
+        let events: Vec<Event<K>> = events.try_collect().await.expect("a list and a watch");
+        let named = |event: &Event<K>| match event {
+            Event::Init => "init".to_owned(),
+            Event::InitApply(object) => format!("listed {}", object.name_any()),
+            Event::InitDone => "done".to_owned(),
+            Event::Apply(object) => format!("changed {}", object.name_any()),
+            Event::Delete(object) => format!("deleted {}", object.name_any()),
+        };
+        (events.iter().map(named).collect(), log)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn invalid_managed_fields_do_not_interrupt_a_watch() {
+        let expected = ["init", "listed a", "listed b", "done", "changed c", "deleted a"];
+        assert_eq!(names::<Pod>().await.0, expected);
+        let (found, log) = names::<PartialObjectMeta<Secret>>().await;
+        assert_eq!(found, expected);
+        for request in log.all() {
+            assert!(request.accept.contains("as=PartialObjectMetadata"), "{}: the data is not read", request.accept);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_lists_are_repeated_with_increasing_delays() {
+        let (client, log) = client(|_| FakeResponse::Text("{".to_owned()));
+        let api: Api<Tolerant<Pod>> = Api::namespaced(client, "apps");
+        let mut events = Box::pin(watcher(api, watcher::Config::default()));
+        let listed = async { while events.next().await.is_some() {} };
+        assert!(tokio::time::timeout(Duration::from_secs(60), listed).await.is_err(), "the watch does not end");
+        let lists = log.all().len();
+        assert!((3..=8).contains(&lists), "{lists} lists in one minute");
     }
 }

@@ -25,9 +25,10 @@ use crate::api::names::{
     ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT, ANNOTATION_RESOLVE, LABEL_COMPONENT, LABEL_RUN,
     LABEL_SHARD, LABEL_STACK_COMPONENT, LABEL_STACK_NAME, LABEL_UPDATE_NAME, LABEL_WORKSPACE_NAME,
 };
+use crate::api::tolerant::{ParseError, Tolerant};
 use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
-use crate::runtime::tolerant_watcher::{ParseError, Tolerant, watcher_with};
+use crate::runtime::tolerant_watcher::watcher_with;
 
 /// Request annotations. A change to one of these annotations triggers a reconciliation.
 const REQUEST_ANNOTATIONS: [&str; 8] = [
@@ -80,7 +81,6 @@ where
     };
     let first_lists = runner.first_lists().clone();
     watcher_with(api, config, last, on_invalid)
-        .default_backoff()
         .modify(move |object: &mut K| {
             strip_metadata(object);
             strip(object);

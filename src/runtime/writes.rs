@@ -18,8 +18,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
+use crate::api::tolerant::Tolerant;
 use crate::runtime::field_managers;
-use crate::runtime::tolerant_watcher::Tolerant;
 use crate::telemetry::metrics::Metrics;
 
 pub use error::{AttemptedWrite, WriteError};

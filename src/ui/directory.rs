@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use futures::StreamExt as _;
 use kube::Api;
 use kube::ResourceExt as _;
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::error::UiError;
 use super::row::{Key, Row};
 use crate::api::pulumi::Stack;
-use crate::runtime::tolerant_watcher::{self, Tolerant};
+use crate::api::tolerant::Tolerant;
+use crate::runtime::tolerant_watcher;
 
 /// Rows of all Stacks. Cheap to clone. Hold the lock only for short critical sections, and never across an `.await`.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ pub(super) async fn follow(
     directory: Directory,
     end: CancellationToken,
 ) {
-    let mut changes = pin!(tolerant_watcher::watcher(api, config).default_backoff());
+    let mut changes = pin!(tolerant_watcher::watcher(api, config));
     loop {
         let change = tokio::select! {
             change = changes.next() => change,

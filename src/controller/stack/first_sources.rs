@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::api::tolerant::count_values;
 use crate::runtime::backoff::ObjectKey;
-use crate::runtime::tolerant_watcher::count_values;
 use crate::source::flux::Found;
 use crate::source::kinds::GroupKind;
 

@@ -98,12 +98,12 @@ pub async fn controller(
     let scope = start.scope.clone();
     let first_lists = start.runner.first_lists().clone();
     context.source_watches.set_runner(start.runner.clone());
-    let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
+    let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds());
     // The first reconciliations use the Workspaces from the initial list, so the API server must return their current
     // versions.
     let most_recent = Config { list_semantic: ListSemantic::MostRecent, ..scope.other_kinds() };
-    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), most_recent).default_backoff();
-    let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds()).default_backoff();
+    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), most_recent);
+    let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds());
     let (updates, workspaces) = (first_lists.track(updates), first_lists.track(workspaces));
     let (listed, interrupted) = (context.first_workspaces.clone(), context.first_workspaces.clone());
     let workspaces = workspaces.inspect_ok(move |event| listed.handle(event)).inspect_err(move |_| interrupted.end());

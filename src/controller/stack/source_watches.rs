@@ -11,7 +11,6 @@ use futures::channel::mpsc;
 use futures::{SinkExt, Stream, StreamExt};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Error};
@@ -156,7 +155,7 @@ impl Shared {
 
     async fn follow(&self, kind: &GroupKind, resource: &ApiResource) -> Ended {
         let api = self.scope.metadata_api(self.client.clone(), resource);
-        let mut events = pin!(tolerant_watcher::watcher(api, self.scope.other_kinds()).default_backoff());
+        let mut events = pin!(tolerant_watcher::watcher(api, self.scope.other_kinds()));
         let mut review = tokio::time::interval(REVIEW);
         review.reset();
         loop {

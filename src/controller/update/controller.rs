@@ -60,7 +60,7 @@ pub async fn controller(
     let siblings = updates.clone();
     let triggers = |controller: Controller<Update>| {
         controller
-            .watches_stream(ended.default_backoff().touched_objects(), move |update: Update| {
+            .watches_stream(ended.touched_objects(), move |update: Update| {
                 // Only a completed Update that still has its finalizer requeues the waiting Updates. Without this
                 // condition, each Update that was completed before the controller started would requeue other
                 // Updates.
@@ -69,7 +69,7 @@ pub async fn controller(
                     false => Vec::new(),
                 }
             })
-            .watches_stream(workspaces.default_backoff().touched_objects(), move |workspace: Workspace| {
+            .watches_stream(workspaces.touched_objects(), move |workspace: Workspace| {
                 waiting(&updates, workspace.namespace(), &workspace.name_any())
             })
             .reconcile_on(feeds.requeues)
