@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,9 @@ use crate::api::names::{
     ANNOTATION_RUN_WEIGHT, ANNOTATION_SCHEDULE,
 };
 use crate::api::pulumi::Stack;
+use crate::api::tolerant::Tolerant;
 use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::tolerant_watcher::watcher_with;
 
 pub use run_share::RunShare;
 
@@ -183,8 +186,13 @@ impl NamespaceWatch {
         mut requeue: mpsc::Sender<ObjectRef<Stack>>,
         end: CancellationToken,
     ) {
-        let events = watcher(Api::<Metadata>::all(client), watcher::Config::default().any_semantic());
-        let mut events = std::pin::pin!(events.default_backoff().modify(keep_settings).take_until(end.cancelled()));
+        let cached = self.cache.writer.as_reader();
+        let last = move |metadata: &ObjectMeta| {
+            Some(Metadata::clone(&*cached.get(&ObjectRef::new(metadata.name.as_deref()?))?))
+        };
+        let api: Api<Tolerant<Metadata>> = Api::all(client);
+        let events = watcher_with(api, watcher::Config::default().any_semantic(), last, |_, _| ());
+        let mut events = std::pin::pin!(events.modify(keep_settings).take_until(end.cancelled()));
         loop {
             let event = match events.try_next().await {
                 Ok(Some(event)) => event,

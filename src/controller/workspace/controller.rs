@@ -60,8 +60,8 @@ where
     let (client, scope) = (start.client.clone(), start.scope.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let first_lists = start.runner.first_lists().clone();
-    let pods = watcher(scope.api::<Pod>(client.clone()), labelled.clone()).default_backoff();
-    let stateful_sets = watcher(scope.api::<StatefulSet>(client), labelled).default_backoff();
+    let pods = tolerant_watcher::watcher::<Pod>(scope.api(client.clone()), labelled.clone());
+    let stateful_sets = tolerant_watcher::watcher::<StatefulSet>(scope.api(client), labelled);
     let (pods, stateful_sets) = (first_lists.track(pods), first_lists.track(stateful_sets));
     let runs = run_changes(&scope, &context, updates, &first_lists);
     let (changed, runner) = (context.clone(), start.runner.clone());
@@ -117,7 +117,7 @@ fn run_changes(
 ) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
     let updates = tolerant_watcher::watcher::<Update>(scope.api(context.client.clone()), scope.own_kinds());
     first_lists
-        .track(updates.default_backoff())
+        .track(updates)
         .modify(|update| {
             watch::strip_metadata(update);
             watch::strip_update(update);

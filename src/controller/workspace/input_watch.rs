@@ -17,14 +17,15 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::ListParams;
 use kube::core::{PartialObjectMeta, Selector};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
+use crate::api::tolerant::Tolerant;
 use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher;
 
 /// Time for which the controller polls more frequently after a change. The kubelet syncs each pod about once a
 /// minute.
@@ -94,9 +95,10 @@ impl InputWatch {
     {
         let mut seen = Seen::default();
         loop {
-            seen.until_allowed::<K>(scope.api::<K>(client.clone()), selector).await;
+            seen.until_allowed::<K>(scope.api(client.clone()), selector).await;
             let config = scope.other_kinds().labels_from(selector);
-            let mut events = pin!(watcher(scope.api::<PartialObjectMeta<K>>(client.clone()), config).default_backoff());
+            let api = scope.api(client.clone());
+            let mut events = pin!(tolerant_watcher::watcher::<PartialObjectMeta<K>>(api, config));
             while let Some(event) = events.next().await {
                 match event {
                     Ok(event) => {
@@ -213,12 +215,12 @@ impl Seen {
     /// Waits until the API server permits listing the objects. The watch starts only after this wait, because a watch
     /// would log each rejection. This function logs only the first rejection, because an administrator can omit the
     /// permission on purpose.
-    async fn until_allowed<K>(&mut self, api: Api<K>, selector: &Selector)
+    async fn until_allowed<K>(&mut self, api: Api<Tolerant<PartialObjectMeta<K>>>, selector: &Selector)
     where
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
         let one = ListParams::default().labels_from(selector).limit(1);
-        while let Err(kube::Error::Api(status)) = api.list_metadata(&one).await
+        while let Err(kube::Error::Api(status)) = api.list(&one).await
             && status.code == 403
         {
             if !self.is_refused {

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer as StoreWriter;
 use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -28,6 +30,7 @@ use crate::controller::workspace::tls;
 use crate::rpc::identity::IdentityError;
 use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::scope::Scope;
+use crate::runtime::tolerant_watcher::watcher_with;
 use crate::runtime::writes::{WriteError, Writer};
 
 /// Maximum interval between two maintenance rounds. A changed namespace annotation takes effect in the next round.
@@ -109,8 +112,15 @@ impl Maintenance {
 
     async fn watch(&self, cache: StoreWriter<Pod>) {
         let MaintenanceParts { client, scope, .. } = &self.parts;
-        let pods = watcher(scope.api::<Pod>(client.clone()), scope.other_kinds().labels(LABEL_POOL));
-        let mut events = std::pin::pin!(pods.default_backoff().modify(strip_unused_fields).reflect(cache));
+        let cached = cache.as_reader();
+        let last = move |metadata: &ObjectMeta| {
+            let reference = ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?);
+            Some(Pod::clone(&*cached.get(&reference)?))
+        };
+        let config = scope.other_kinds().labels(LABEL_POOL);
+        // A deleted pod must leave the cache even if it can no longer be parsed.
+        let pods = watcher_with(scope.api(client.clone()), config, last, |_, _| ());
+        let mut events = std::pin::pin!(pods.modify(strip_unused_fields).reflect(cache));
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
