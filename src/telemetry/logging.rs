@@ -23,6 +23,11 @@ const QUIET: [&str; 5] = ["hyper", "hyper_util", "tonic", "tower", "reqwest"];
 /// Crates whose messages the log omits at all levels. A peer could flood the log, because these crates can log a
 /// message for each frame or record from the peer.
 const SILENT: [&str; 2] = ["h2", "rustls"];
+/// Module that logs each response of the API server that it cannot parse, as a warning. Such a response can contain a
+/// list of all tenants' pods. The errors of requests also appear in the controller's messages, without the response.
+const RESPONSES: &str = "kube_client::client";
+/// Submodule of [`RESPONSES`] that logs requests without their responses.
+const REQUESTS: &str = "kube_client::client::builder";
 
 /// Minimum level of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -45,7 +50,8 @@ impl LogLevel {
         let quiet = if self == LogLevel::Error { "error" } else { "warn" };
         let quiet = QUIET.map(|name| format!("{name}={quiet}"));
         let silent = SILENT.map(|name| format!("{name}=off"));
-        std::iter::once(level.to_owned()).chain(quiet).chain(silent).collect::<Vec<_>>().join(",")
+        let kube = [format!("{RESPONSES}=error"), format!("{REQUESTS}={level}")];
+        std::iter::once(level.to_owned()).chain(quiet).chain(silent).chain(kube).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -244,10 +250,19 @@ mod tests {
 
     /// Returns the lines that `work` logs, as JSON without timestamps.
     fn logged(work: impl FnOnce()) -> Vec<Value> {
+        logged_with(EnvFilter::new("trace"), work)
+    }
+
+    /// Returns the lines that `work` logs at a log level.
+    fn logged_at(level: LogLevel, work: impl FnOnce()) -> Vec<Value> {
+        logged_with(EnvFilter::try_new(level.directives()).unwrap(), work)
+    }
+
+    fn logged_with(filter: EnvFilter, work: impl FnOnce()) -> Vec<Value> {
         let written = Written::default();
         let writer = written.clone();
         let layer = JsonLayer::new(move || Redacting(writer.clone()));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(filter).with(layer), work);
         let bytes = written.0.lock().unwrap().clone();
         let lines = String::from_utf8(bytes).unwrap();
         lines
@@ -304,8 +319,27 @@ mod tests {
 
     #[test]
     fn log_lines_of_other_crates_name_the_crate_as_logger() {
-        let lines = logged(|| tracing::warn!(target: "kube_client::client", "slow"));
-        assert_eq!(lines, [json!({"level": "info", "logger": "kube_client::client", "msg": "slow"})]);
+        let lines = logged(|| tracing::warn!(target: "kube_runtime::watcher", "slow"));
+        assert_eq!(lines, [json!({"level": "info", "logger": "kube_runtime::watcher", "msg": "slow"})]);
+    }
+
+    #[test]
+    fn responses_of_the_api_server_are_not_logged() {
+        for level in [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Error] {
+            let lines = logged_at(level, || {
+                tracing::warn!(target: "kube_client::client", "response");
+                tracing::debug!(target: "kube_client::client", "response");
+                tracing::error!(target: "kube_client::client", "error of a client");
+                tracing::error!(target: "kube_client::client::builder", "error of a request");
+                tracing::debug!(target: "kube_client::client::builder", "request");
+            });
+            let messages: Vec<&str> = lines.iter().filter_map(|line| line["msg"].as_str()).collect();
+            let mut expected = vec!["error of a client", "error of a request"];
+            if matches!(level, LogLevel::Trace | LogLevel::Debug) {
+                expected.push("request");
+            }
+            assert_eq!(messages, expected, "{level:?}");
+        }
     }
 
     #[test]
