@@ -1,5 +1,5 @@
 //! Requests to the API server. Each request has a timeout, each list has a limit, and each error message names the
-//! failed request and its object.
+//! failed request and its object. An invalid object does not hide the other objects of a list.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use kube::api::{Api, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
 use pulumi_controller::api::names;
+use pulumi_controller::api::tolerant::Tolerant;
 use pulumi_controller::text::chain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::plugin::args::GlobalFlags;
 use crate::plugin::error::PluginError;
+use crate::plugin::progress::Progress;
 
 /// Field manager name with which the plugin changes objects.
 const FIELD_MANAGER: &str = "kubectl-pulumi";
@@ -28,6 +30,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const PAGE: u32 = 500;
 /// Maximum number of objects in a list.
 const MAX_OBJECTS: usize = 50_000;
+/// Maximum number of invalid objects that a warning names.
+const MAX_NAMED: usize = 5;
+/// Maximum length of the message about an invalid object, in characters. The message can contain a value of the object.
+const MAX_MESSAGE: usize = 300;
 
 /// Kind of namespaced objects.
 pub trait Namespaced:
@@ -133,8 +139,23 @@ impl Cluster {
         if !names::is_object_name(namespace) || !names::is_object_name(name) {
             return Ok(None);
         }
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        self.call(|| format!("read {} {namespace}/{name}", K::kind(&())), api.get_opt(name)).await
+        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("read {} {namespace}/{name}", K::kind(&()));
+        let object = self.call(what, api.get_opt(name)).await?;
+        object.map(|object| parse(&object, what)).transpose()
+    }
+
+    /// Returns the objects in a scope, except those that cannot be parsed. Prints a warning about these objects on
+    /// stderr.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a request fails, or if there are too many objects.
+    pub async fn list<K: Namespaced>(&self, scope: &Scope, parameters: ListParams) -> Result<Vec<K>, PluginError> {
+        let Listed { objects, invalid } = self.list_with_invalid(scope, parameters).await?;
+        let mut progress = Progress::new();
+        warnings(&invalid).iter().for_each(|warning| progress.warning(warning));
+        Ok(objects)
     }
 
     /// Returns the objects in a scope. Reads the list in pages.
@@ -142,18 +163,22 @@ impl Cluster {
     /// # Errors
     ///
     /// Returns an error if a request fails, or if there are too many objects.
-    pub async fn list<K: Namespaced>(&self, scope: &Scope, parameters: ListParams) -> Result<Vec<K>, PluginError> {
-        let api: Api<K> = match scope {
+    pub async fn list_with_invalid<K: Namespaced>(
+        &self,
+        scope: &Scope,
+        parameters: ListParams,
+    ) -> Result<Listed<K>, PluginError> {
+        let api: Api<Tolerant<K>> = match scope {
             Scope::All => Api::all(self.client.clone()),
             Scope::Namespace(namespace) => Api::namespaced(self.client.clone(), namespace),
         };
         let what = || format!("list objects of kind {} in {}", K::kind(&()), scope.describe());
         let mut parameters = parameters.limit(PAGE);
-        let mut found = Vec::new();
+        let mut found = Listed { objects: Vec::new(), invalid: Vec::new() };
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
-            found.extend(page.items);
-            if found.len() > MAX_OBJECTS {
+            page.items.iter().for_each(|object| found.add(object));
+            if found.objects.len() + found.invalid.len() > MAX_OBJECTS {
                 let request = what();
                 return Err(PluginError::Failed(format!(
                     "failed to {request}: found more than {MAX_OBJECTS} objects; select a namespace or labels"
@@ -172,10 +197,11 @@ impl Cluster {
     ///
     /// Returns an error if the request fails.
     pub async fn merge<K: Namespaced>(&self, namespace: &str, name: &str, patch: &Value) -> Result<K, PluginError> {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let what = || format!("change {} {namespace}/{name}", K::kind(&()));
-        self.call(what, api.patch(name, &parameters, &Patch::Merge(patch))).await
+        let object = self.call(what, api.patch(name, &parameters, &Patch::Merge(patch))).await?;
+        parse(&object, what)
     }
 
     /// Creates an object in a namespace.
@@ -239,6 +265,43 @@ impl Cluster {
             Err(_) => Err(PluginError::NoResponse { request: what(), limit: self.request_timeout }),
         }
     }
+}
+
+/// Objects of a list.
+#[derive(Debug)]
+pub struct Listed<K> {
+    pub objects: Vec<K>,
+    /// Messages about the objects that cannot be parsed.
+    pub invalid: Vec<String>,
+}
+
+impl<K: Namespaced> Listed<K> {
+    fn add(&mut self, object: &Tolerant<K>) {
+        match object.parse() {
+            Ok(object) => self.objects.push(object),
+            Err(error) => {
+                let metadata = object.meta();
+                let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+                let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+                let message = format!("ignoring {} {namespace}/{name}: {}", K::kind(&()), chain(&error));
+                self.invalid.push(message.chars().take(MAX_MESSAGE).collect());
+            }
+        }
+    }
+}
+
+/// Returns the warnings about invalid objects.
+fn warnings(invalid: &[String]) -> Vec<String> {
+    let mut warnings: Vec<String> = invalid.iter().take(MAX_NAMED).cloned().collect();
+    match invalid.len().saturating_sub(MAX_NAMED) {
+        0 => {}
+        others => warnings.push(format!("ignoring {others} more objects that cannot be parsed")),
+    }
+    warnings
+}
+
+fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -> Result<K, PluginError> {
+    object.parse().map_err(|error| PluginError::Request { request: what(), cause: chain(&error) })
 }
 
 fn post_parameters() -> PostParams {

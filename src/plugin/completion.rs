@@ -141,9 +141,10 @@ async fn stacks(global: &GlobalFlags, words: &[String]) -> Result<Vec<String>, P
         output: global.output,
     };
     let cluster = Cluster::connect(&flags).await?;
-    let stacks: Vec<Stack> = cluster.list(&cluster.scope(false), ListParams::default()).await?;
+    // A warning would appear in the command line of the user.
+    let listed = cluster.list_with_invalid::<Stack>(&cluster.scope(false), ListParams::default()).await?;
     let given: BTreeSet<&String> = words.iter().collect();
-    Ok(stacks.iter().map(ResourceExt::name_any).filter(|name| !given.contains(name)).collect())
+    Ok(listed.objects.iter().map(ResourceExt::name_any).filter(|name| !given.contains(name)).collect())
 }
 
 #[cfg(test)]

@@ -37,6 +37,11 @@ impl Progress {
         self.line("ℹ", text);
     }
 
+    /// Prints a warning. A warning does not change the exit code.
+    pub fn warning(&mut self, text: &str) {
+        self.line("!", text);
+    }
+
     /// Prints the failure of one object. The command continues with the other objects.
     pub fn failure(&mut self, text: &str) {
         self.line("✗", text);

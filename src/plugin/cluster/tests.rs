@@ -56,6 +56,51 @@ async fn a_list_is_read_in_pages() {
     assert!(requests.iter().all(|request| request.contains("limit=500")), "{requests:?}");
 }
 
+/// Time that Kubernetes accepts and the parser rejects.
+const LATE: &str = "9999-12-31T23:59:59Z";
+
+#[tokio::test]
+async fn an_invalid_object_does_not_hide_the_other_objects_of_a_list() {
+    let (cluster, _) = cluster(|_| {
+        let mut list = page("network", "");
+        let mut invalid = list["items"][0].clone();
+        invalid["metadata"]["name"] = json!("late");
+        invalid["spec"]["expiresAt"] = json!(LATE);
+        let mut managed = list["items"][0].clone();
+        managed["metadata"]["name"] = json!("web");
+        managed["metadata"]["managedFields"] = json!([{ "manager": "a", "operation": "Update", "time": LATE }]);
+        list["items"].as_array_mut().unwrap().extend([invalid, managed]);
+        Some((200, list))
+    });
+    let listed = cluster.list_with_invalid::<Stack>(&Scope::All, ListParams::default()).await.unwrap();
+    let names: Vec<_> = listed.objects.iter().filter_map(|stack| stack.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["network", "web"]);
+    let [message] = listed.invalid.as_slice() else { panic!("one invalid object: {:?}", listed.invalid) };
+    assert!(message.starts_with("ignoring Stack apps/late: the object cannot be parsed: "), "{message}");
+    assert_eq!(cluster.list::<Stack>(&Scope::All, ListParams::default()).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn an_invalid_object_that_the_user_has_named_is_an_error() {
+    let (cluster, _) = cluster(|_| {
+        let mut list = page("late", "");
+        list["items"][0]["spec"]["expiresAt"] = json!(LATE);
+        Some((200, list["items"][0].clone()))
+    });
+    let error = cluster.get::<Stack>("apps", "late").await.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    assert!(error.to_string().starts_with("failed to read Stack apps/late: the object cannot be parsed: "), "{error}");
+}
+
+#[test]
+fn the_number_of_warnings_is_limited() {
+    let invalid: Vec<String> = (0..8).map(|number| format!("object {number}")).collect();
+    assert_eq!(warnings(&invalid[..1]), ["object 0"]);
+    let found = warnings(&invalid);
+    assert_eq!(found.len(), MAX_NAMED + 1);
+    assert_eq!(found.last().map(String::as_str), Some("ignoring 3 more objects that cannot be parsed"));
+}
+
 #[tokio::test]
 async fn a_missing_object_is_reported_with_its_namespace_and_name() {
     let (cluster, log) = cluster(|_| {
