@@ -83,9 +83,10 @@ impl Reader {
         if !may_exist(namespace, name) {
             return Ok(None);
         }
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Tolerant<PartialObjectMeta<K>>> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
-        self.call(what, api.get_metadata_opt(name)).await
+        let object = self.call(what, api.get_opt(name)).await?;
+        object.map(|object| parse(&object, what)).transpose()
     }
 
     /// Returns an object's row in the API server's `Table` representation, or `None` if the object does not exist. The
@@ -98,7 +99,9 @@ impl Reader {
             return Ok(None);
         }
         let what = || format!("read the metadata of {} {namespace}/{name}", K::kind(&()));
-        self.call(what, get_row_opt::<K>(&self.client, namespace, name)).await
+        let table = self.call(what, get_table_opt::<K>(&self.client, namespace, name)).await?;
+        let row = table.map(Table::into_row).transpose();
+        row.map(Option::flatten).map_err(|source| ReadError::Parse { request: what(), source })
     }
 
     /// Returns a cluster-scoped object, or `None` if it does not exist.
@@ -106,8 +109,10 @@ impl Reader {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<K> = Api::all(self.client.clone());
-        self.call(|| format!("read {} {name}", K::kind(&())), api.get_opt(name)).await
+        let api: Api<Tolerant<K>> = Api::all(self.client.clone());
+        let what = || format!("read {} {name}", K::kind(&()));
+        let object = self.call(what, api.get_opt(name)).await?;
+        object.map(|object| parse(&object, what)).transpose()
     }
 
     /// Returns the metadata of a cluster-scoped object, or `None` if it does not exist.
@@ -115,24 +120,14 @@ impl Reader {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<K> = Api::all(self.client.clone());
-        self.call(|| format!("read the metadata of {} {name}", K::kind(&())), api.get_metadata_opt(name)).await
+        let api: Api<Tolerant<PartialObjectMeta<K>>> = Api::all(self.client.clone());
+        let what = || format!("read the metadata of {} {name}", K::kind(&()));
+        let object = self.call(what, api.get_opt(name)).await?;
+        object.map(|object| parse(&object, what)).transpose()
     }
 
-    /// Returns at most 500 objects in a namespace that match a label selector.
-    pub async fn list<K>(&self, namespace: &str, labels: &str) -> Result<Vec<K>, ReadError>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
-    {
-        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
-        let parameters = ListParams::default().labels(labels).limit(MAX_LIST);
-        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
-        let page = self.call(what, api.list(&parameters)).await?;
-        page.items.iter().map(|object| parse(object, what)).collect()
-    }
-
-    /// Returns the first object in a namespace that satisfies `is_desired`. The function reads the list in pages.
-    pub async fn find<K>(&self, namespace: &str, is_desired: impl Fn(&K) -> bool) -> Result<Option<K>, ReadError>
+    /// Returns the object with a UID in a namespace. The function reads the list in pages, and parses only this object.
+    pub async fn find<K>(&self, namespace: &str, uid: &str) -> Result<Option<K>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
@@ -141,11 +136,8 @@ impl Reader {
         let mut parameters = ListParams::default().limit(MAX_LIST);
         loop {
             let page = self.call(what, api.list(&parameters)).await?;
-            for object in &page.items {
-                let object = parse(object, what)?;
-                if is_desired(&object) {
-                    return Ok(Some(object));
-                }
+            if let Some(object) = page.items.iter().find(|object| object.meta().uid.as_deref() == Some(uid)) {
+                return parse(object, what).map(Some);
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
@@ -160,13 +152,15 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Tolerant<PartialObjectMeta<K>>> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
         let mut parameters = ListParams::default().labels(labels).limit(MAX_LIST);
         let mut found = Vec::new();
         loop {
-            let page = self.call(what, api.list_metadata(&parameters)).await?;
-            found.extend(page.items);
+            let page = self.call(what, api.list(&parameters)).await?;
+            for object in &page.items {
+                found.push(parse(object, what)?);
+            }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
                 None => return Ok(found),
@@ -233,24 +227,19 @@ struct Column {
 struct TableRow {
     #[serde(default)]
     cells: Vec<Value>,
-    object: RowObject,
-}
-
-#[derive(Deserialize)]
-struct RowObject {
-    metadata: ObjectMeta,
+    object: Tolerant<PartialObjectMeta>,
 }
 
 impl Table {
-    fn into_row(self) -> Option<Row> {
+    fn into_row(self) -> Result<Option<Row>, ParseError> {
         let names = self.column_definitions.into_iter().map(|column| column.name);
-        let row = self.rows.into_iter().next()?;
-        Some(Row { metadata: row.object.metadata, cells: names.zip(row.cells).collect() })
+        let Some(row) = self.rows.into_iter().next() else { return Ok(None) };
+        Ok(Some(Row { metadata: row.object.parse()?.metadata, cells: names.zip(row.cells).collect() }))
     }
 }
 
-/// Returns the row for an object, or `None` if the object does not exist.
-async fn get_row_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Row>>
+/// Returns the table for an object, or `None` if the object does not exist.
+async fn get_table_opt<K>(client: &Client, namespace: &str, name: &str) -> kube::Result<Option<Table>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Debug,
 {
@@ -258,7 +247,7 @@ where
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     request.headers_mut().insert(ACCEPT, TABLE);
     match client.request::<Table>(request).await {
-        Ok(table) => Ok(table.into_row()),
+        Ok(table) => Ok(Some(table)),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
@@ -266,10 +255,62 @@ where
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Secret;
+    use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+    use serde_json::json;
 
     use super::*;
     use crate::runtime::fake_api::{FakeResponse, client};
+
+    /// Object with a time in the managed fields that the parser rejects.
+    fn object(name: &str) -> Value {
+        let managed = json!([{"manager": "a", "operation": "Update", "time": "9999-12-31T23:59:59Z"}]);
+        json!({"metadata": {"name": name, "uid": format!("{name}-uid"), "managedFields": managed}})
+    }
+
+    #[tokio::test]
+    async fn objects_with_invalid_managed_fields_can_be_read() {
+        let (client, log) = client(|request| {
+            let name = request.path.rsplit('/').next().unwrap_or_default();
+            let accept = &request.accept;
+            FakeResponse::Json(
+                200,
+                match name {
+                    "secrets" | "pods" => {
+                        // The reader must not parse the first object.
+                        let mut invalid = object("other");
+                        invalid["metadata"]["creationTimestamp"] = json!("9999-12-31T23:59:59Z");
+                        let items = if name == "pods" { vec![invalid, object("web")] } else { vec![object("web")] };
+                        json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+                    }
+                    _ if accept.contains("as=Table") => json!({
+                        "columnDefinitions": [{"name": "Data"}],
+                        "rows": [{"cells": [2], "object": object(name)}],
+                    }),
+                    _ => object(name),
+                },
+            )
+        });
+        let reader = Reader::new(client, Duration::from_secs(1));
+        let name = |metadata: ObjectMeta| metadata.name.unwrap_or_default();
+        let found = reader.get_opt::<Pod>("apps", "web").await.unwrap().unwrap();
+        assert_eq!(name(found.metadata), "web");
+        let found = reader.get_metadata_opt::<Secret>("apps", "web").await.unwrap().unwrap();
+        assert_eq!(name(found.metadata), "web");
+        let found = reader.get_cluster_opt::<Namespace>("apps").await.unwrap().unwrap();
+        assert_eq!(name(found.metadata), "apps");
+        let found = reader.get_cluster_metadata_opt::<Namespace>("apps").await.unwrap().unwrap();
+        assert_eq!(name(found.metadata), "apps");
+        let row = reader.get_row_opt::<Secret>("apps", "web").await.unwrap().unwrap();
+        assert_eq!((name(row.metadata), &row.cells["Data"]), ("web".to_owned(), &json!(2)));
+        let found = reader.list_metadata::<Secret>("apps", "a=b").await.unwrap();
+        assert_eq!(found.len(), 1);
+        let found = reader.find::<Pod>("apps", "web-uid").await.unwrap().unwrap();
+        assert_eq!(name(found.metadata), "web");
+        assert!(reader.find::<Pod>("apps", "missing").await.unwrap().is_none());
+        let requests = log.all();
+        let metadata = requests.iter().filter(|request| request.accept.contains("as=PartialObjectMetadata"));
+        assert_eq!(metadata.count(), 3, "the reader requests only metadata: {requests:?}");
+    }
 
     #[tokio::test]
     async fn no_request_is_sent_for_an_invalid_object_name() {

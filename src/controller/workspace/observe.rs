@@ -330,7 +330,7 @@ async fn open_runs_in(
     let is_its = |update: &Update| update.metadata.uid.as_deref() == Some(uid);
     let live = match updates.iter().find(|update| is_its(update)) {
         Some(update) => context.reader.get_opt::<Update>(namespace, &update.name_any()).await?.filter(is_its),
-        None => context.reader.find::<Update>(namespace, is_its).await?,
+        None => context.reader.find::<Update>(namespace, uid).await?,
     };
     Ok(open_runs(&live.map(Arc::new).into_iter().collect::<Vec<_>>()))
 }
