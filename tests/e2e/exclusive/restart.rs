@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::conditions::{OUTPUTS_WRITTEN, READY, RECONCILING, is_true, outputs_reason, stack_reason};
-use pulumi_controller::api::names::workspace_pod;
+use pulumi_controller::api::names::{LABEL_COMPONENT, workspace_pod};
 use serde_json::json;
 
 use crate::exclusive::sleeping;
@@ -330,6 +330,71 @@ fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
         })
         .await;
     });
+}
+
+/// A user who can change an object can also write its managed fields, with a time that the controller's parser rejects.
+/// A pod or a StatefulSet with such a time must not prevent the controller from listing the other objects, and the log
+/// must not contain the list.
+#[test]
+fn a_new_controller_reconciles_stacks_despite_invalid_managed_fields_of_a_pod() {
+    run_alone(async || {
+        in_scene("managed-fields", async |scene| {
+            let name = format!("late-{}", scene.id);
+            let create = async || {
+                for object in labeled_objects(&name) {
+                    kubectl(&["create", "--filename", "-"], &object.to_string()).await;
+                }
+                for (kind, api_version) in [("pod", "v1"), ("statefulset", "apps/v1")] {
+                    let entry = json!({
+                        "manager": name, "operation": "Update", "apiVersion": api_version, "time": LATE,
+                        "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:labels": {"f:team": {}}}},
+                    });
+                    let patch = json!([{"op": "add", "path": "/metadata/managedFields/-", "value": entry}]).to_string();
+                    let object = [kind, &name, "--namespace", "default"];
+                    kubectl(&[&["patch"][..], &object, &["--type", "json", "--patch", &patch]].concat(), "").await;
+                    let read = [&["get"][..], &object, &["--show-managed-fields", "--output", "json"]].concat();
+                    assert!(kubectl(&read, "").await.contains(LATE), "the API server accepts the time");
+                }
+                let controller = Controller::new(&scene.client);
+                controller.kill().await;
+                controller.until_available().await;
+                let source = scene.source("app").await;
+                let program = Program::new("managed-fields").step("step", json!({"value": "one"}));
+                let commit = source.push(&program.files()).await;
+                scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
+                let logged = controller.log_lines(&name).await;
+                assert!(logged.is_empty(), "the log contains the list: {} lines", logged.len());
+            };
+            run_with_cleanup(create, async || {
+                let objects = ["pod,statefulset", &name, "--namespace", "default", "--ignore-not-found"];
+                kubectl(&[&["delete", "--grace-period", "0", "--force"][..], &objects].concat(), "").await;
+            })
+            .await;
+        })
+        .await;
+    });
+}
+
+/// Time that Kubernetes accepts and the controller's parser rejects.
+const LATE: &str = "9999-12-31T23:59:59Z";
+
+/// Returns a pod and a StatefulSet that the watches of the controller select. No container starts.
+fn labeled_objects(name: &str) -> [serde_json::Value; 2] {
+    let labels = json!({LABEL_COMPONENT: "workspace", "team": name});
+    let metadata = json!({"name": name, "namespace": "default", "labels": labels});
+    let containers = json!([{"name": "main", "image": "none"}]);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+        "spec": {"schedulingGates": [{"name": "pulumi.com/test"}], "containers": containers},
+    });
+    let stateful_set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata,
+        "spec": {
+            "replicas": 0, "serviceName": name, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}},
+        },
+    });
+    [pod, stateful_set]
 }
 
 /// Sets the conditions that a Stack has during a run, although no run is open.
