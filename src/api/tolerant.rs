@@ -38,10 +38,11 @@ pub enum ParseError {
 /// Identity of an object, and the resource version from which a watch continues.
 #[derive(Deserialize)]
 struct Identified {
+    #[serde(default)]
     metadata: Identity,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Identity {
     name: Option<String>,

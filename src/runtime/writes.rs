@@ -10,6 +10,7 @@ use std::time::Duration;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective};
+use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::api::names::FIELD_MANAGER;
-use crate::api::tolerant::Tolerant;
+use crate::api::tolerant::{ParseError, Tolerant};
 use crate::runtime::field_managers;
 use crate::telemetry::metrics::Metrics;
 
@@ -121,7 +122,7 @@ impl Writer {
         }
         let (api, name) = self.target::<K>(&attempt)?;
         let parameters = PatchParams::apply(FIELD_MANAGER);
-        let request = async { api.patch_status(name, &parameters, &Patch::Merge(&patch)).await };
+        let request = async { api.patch_status(name, &parameters, &Patch::Merge(&patch)).await.and_then(parse) };
         self.call(&attempt, request).await.map(Some)
     }
 
@@ -159,11 +160,12 @@ impl Writer {
         let attempt = attempt("create", object);
         let (api, name) = self.target::<K>(&attempt)?;
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let request = async { api.create(&parameters, object).await };
+        let objects: Api<K> = Api::namespaced(self.client.clone(), &attempt.namespace);
+        let request = async { objects.create(&parameters, object).await };
         match self.call(&attempt, request).await {
             Err(error) if error.is_conflict() => {
-                let existing = self.call(&attempt, async { api.get_opt(name).await }).await?;
-                existing.map(Created::Existing).ok_or(error)
+                let request = async { api.get_opt(name).await?.map(parse).transpose() };
+                self.call(&attempt, request).await?.map(Created::Existing).ok_or(error)
             }
             other => other.map(Created::New),
         }
@@ -276,10 +278,10 @@ impl Writer {
             return Ok(());
         }
         let attempt = attempt("annotate", object);
-        let (api, name) = self.target::<K>(&attempt)?;
+        let (api, name) = self.target::<PartialObjectMeta<K>>(&attempt)?;
         let patch = json!({ "metadata": { "annotations": changed, "uid": object.uid() } });
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let request = async { api.patch_metadata(name, &parameters, &Patch::Merge(&patch)).await };
+        let request = async { api.patch(name, &parameters, &Patch::Merge(&patch)).await };
         self.call(&attempt, request).await.map(|_| ())
     }
 
@@ -309,7 +311,7 @@ impl Writer {
         let version = object.resource_version();
         let patch = json!({ "metadata": { "managedFields": managed_fields, "resourceVersion": version } });
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let request = async { api.patch(name, &parameters, &Patch::Merge(&patch)).await };
+        let request = async { api.patch(name, &parameters, &Patch::Merge(&patch)).await.and_then(parse) };
         self.call(attempt, request).await
     }
 
@@ -323,7 +325,7 @@ impl Writer {
         };
         let (api, name) = self.target::<K>(&attempt)?;
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let request = async { api.patch(name, &parameters, &Patch::Merge(patch)).await };
+        let request = async { api.patch(name, &parameters, &Patch::Merge(patch)).await.and_then(parse) };
         self.call(&attempt, request).await
     }
 
@@ -345,20 +347,24 @@ impl Writer {
             body.insert("kind".to_owned(), K::kind(&()).into());
         }
         let (api, name) = self.target::<K>(&attempt)?;
-        self.call(&attempt, async { api.patch(name, parameters, &Patch::Apply(&body)).await }).await
+        let request = async { api.patch(name, parameters, &Patch::Apply(&body)).await.and_then(parse) };
+        self.call(&attempt, request).await
     }
 
     async fn patch_metadata<K: Object>(&self, attempt: &AttemptedWrite, operations: Value) -> Result<(), WriteError> {
-        let (api, name) = self.target::<K>(attempt)?;
+        let (api, name) = self.target::<PartialObjectMeta<K>>(attempt)?;
         let operations = serde_json::from_value(operations)
             .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
         let patch = Patch::<()>::Json(operations);
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let request = async { api.patch_metadata(name, &parameters, &patch).await };
+        let request = async { api.patch(name, &parameters, &patch).await };
         self.call(attempt, request).await.map(|_| ())
     }
 
-    fn target<'a, K: Object>(&self, attempt: &'a AttemptedWrite) -> Result<(Api<K>, &'a str), WriteError> {
+    fn target<'a, K>(&self, attempt: &'a AttemptedWrite) -> Result<(Api<Tolerant<K>>, &'a str), WriteError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
         if attempt.namespace.is_empty() || attempt.name.is_empty() {
             return Err(WriteError::Nameless { attempt: Box::new(attempt.clone()) });
         }
@@ -380,6 +386,14 @@ impl Writer {
             Err(_) => Err(WriteError::Timeout { attempt: Box::new(attempt.clone()), limit: self.timeout }),
         }
     }
+}
+
+/// Parses the object in a response. A user may have written managed fields that kube-rs cannot parse.
+fn parse<K: DeserializeOwned>(object: Tolerant<K>) -> Result<K, kube::Error> {
+    object.parse().map_err(|error| match error {
+        ParseError::Malformed(error) => kube::Error::SerdeError(error),
+        ParseError::TooManyValues(_) => kube::Error::Service(Box::new(error)),
+    })
 }
 
 fn attempt<K: Object>(verb: &'static str, object: &K) -> AttemptedWrite {

@@ -151,6 +151,27 @@ async fn creating_an_existing_object_returns_it() {
 }
 
 #[tokio::test]
+async fn a_response_with_invalid_managed_fields_is_not_an_error() {
+    let (writer, log) = writer(|_| {
+        let mut object = serde_json::to_value(update(json!({}))).unwrap();
+        let entry = json!({ "manager": "a", "operation": "Update", "time": "9999-12-31T23:59:59Z" });
+        object["metadata"]["managedFields"] = json!([entry]);
+        FakeResponse::Json(200, object)
+    });
+    let present = update(json!({ "message": "old" }));
+    let mut status = present.status.clone().unwrap();
+    status.message = Some("new".into());
+    assert!(writer.status(&present, &status).await.unwrap().is_some());
+    let applied: Update = writer.apply(&present).await.unwrap();
+    assert_eq!(applied.metadata.managed_fields.map(|entries| entries.len()), Some(1));
+    writer.merge::<Update>("apps", "web", &json!({})).await.unwrap();
+    writer.add_finalizer(&present, "auto.pulumi.com/test").await.unwrap();
+    writer.delete::<Update>("apps", "web", None).await.unwrap();
+    let metadata = log.all().into_iter().filter(|request| request.accept.contains("as=PartialObjectMetadata"));
+    assert_eq!(metadata.count(), 1, "the finalizer is a change to metadata");
+}
+
+#[tokio::test]
 async fn a_deletion_is_limited_to_the_uid_and_succeeds_for_a_missing_object() {
     let (writer, log) = writer(|_| FakeResponse::refusal(404, "NotFound"));
     writer.delete::<Update>("apps", "web", Some("u1")).await.unwrap();
