@@ -17,6 +17,7 @@ use crate::api::bounds;
 use crate::api::conditions::{READY, STALLED};
 use crate::api::names;
 use crate::api::pulumi::{FluxSource, SourceArtifact, SourceReference};
+use crate::api::tolerant::{ParseError, Tolerant};
 use crate::artifact::{Digest, Directory, Revision};
 use crate::source::kinds::{GroupKind, Kinds};
 use crate::source::{Origin, Resolved, Unavailable, program};
@@ -148,9 +149,10 @@ impl Sources {
             )));
         }
         let what = format!("{} {namespace}/{name}", resource.kind);
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let api: Api<Tolerant<DynamicObject>> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let invalid = |error: ParseError| Unavailable::NotYet(format!("failed to read {what}: {error}"));
         let object = match tokio::time::timeout(READ_TIMEOUT, api.get(name)).await {
-            Ok(Ok(object)) => Some(object),
+            Ok(Ok(object)) => Some(object.parse().map_err(invalid)?),
             Ok(Err(Error::Api(status))) if is_missing_object(&status) => None,
             Ok(Err(Error::Api(status))) if status.code == 404 => {
                 self.kinds.invalidate().await;

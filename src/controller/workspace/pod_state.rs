@@ -14,6 +14,7 @@ use super::init_containers::{self, BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use crate::api::auto::Workspace;
 use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
+use crate::api::tolerant::Tolerant;
 use crate::runtime::reconcile::ReconcileError;
 
 /// Waiting reasons that containers report while a pod starts normally.
@@ -271,12 +272,13 @@ pub(super) async fn find_start_event(
         return Ok(None);
     };
     let namespace = workspace.namespace().unwrap_or_default();
-    let events: Api<Event> = Api::namespaced(context.client.clone(), &namespace);
+    let events: Api<Tolerant<Event>> = Api::namespaced(context.client.clone(), &namespace);
     let fields = format!("involvedObject.uid={uid}");
     let parameters = ListParams::default().fields(&fields).limit(MAX_EVENTS);
     let listed = tokio::time::timeout(EVENTS_TIMEOUT, events.list(&parameters)).await;
     let events = match listed {
-        Ok(Ok(events)) => events.items,
+        // An event that cannot be parsed, for example with an invalid time, is not relevant.
+        Ok(Ok(events)) => events.items.iter().filter_map(|event| event.parse().ok()).collect::<Vec<_>>(),
         Ok(Err(error)) => return Err(ReconcileError::transient(error)),
         Err(elapsed) => return Err(ReconcileError::transient(elapsed)),
     };
