@@ -126,6 +126,23 @@ fn agent_and_controller_do_not_depend_on_each_other() {
     assert!(!all_uses("controller").contains("agent"), "the controller uses {:?}", all_uses("controller"));
 }
 
+/// A single invalid object of a tenant would stop a watch of kube-rs for all tenants.
+#[test]
+fn all_watches_skip_invalid_objects() -> Result<()> {
+    let module = Path::new("runtime/tolerant_watcher.rs");
+    let sources = Crate::read(&source_directory())?;
+    let mut watches = Vec::new();
+    for path in sources.files.values().map(|file| &file.path).filter(|path| path.as_path() != module) {
+        let text = std::fs::read_to_string(source_directory().join(path))?;
+        // The watches of `tolerant_watcher` have their own backoff.
+        if ["default_backoff(", "watch_object("].iter().any(|call| text.contains(call)) {
+            watches.push(path.display().to_string());
+        }
+    }
+    assert!(watches.is_empty(), "use `runtime::tolerant_watcher` in these files: {watches:?}");
+    Ok(())
+}
+
 #[test]
 fn no_files_import_each_other_in_a_cycle_outside_tests() -> Result<()> {
     let imports = Crate::read(&source_directory())?.imports();
