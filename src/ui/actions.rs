@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
 use serde_json::Value;
 
 use super::error::UiError;
@@ -16,6 +17,7 @@ use super::users::{self, User};
 use crate::api::names::{ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
 use crate::api::pulumi::{Approval, ApprovalDecision, Stack};
 use crate::api::resolve::Decision;
+use crate::api::tolerant::Tolerant;
 use crate::view::{decisions, phase, requests};
 
 /// Maximum length of the reason for a decision, in characters.
@@ -116,10 +118,10 @@ fn resolve(stack: &Stack, form: &Form) -> Result<Change, UiError> {
 }
 
 async fn merge(user: &User, (namespace, name): &Key, patch: &Value) -> Result<(), UiError> {
-    let api: Api<Stack> = Api::namespaced(user.client.clone(), namespace);
+    let api: Api<Tolerant<PartialObjectMeta<Stack>>> = Api::namespaced(user.client.clone(), namespace);
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(patch);
-    let patched = api.patch_metadata(name, &parameters, &patch);
+    let patched = api.patch(name, &parameters, &patch);
     users::call(|| format!("change Stack {namespace}/{name}"), patched).await?;
     Ok(())
 }
