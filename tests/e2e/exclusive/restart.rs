@@ -13,8 +13,12 @@ use serde_json::json;
 use crate::exclusive::sleeping;
 use crate::harness::{
     Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, has_condition, in_scene, is_done, kubectl, once,
-    run_alone, run_with_cleanup, wait_until,
+    run_alone, run_program, run_with_cleanup, wait_until,
 };
+
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-pulumi");
+/// Time that Kubernetes accepts and the controller's parser rejects.
+const LATE: &str = "9999-12-31T23:59:59Z";
 
 /// At each failpoint in the code, the controller exits once while the test creates, runs or deletes a Stack.
 #[test]
@@ -301,20 +305,22 @@ fn a_new_pod_gets_its_source_even_if_the_artifact_store_is_lost() {
     });
 }
 
-/// The API server accepts values that the controller's JSON parser rejects. A Stack with such a value must not prevent
-/// the controller from listing the other Stacks.
+/// The API server accepts values that the controller's parser rejects. Stacks with such values must not prevent the
+/// controller and the kubectl plugin from listing the other Stacks.
 #[test]
-fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
+fn a_new_controller_reconciles_other_stacks_despite_unparsable_ones() {
     run_alone(async || {
         in_scene("unreadable", async |scene| {
-            let name = format!("unreadable-{}", scene.id);
             let nested = (0..300).fold(json!({}), |inner, _| json!({"a": inner}));
-            let stack = json!({
-                "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": name, "namespace": "default"},
-                "spec": {"stack": "dev", "workspaceTemplate": {"spec": {"podTemplate": nested}}},
-            });
-            kubectl(&["create", "--validate=false", "--filename", "-"], &stack.to_string()).await;
+            let nested = json!({"stack": "dev", "workspaceTemplate": {"spec": {"podTemplate": nested}}});
+            let names = ["nested", "late"].map(|kind| format!("{kind}-{}", scene.id));
             let others = async || {
+                for (name, spec) in names.iter().zip([nested, json!({"stack": "dev", "expiresAt": LATE})]) {
+                    let metadata = json!({"name": name, "namespace": "default"});
+                    let stack =
+                        json!({"apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec});
+                    kubectl(&["create", "--validate=false", "--filename", "-"], &stack.to_string()).await;
+                }
                 let controller = Controller::new(&scene.client);
                 controller.kill().await;
                 controller.until_available().await;
@@ -322,9 +328,17 @@ fn a_new_controller_reconciles_other_stacks_despite_an_unparsable_one() {
                 let program = Program::new("unreadable").step("step", json!({"value": "one"}));
                 let commit = source.push(&program.files()).await;
                 scene.start(scene.stack("main", &source)).await.until_applied(&commit).await;
+                for name in &names {
+                    let stack = format!("stack.pulumi.com/{name}");
+                    let condition = ["--for", "condition=Stalled", "--timeout", "50s"];
+                    kubectl(&[&["wait", &stack, "--namespace", "default"][..], &condition].concat(), "").await;
+                }
+                let listed = run_program(PLUGIN, &["get", "--all-namespaces"], "").await;
+                assert!(listed.contains(&scene.namespace) && !listed.contains(&names[0]), "{listed}");
             };
             run_with_cleanup(others, async || {
-                kubectl(&["delete", "stack.pulumi.com", &name, "--namespace", "default"], "").await;
+                let stacks = ["--namespace", "default", "--ignore-not-found", &names[0], &names[1]];
+                kubectl(&[&["delete", "stack.pulumi.com"][..], &stacks].concat(), "").await;
             })
             .await;
         })
@@ -374,9 +388,6 @@ fn a_new_controller_reconciles_stacks_despite_invalid_managed_fields_of_a_pod() 
         .await;
     });
 }
-
-/// Time that Kubernetes accepts and the controller's parser rejects.
-const LATE: &str = "9999-12-31T23:59:59Z";
 
 /// Returns a pod and a StatefulSet that the watches of the controller select. No container starts.
 fn labeled_objects(name: &str) -> [serde_json::Value; 2] {
