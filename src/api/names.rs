@@ -90,6 +90,10 @@ pub const ANNOTATION_IDLE_PODS: &str = "pulumi.com/idle-pods";
 pub const ANNOTATION_REVOKED: &str = "auto.pulumi.com/revoked";
 /// Annotation on a workspace pod with an open run. The value is the UID of the Update.
 pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
+/// Annotation on a workspace pod with an open run. The value is the name and the UID of the Update, separated by a
+/// slash. The name is valid only if the UID is equal to the value of [`ANNOTATION_RUN`]. Otherwise, a version of the
+/// controller that does not support this annotation has marked the pod.
+pub const ANNOTATION_RUN_UPDATE: &str = "auto.pulumi.com/run-update";
 /// Annotation with the hash of a workspace pod's inputs. The pod is outdated if the value differs from the hash of
 /// the current inputs.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";

@@ -17,6 +17,7 @@ pub mod first_objects;
 pub mod index;
 pub mod invalid_objects;
 pub mod lease;
+pub mod lists;
 pub mod reads;
 pub mod reconcile;
 pub mod run_limiter;

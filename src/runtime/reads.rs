@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -10,18 +11,27 @@ use http::header::ACCEPT;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, GetParams, ListParams};
-use kube::core::PartialObjectMeta;
+use kube::core::{PartialObjectMeta, PartialObjectMetaExt as _};
 use kube::{Client, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use crate::api::names;
 use crate::api::tolerant::{ParseError, Tolerant};
+use crate::runtime::lists::{self, Identified, Identity};
 
-/// Maximum number of objects in a list response.
-const MAX_LIST: u32 = 500;
+/// Numbers of objects per page with which the controller reads a list. If a page exceeds [`MAX_PAGE_BYTES`], the
+/// controller reads the list again with the next number.
+const PAGE_SIZES: [u32; 3] = [50, 5, 1];
+/// Maximum size of a page. By default, the API server stores no object that is larger than 1.5 MiB.
+const MAX_PAGE_BYTES: u64 = 4 * 1024 * 1024;
+/// Maximum number of objects in a list.
+const MAX_LISTED: usize = 10_000;
+/// Maximum number of lists that a reader and its clones read at the same time.
+const LISTS: usize = 2;
 
 /// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]
@@ -36,6 +46,9 @@ pub enum ReadError {
     /// The object is invalid, or contains more values than the parser accepts.
     #[error("failed to {request}")]
     Parse { request: String, source: ParseError },
+    /// The list exceeds the maximum size or the maximum number of objects.
+    #[error("failed to {request}: list exceeds the maximum of {limit}")]
+    TooLarge { request: String, limit: String },
 }
 
 impl ReadError {
@@ -49,12 +62,13 @@ impl ReadError {
 pub struct Reader {
     client: Client,
     timeout: Duration,
+    lists: Arc<Semaphore>,
 }
 
 impl Reader {
     /// Creates a reader. `timeout` applies to each request.
     pub fn new(client: Client, timeout: Duration) -> Self {
-        Reader { client, timeout }
+        Reader { client, timeout, lists: Arc::new(Semaphore::new(LISTS)) }
     }
 
     /// Returns an object, or `None` if it does not exist.
@@ -126,44 +140,104 @@ impl Reader {
         object.map(|object| parse(&object, what)).transpose()
     }
 
-    /// Returns the object with a UID in a namespace. The function reads the list in pages, and parses only this object.
-    pub async fn find<K>(&self, namespace: &str, uid: &str) -> Result<Option<K>, ReadError>
+    /// Returns the name of the object with this UID in a namespace, or `None` if the object does not exist.
+    pub async fn find_name<K>(&self, namespace: &str, uid: &str) -> Result<Option<String>, ReadError>
     where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
-        let mut parameters = ListParams::default().limit(MAX_LIST);
-        loop {
-            let page = self.call(what, api.list(&parameters)).await?;
-            if let Some(object) = page.items.iter().find(|object| object.meta().uid.as_deref() == Some(uid)) {
-                return parse(object, what).map(Some);
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters = parameters.continue_token(&token),
-                None => return Ok(None),
-            }
-        }
+        let parameters = ListParams::default();
+        let found = self.list_identities::<K>(namespace, parameters, |found| found.uid.as_deref() == Some(uid)).await?;
+        Ok(found.into_iter().find_map(|identity| identity.name))
     }
 
-    /// Returns the metadata of all objects in a namespace that match a label selector. The function reads the list in
-    /// pages.
+    /// Returns the names and the UIDs of all objects in a namespace that match a label selector. The metadata of the
+    /// result contains no other field.
     pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        let api: Api<Tolerant<PartialObjectMeta<K>>> = Api::namespaced(self.client.clone(), namespace);
-        let what = || format!("list objects of kind {} in namespace {namespace}", K::kind(&()));
-        let mut parameters = ListParams::default().labels(labels).limit(MAX_LIST);
-        let mut found = Vec::new();
-        loop {
-            let page = self.call(what, api.list(&parameters)).await?;
-            for object in &page.items {
-                found.push(parse(object, what)?);
+        let found = self.list_identities::<K>(namespace, ListParams::default().labels(labels), |_| true).await?;
+        let namespace = Some(namespace.to_owned());
+        let metadata = |Identity { name, uid }: Identity| {
+            let metadata = ObjectMeta { name, uid, namespace: namespace.clone(), ..ObjectMeta::default() };
+            metadata.into_response_partial::<K>()
+        };
+        Ok(found.into_iter().map(metadata).collect())
+    }
+
+    /// Returns the first `limit` objects of kind `K` in a namespace that match a field selector, parsed as `T`. Returns
+    /// [`ReadError::TooLarge`] if the response exceeds `max_bytes`. The function omits the objects that cannot be parsed.
+    pub async fn list_as<K, T>(
+        &self,
+        namespace: &str,
+        fields: &str,
+        limit: u32,
+        max_bytes: u64,
+    ) -> Result<Vec<T>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        T: DeserializeOwned,
+    {
+        let parameters = ListParams::default().fields(fields).limit(limit);
+        let what = || list_of::<K>(namespace);
+        let response = async {
+            let request = kube::core::Request::new(K::url_path(&(), Some(namespace))).list(&parameters);
+            lists::page::<T>(&self.client, request.map_err(kube::Error::BuildRequest)?, max_bytes).await
+        };
+        let page = self.call(what, response).await?;
+        let too_large = || ReadError::TooLarge { request: what(), limit: format!("{max_bytes} bytes") };
+        Ok(page.ok_or_else(too_large)?.items)
+    }
+
+    /// Returns the objects in a namespace that match the parameters and satisfy `is_desired`. At most [`LISTS`] calls of
+    /// this function read at the same time.
+    async fn list_identities<K>(
+        &self,
+        namespace: &str,
+        parameters: ListParams,
+        is_desired: impl Fn(&Identity) -> bool,
+    ) -> Result<Vec<Identity>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        let what = || list_of::<K>(namespace);
+        let permit = tokio::time::timeout(self.timeout, self.lists.acquire()).await;
+        let _permit = permit.map_err(|_| ReadError::Timeout { request: what(), limit: self.timeout })?;
+        for size in PAGE_SIZES {
+            if let Some(found) = self.read_pages::<K>(namespace, parameters.clone().limit(size), &is_desired).await? {
+                return Ok(found);
             }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters = parameters.continue_token(&token),
-                None => return Ok(found),
+        }
+        Err(ReadError::TooLarge { request: what(), limit: format!("{MAX_PAGE_BYTES} bytes") })
+    }
+
+    /// Reads a list in pages. Returns `None` if a page exceeds [`MAX_PAGE_BYTES`].
+    async fn read_pages<K>(
+        &self,
+        namespace: &str,
+        mut parameters: ListParams,
+        is_desired: impl Fn(&Identity) -> bool,
+    ) -> Result<Option<Vec<Identity>>, ReadError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        let what = || list_of::<K>(namespace);
+        let (mut found, mut read) = (Vec::new(), 0_usize);
+        loop {
+            let response = async {
+                let request = kube::core::Request::new(K::url_path(&(), Some(namespace))).list_metadata(&parameters);
+                let request = request.map_err(kube::Error::BuildRequest)?;
+                lists::page::<Identified>(&self.client, request, MAX_PAGE_BYTES).await
+            };
+            let Some(page) = self.call(what, response).await? else { return Ok(None) };
+            read = read.saturating_add(page.items.len());
+            if read > MAX_LISTED {
+                return Err(ReadError::TooLarge { request: what(), limit: format!("{MAX_LISTED} objects") });
+            }
+            found.extend(page.items.into_iter().map(|item| item.metadata).filter(|identity| is_desired(identity)));
+            match page.next {
+                Some(token) => parameters.continue_token = Some(token),
+                None => return Ok(Some(found)),
             }
         }
     }
@@ -185,6 +259,10 @@ impl Reader {
             Err(_) => Err(ReadError::Timeout { request: what(), limit: self.timeout }),
         }
     }
+}
+
+fn list_of<K: Resource<DynamicType = ()>>(namespace: &str) -> String {
+    format!("list objects of kind {} in namespace {namespace}", K::kind(&()))
 }
 
 fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -> Result<K, ReadError> {
@@ -304,12 +382,11 @@ mod tests {
         assert_eq!((name(row.metadata), &row.cells["Data"]), ("web".to_owned(), &json!(2)));
         let found = reader.list_metadata::<Secret>("apps", "a=b").await.unwrap();
         assert_eq!(found.len(), 1);
-        let found = reader.find::<Pod>("apps", "web-uid").await.unwrap().unwrap();
-        assert_eq!(name(found.metadata), "web");
-        assert!(reader.find::<Pod>("apps", "missing").await.unwrap().is_none());
+        assert_eq!(reader.find_name::<Pod>("apps", "web-uid").await.unwrap().as_deref(), Some("web"));
+        assert_eq!(reader.find_name::<Pod>("apps", "missing").await.unwrap(), None);
         let requests = log.all();
         let metadata = requests.iter().filter(|request| request.accept.contains("as=PartialObjectMetadata"));
-        assert_eq!(metadata.count(), 3, "the reader requests only metadata: {requests:?}");
+        assert_eq!(metadata.count(), 5, "the reader requests only metadata: {requests:?}");
     }
 
     #[tokio::test]
@@ -328,5 +405,69 @@ mod tests {
         assert!(log.all().is_empty(), "{:?}", log.verbs());
         assert!(reader.get_opt::<Secret>("apps", "state.v1").await.expect("successful read").is_none());
         assert_eq!(log.verbs(), ["GET /api/v1/namespaces/apps/secrets/state.v1"]);
+    }
+
+    /// Returns the page of a list with the given names, and the token of the next page.
+    fn page(names: &[&str], next: &str) -> FakeResponse {
+        let item = |name: &&str| json!({"metadata": {"name": name, "uid": format!("{name}-uid")}});
+        let items: Vec<Value> = names.iter().map(item).collect();
+        FakeResponse::Json(200, json!({"metadata": {"continue": next}, "items": items}))
+    }
+
+    #[tokio::test]
+    async fn the_metadata_of_a_list_is_read_in_small_pages() {
+        let (client, log) = client(|request| match request.query.contains("continue=second") {
+            false => page(&["a", "b"], "second"),
+            true => page(&["c"], ""),
+        });
+        let reader = Reader::new(client, Duration::from_secs(1));
+        assert_eq!(reader.find_name::<Secret>("apps", "c-uid").await.expect("successful list").as_deref(), Some("c"));
+        assert_eq!(reader.find_name::<Secret>("apps", "d-uid").await.expect("successful list"), None);
+        let found = reader.list_metadata::<Secret>("apps", "a=b").await.expect("successful list");
+        let names: Vec<_> = found.iter().map(|object| object.metadata.name.as_deref().unwrap_or_default()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(found[0].metadata.namespace.as_deref(), Some("apps"));
+        for request in log.all() {
+            assert!(request.query.contains("limit=50"), "{}", request.query);
+            assert!(request.accept.contains("as=PartialObjectMetadataList"), "{}", request.accept);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_with_large_objects_is_read_in_smaller_pages() {
+        let large = "x".repeat(usize::try_from(MAX_PAGE_BYTES).expect("a small number") / 3);
+        let (client, log) = client(move |request| {
+            let limit = request.query.split('&').find_map(|pair| pair.strip_prefix("limit=")).unwrap_or_default();
+            let item = json!({"metadata": {"name": "a", "uid": "a-uid", "annotations": {"a": large}}});
+            let items = vec![item; limit.parse::<usize>().expect("a number").min(4)];
+            FakeResponse::Json(200, json!({"metadata": {}, "items": items}))
+        });
+        let reader = Reader::new(client, Duration::from_secs(10));
+        assert_eq!(reader.find_name::<Secret>("apps", "a-uid").await.expect("successful list").as_deref(), Some("a"));
+        let limits: Vec<_> = log.all().iter().map(|request| request.query.clone()).collect();
+        assert_eq!(limits.len(), 3, "{limits:?}");
+        assert!(limits.iter().zip(PAGE_SIZES).all(|(query, size)| query.ends_with(&format!("limit={size}"))));
+    }
+
+    #[tokio::test]
+    async fn a_list_without_end_is_not_read_completely() {
+        let names: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+        let names: Vec<&'static str> = names.into_iter().map(|name| &*name.leak()).collect();
+        let (client, log) = client(move |_| page(&names, "next"));
+        let reader = Reader::new(client, Duration::from_secs(10));
+        let error = reader.find_name::<Secret>("apps", "uid").await.expect_err("too many objects").to_string();
+        let expected =
+            "failed to list objects of kind Secret in namespace apps: list exceeds the maximum of 10000 objects";
+        assert_eq!(error, expected);
+        assert_eq!(log.all().len(), 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_waits_for_other_lists_of_the_reader() {
+        let (client, log) = client(|_| FakeResponse::Silence);
+        let reader = Reader::new(client, Duration::from_secs(1));
+        let reads = futures::future::join_all((0..4).map(|_| reader.find_name::<Secret>("apps", "uid")));
+        assert!(tokio::time::timeout(Duration::from_millis(500), reads).await.is_err(), "no response");
+        assert_eq!(log.all().len(), LISTS);
     }
 }

@@ -87,6 +87,9 @@ impl From<ReadError> for UiError {
             ReadError::Timeout { request, .. } => UiError::Timeout { request },
             ReadError::Request { request, source } => UiError::Failed { request, cause: chain(&*source) },
             ReadError::Parse { request, source } => UiError::Failed { request, cause: chain(&source) },
+            ReadError::TooLarge { request, limit } => {
+                UiError::Failed { request, cause: format!("list exceeds the maximum of {limit}") }
+            }
         }
     }
 }

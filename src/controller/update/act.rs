@@ -190,7 +190,7 @@ async fn record_binding(
     // before it has read the namespaces.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
-    pod_mark::mark(pod, &uid, &context.writer).await?;
+    pod_mark::mark(pod, update, &context.writer).await?;
     failpoint::hit("update-pod-marked");
     let next = next_step(update, &status::bound(update, binding, now), context).await?;
     let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();

@@ -42,7 +42,7 @@ pub use context::Context;
 pub use controller::{Feeds, controller, reconcile};
 pub use history::HistoryWriter;
 pub use outputs::{is_of as is_outputs_of, key as output_key};
-pub use pod_mark::is_of as is_marked_for;
+pub use pod_mark::{is_of as is_marked_for, update_name as marked_update_name};
 #[cfg(test)]
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};

@@ -53,7 +53,7 @@ const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
 pub struct Context {
-    /// Client that lists events, because `reader` cannot list them.
+    /// Client for the watch of the Updates.
     pub client: Client,
     pub reader: Reader,
     pub writer: Writer,

@@ -328,9 +328,14 @@ async fn open_runs_in(
     let known = open_runs(updates);
     let Some(uid) = pod.run.as_deref().filter(|_| known.is_empty()) else { return Ok(known) };
     let is_its = |update: &Update| update.metadata.uid.as_deref() == Some(uid);
-    let live = match updates.iter().find(|update| is_its(update)) {
-        Some(update) => context.reader.get_opt::<Update>(namespace, &update.name_any()).await?.filter(is_its),
-        None => context.reader.find::<Update>(namespace, uid).await?,
+    let cached = updates.iter().find(|update| is_its(update)).map(|update| update.name_any());
+    let name = match cached.or_else(|| pod.run_update.clone()) {
+        Some(name) => Some(name),
+        None => context.reader.find_name::<Update>(namespace, uid).await?,
+    };
+    let live = match name {
+        Some(name) => context.reader.get_opt::<Update>(namespace, &name).await?.filter(is_its),
+        None => None,
     };
     Ok(open_runs(&live.map(Arc::new).into_iter().collect::<Vec<_>>()))
 }

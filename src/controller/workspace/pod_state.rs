@@ -1,20 +1,19 @@
 //! Reads the state of a workspace pod, and the reason why the pod does not start.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, Event, Pod, PodCondition,
 };
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
+use serde::Deserialize;
 
 use super::context::Context;
 use super::init_containers::{self, BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
 use crate::api::auto::Workspace;
 use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
-use crate::api::tolerant::Tolerant;
+use crate::controller::update::marked_update_name;
+use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
 
 /// Waiting reasons that containers report while a pod starts normally.
@@ -35,10 +34,12 @@ const SLOW_START_SECONDS: i64 = 40;
 /// Maximum age of an event in seconds. Older events are irrelevant, because the StatefulSet controller retries after
 /// at most 1000 seconds and then reports a persistent problem again.
 const OLD_SECONDS: i64 = 1200;
-/// Maximum number of events that the controller reads per object. Kubernetes clients rate-limit the events of an
-/// object, so more events are unlikely.
-const MAX_EVENTS: u32 = 200;
-const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of events that the controller reads per object. Kubernetes clients aggregate and rate-limit the events
+/// of an object, so more events are unlikely.
+const MAX_EVENTS: u32 = 50;
+/// Maximum size of the events of an object. The events of Kubernetes have messages of at most 1 KiB. Other clients can
+/// create events of any size.
+const MAX_EVENT_BYTES: u64 = 256 * 1024;
 
 /// State of a workspace pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub(super) struct PodState {
     pub held: bool,
     /// UID of the Update that last marked the pod for its run.
     pub run: Option<String>,
+    /// Name of that Update. `None` if an earlier version of the controller marked the pod.
+    pub run_update: Option<String>,
     /// Whether all init containers have completed, so that the `pulumi` container is starting or has started.
     pub initialized: bool,
     /// Whether the `pulumi` container is running.
@@ -99,6 +102,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         grace_end: pod.metadata.deletion_timestamp.as_ref().map(|end| end.0),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
+        run_update: marked_update_name(pod),
         initialized: !over && is_initialized(pod),
         running: container.as_ref().is_some_and(runs),
         ready: !over && container.is_some_and(|container| container.ready),
@@ -272,27 +276,51 @@ pub(super) async fn find_start_event(
         return Ok(None);
     };
     let namespace = workspace.namespace().unwrap_or_default();
-    let events: Api<Tolerant<Event>> = Api::namespaced(context.client.clone(), &namespace);
     let fields = format!("involvedObject.uid={uid}");
-    let parameters = ListParams::default().fields(&fields).limit(MAX_EVENTS);
-    let listed = tokio::time::timeout(EVENTS_TIMEOUT, events.list(&parameters)).await;
-    let events = match listed {
-        // An event that cannot be parsed, for example with an invalid time, is not relevant.
-        Ok(Ok(events)) => events.items.iter().filter_map(|event| event.parse().ok()).collect::<Vec<_>>(),
-        Ok(Err(error)) => return Err(ReconcileError::transient(error)),
-        Err(elapsed) => return Err(ReconcileError::transient(elapsed)),
-    };
-    Ok(newest_event(&events, now))
+    let listed =
+        context.reader.list_as::<Event, StartEventFields>(&namespace, &fields, MAX_EVENTS, MAX_EVENT_BYTES).await;
+    match listed {
+        Ok(events) => Ok(newest_event(&events, now)),
+        // The events only explain the slow start.
+        Err(ReadError::TooLarge { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Fields of an event that the controller uses. The other fields can contain any number of values.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StartEventFields {
+    metadata: EventMetadata,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    reason: Option<String>,
+    message: Option<String>,
+    series: Option<EventSeries>,
+    last_timestamp: Option<Timestamp>,
+    event_time: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct EventMetadata {
+    creation_timestamp: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct EventSeries {
+    last_observed_time: Option<Timestamp>,
 }
 
 /// Returns the newest event if it is a warning or reports an image pull. A normal event after a warning shows that
 /// the problem is resolved.
-fn newest_event(events: &[Event], now: Timestamp) -> Option<StartEvent> {
+fn newest_event(events: &[StartEventFields], now: Timestamp) -> Option<StartEvent> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);
     let (_, event) = recent.max_by_key(|(time, _)| *time)?;
     let message = event.message.as_deref().unwrap_or_default().trim();
-    match (event.type_.as_deref(), event.reason.as_deref()) {
+    match (event.kind.as_deref(), event.reason.as_deref()) {
         (Some("Warning"), reason) => {
             Some(StartEvent::Warning(with_message(reason.unwrap_or("Warning"), Some(message))))
         }
@@ -301,11 +329,9 @@ fn newest_event(events: &[Event], now: Timestamp) -> Option<StartEvent> {
     }
 }
 
-fn event_time(event: &Event) -> Option<Timestamp> {
-    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
-    let last = event.last_timestamp.as_ref().map(|time| time.0);
-    let first = event.event_time.as_ref().map(|time| time.0);
-    series.or(last).or(first).or_else(|| event.meta().creation_timestamp.as_ref().map(|time| time.0))
+fn event_time(event: &StartEventFields) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time);
+    series.or(event.last_timestamp).or(event.event_time).or(event.metadata.creation_timestamp)
 }
 
 fn unready_seconds(workspace: &Workspace, now: Timestamp) -> i64 {

@@ -127,7 +127,13 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<Ob
 }
 
 fn start(cached: FakeResponse, live: Vec<Value>) -> (Log, tokio::task::JoinHandle<()>) {
-    let (client, log) = client(move |request| respond(request, &cached, &live));
+    start_with(move |request| respond(request, &cached, &live))
+}
+
+fn start_with(
+    respond: impl Fn(&RecordedRequest) -> FakeResponse + Send + Sync + 'static,
+) -> (Log, tokio::task::JoinHandle<()>) {
+    let (client, log) = client(respond);
     let parts = TestParts::new(client);
     let (requeue, requeues) = mpsc::channel(1);
     let (updates, updates_writer) = update::updates();
@@ -191,6 +197,51 @@ async fn updates_are_read_from_the_api_before_a_pod_finalizer_is_removed() {
     let (log, task) = start(list(&[update(false)]), Vec::new());
     until("removing the finalizer", &log, is_finalizer_removed).await;
     task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_update_that_marked_a_pod_is_read_by_name() {
+    let (cached, live) = (list(&[]), [update(true)]);
+    let (log, task) = start_with(move |request| match respond(request, &cached, &live) {
+        FakeResponse::Json(200, mut pod) if request.path.ends_with("/pods/web-workspace-0") => {
+            pod["metadata"]["annotations"]["auto.pulumi.com/run-update"] = json!("by-hand/uid");
+            FakeResponse::Json(200, pod)
+        }
+        response => response,
+    });
+    until("waiting for the run", &log, |log| written_statuses(log).contains("by-hand")).await;
+    assert!(!is_finalizer_removed(&log), "{:?}", log.verbs());
+    let lists = log.verbs().into_iter().filter(|verb| verb.ends_with("/namespaces/apps/updates")).count();
+    assert_eq!(lists, 0, "{:?}", log.verbs());
+    task.abort();
+}
+
+#[tokio::test]
+async fn events_of_any_size_do_not_prevent_a_reconciliation() {
+    let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let warning = |time: &str, message: &str| json!({"type": "Warning", "reason": "FailedCreate", "message": message, "lastTimestamp": time});
+    let quota = warning("2026-01-01T11:59:00Z", "exceeded quota");
+    let cases = [
+        (vec![quota.clone()], Some("FailedCreate: exceeded quota")),
+        (vec![warning("yesterday", "malformed"), quota.clone()], Some("FailedCreate: exceeded quota")),
+        (vec![warning("2026-01-01T11:59:30Z", &"x".repeat(300_000)), quota], None),
+    ];
+    for (events, expected) in cases {
+        let (client, log) = client(move |_| list(&events));
+        let parts = TestParts::new(client);
+        let context = context(&parts, update::updates().0, mpsc::channel(1).0);
+        let ready = json!({"type": "Ready", "status": "False", "reason": "Waiting", "message": "",
+            "lastTransitionTime": "2026-01-01T11:00:00Z"});
+        let workspace: Workspace = serde_json::from_value(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+            "metadata": {"name": "web", "namespace": "apps"}, "spec": {}, "status": {"conditions": [ready]},
+        }))
+        .unwrap();
+        let found = pod_state::find_start_event(&workspace, Some("uid"), None, &context, now).await.unwrap();
+        let expected = expected.map(|message| pod_state::StartEvent::Warning(message.to_owned()));
+        assert_eq!(found, expected);
+        assert!(log.all()[0].query.contains("limit=50"), "{}", log.all()[0].query);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -172,7 +172,7 @@ fn a_failed_pod_is_neither_running_nor_ready() {
 #[test]
 fn the_newest_recent_event_explains_a_slow_start() {
     let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("valid time");
-    let event = |kind: &str, reason: &str, time: &str, message: &str| -> Event {
+    let event = |kind: &str, reason: &str, time: &str, message: &str| -> StartEventFields {
         serde_json::from_value(json!({
             "metadata": {}, "involvedObject": {}, "reason": reason, "message": message, "lastTimestamp": time,
             "type": kind,
@@ -191,4 +191,23 @@ fn the_newest_recent_event_explains_a_slow_start() {
     let pulling = event("Normal", "Pulling", "2026-01-01T11:59:50Z", "Pulling image \"pulumi/pulumi\"");
     let step = StartEvent::Step("pulling an image: Pulling image \"pulumi/pulumi\"".to_owned());
     assert_eq!(newest_event(&[warnings.as_slice(), &[pulling]].concat(), now), Some(step));
+}
+
+#[test]
+fn the_time_of_an_event_is_the_time_of_its_last_occurrence() {
+    let time = |event: Value| {
+        let event: StartEventFields = serde_json::from_value(event).expect("valid event");
+        event_time(&event).map(|time| time.to_string())
+    };
+    let (first, later) = ("2026-01-01T12:00:00Z", "2026-01-01T12:01:00.000001Z");
+    let cases = [
+        (json!({"metadata": {"creationTimestamp": first}, "eventTime": null}), Some(first)),
+        (json!({"metadata": {"creationTimestamp": first}, "eventTime": later}), Some(later)),
+        (json!({"eventTime": first, "lastTimestamp": later, "series": null}), Some(later)),
+        (json!({"lastTimestamp": first, "series": {"count": 2, "lastObservedTime": later}}), Some(later)),
+        (json!({}), None),
+    ];
+    for (event, expected) in cases {
+        assert_eq!(time(event.clone()).as_deref(), expected, "{event}");
+    }
 }
