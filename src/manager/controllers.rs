@@ -452,7 +452,9 @@ impl Wiring<'_> {
         let watches = workspace::Watches { updates: updates_writer, requeues };
         // A reconciliation waits until the agent has received the source and installed its dependencies.
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
+        let known = context.clone();
         let runner = self.runner::<Workspace>("workspace-controller", timeout, WORKSPACES).on_deleted(move |gone| {
+            known.memory.forget_workspace(&gone.0, &gone.1);
             inputs.forget(&gone.0, &gone.1);
             polls.forget(&gone.0, &gone.1);
             pool.withdraw(&gone.0, &gone.1);

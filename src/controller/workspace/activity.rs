@@ -36,6 +36,11 @@ impl Activity {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Timestamp>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }

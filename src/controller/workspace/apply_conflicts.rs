@@ -92,6 +92,16 @@ impl Applies {
         (applied.parts_hash == parts_hash && !left.is_zero()).then_some(left)
     }
 
+    /// Removes the state of a deleted Workspace.
+    pub(super) fn forget(&self, (namespace, name): (&str, &str)) {
+        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Applied>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,6 +20,7 @@ use super::pod_settings::PodSettings;
 use super::polls::Polls;
 use super::pool::Pool;
 use crate::api::auto::Workspace;
+use crate::api::names;
 use crate::artifact;
 use crate::controller::authority::Generations;
 use crate::controller::namespaces::Namespaces;
@@ -134,8 +135,17 @@ impl Memory {
         self.lock().insert(key_of(stateful_set), Version::of(stateful_set));
     }
 
+    /// Removes the version of a StatefulSet that the controller deletes.
     pub(super) fn forget(&self, namespace: &str, name: &str) {
         self.lock().remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    /// Removes the state of a deleted Workspace.
+    pub fn forget_workspace(&self, namespace: &str, name: &str) {
+        self.forget(namespace, &names::workspace_object(name));
+        self.verified_parts.forget((namespace, name));
+        self.applies.forget((namespace, name));
+        self.activity.forget((namespace, name));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Version>> {
@@ -282,6 +292,11 @@ impl VerifiedParts {
         self.lock().insert(key(workspace), Known::ChangedAt(Instant::now()));
     }
 
+    /// Removes the state of a deleted Workspace.
+    fn forget(&self, workspace: (&str, &str)) {
+        self.lock().remove(&key(workspace));
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -327,6 +342,18 @@ mod tests {
     }
 
     const APP: (&str, &str) = ("team", "app");
+
+    #[test]
+    fn nothing_remains_of_a_deleted_workspace() {
+        let memory = Memory::default();
+        memory.record_applied(&stateful_set("a", 1));
+        memory.verified_parts.insert(APP, "a", &authority(), Instant::now());
+        memory.applies.record(APP, "a");
+        memory.activity.record(APP, Timestamp::now());
+        memory.forget_workspace("team", "app");
+        assert!(memory.lock().is_empty() && memory.verified_parts.lock().is_empty());
+        assert!(memory.applies.is_empty() && memory.activity.is_empty());
+    }
 
     fn authority() -> Arc<Generations> {
         Arc::new(Generations::first(Authority::generate(Timestamp::now()).expect("valid authority")))

@@ -64,7 +64,8 @@ pub(super) async fn observe(
     let key = (namespace.as_str(), name.as_str());
     let pending_update = updates.iter().find(|update| !update.is_complete()).map(|update| update.name_any());
     let activity = &context.memory.activity;
-    if is_busy || pending_update.is_some() {
+    let is_kept = workspace.metadata.deletion_timestamp.is_none();
+    if is_kept && (is_busy || pending_update.is_some()) {
         activity.record(key, now);
     }
     let since = last_activity(workspace, updates, activity.last(key));
@@ -72,7 +73,6 @@ pub(super) async fn observe(
     let after = after(&workspace.spec, context.default_idle_after).unwrap_or_default();
     let after = after.map(|after| if awaits_first_run(workspace, updates) { after.max(MIN_BEFORE_RUN) } else { after });
     let idle = Idle { after, since, pending_update, inputs: Inputs::NotRead };
-    let is_kept = workspace.metadata.deletion_timestamp.is_none();
     if workspace.is_asleep() && is_kept {
         // Normally, the controller registers these objects when it calls the agent, but a sleeping Workspace has no
         // agent.
