@@ -75,6 +75,9 @@ pub const ENVIRONMENT: u32 = 512;
 /// Maximum length of a path or a file pattern, in characters.
 pub const PATH: u32 = 4096;
 
+/// Maximum length of a duration, such as `1h30m`, in characters.
+pub const DURATION: u32 = 64;
+
 /// Maximum size of `workspaceTemplate` and `podTemplate`, encoded as JSON, in bytes.
 pub const TEMPLATE_BYTES: usize = 256 * 1024;
 /// Maximum size of a policy pack's configuration, encoded as JSON, in bytes.

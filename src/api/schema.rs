@@ -31,6 +31,17 @@ pub fn without_defaults(schema: &mut Schema) {
     }
 }
 
+/// Adds maximum lengths to the schema of a [`PulumiStack`](crate::api::pulumi::PulumiStack).
+pub fn bounded_pulumi_stack(schema: &mut Schema) {
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, property) in properties.into_iter().flatten() {
+        let length = if name == "backend" { bounds::PATH } else { bounds::STACK };
+        if let Some(property) = property.as_object_mut() {
+            property.insert("maxLength".to_owned(), length.into());
+        }
+    }
+}
+
 /// Returns the schema of any JSON value.
 pub fn any_value(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
@@ -39,6 +50,14 @@ pub fn any_value(_: &mut SchemaGenerator) -> Schema {
 /// Returns the schema of a duration in the Flux format: decimal numbers with units, such as `1h30m` or `45s`.
 pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"})
+}
+
+/// Returns the schema of a duration with a maximum length. The Stack schema has no maximum length, because its size is
+/// close to the limit.
+pub fn short_duration(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = duration(generator);
+    schema.insert("maxLength".to_owned(), bounds::DURATION.into());
+    schema
 }
 
 /// Returns the schema of an EnvFromSource list (core/v1). `template_schema` adds the fields of the items.

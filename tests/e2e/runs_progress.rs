@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use pulumi_controller::api::auto::{TerminationEvidence, Update, UpdatePhase};
+use pulumi_controller::api::auto::{TerminationEvidence, Update, UpdatePhase, UpdateSpec};
 use pulumi_controller::api::conditions::{READY, update_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
@@ -139,7 +139,7 @@ fn a_run_without_progress_is_reported_and_then_canceled() {
 }
 
 #[test]
-fn the_schema_rejects_invalid_durations() {
+fn the_schema_rejects_invalid_durations_and_long_texts() {
     run("limits", async |scene| {
         let source = scene.source("app").await;
         let mut stack = scene.stack("main", &source);
@@ -147,5 +147,11 @@ fn the_schema_rejects_invalid_durations() {
         let created = scene.api().create(&kube::api::PostParams::default(), &stack).await;
         let error = created.expect_err("the schema rejects the duration").to_string();
         assert!(error.contains("spec.timeout"), "{error}");
+        let message = Some("x".repeat(10_000));
+        let spec = UpdateSpec { workspace_name: "main".to_owned(), message, ..UpdateSpec::default() };
+        let update = Update::new("long", spec);
+        let created = scene.api::<Update>().create(&kube::api::PostParams::default(), &update).await;
+        let error = created.expect_err("the schema rejects the message").to_string();
+        assert!(error.contains("spec.message"), "{error}");
     });
 }

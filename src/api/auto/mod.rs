@@ -1,5 +1,6 @@
 //! API group `auto.pulumi.com`.
 
+mod git_repository;
 mod plan;
 mod run_history;
 mod sleep;
@@ -8,6 +9,7 @@ mod update;
 mod update_status;
 mod workspace;
 
+pub use git_repository::{GitHubAppKeys, GitRepository, GitRepositoryAuth, SecretKeySelector};
 pub use plan::{PlanReference, PlannedResource, PreviewOf, UpdatePlan};
 pub use run_history::RunHistory;
 pub use sleep::{IdleKeep, PooledPod, WorkspaceIdle, WorkspaceSleep};
@@ -15,7 +17,6 @@ pub use source_metadata::SourceMetadata;
 pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};
 pub use workspace::{
-    ArtifactReference, ConfigItem, ConfigValueFrom, FluxArtifact, GitHubAppKeys, GitRepository, GitRepositoryAuth,
-    KeyReference, LocalDirectory, ProjectInfo, SecretKeySelector, Workspace, WorkspacePolicyPack, WorkspaceSpec,
-    WorkspaceStack, WorkspaceStatus,
+    ArtifactReference, ConfigItem, ConfigValueFrom, FluxArtifact, KeyReference, LocalDirectory, ProjectInfo, Workspace,
+    WorkspacePolicyPack, WorkspaceSpec, WorkspaceStack, WorkspaceStatus,
 };

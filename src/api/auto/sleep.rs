@@ -15,7 +15,7 @@ pub struct WorkspaceIdle {
     /// idle if it has no open run and no interactive session. The next run creates the pod again. The minimum is `1m`.
     /// With `0s`, the Workspace keeps its pod. Default: the controller flag `--default-workspace-idle-after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::short_duration")]
     pub after: Option<String>,
 
     /// Data that a Workspace keeps while it has no pod: `Nothing`, `Caches` (the dependencies, in a shared cache of the

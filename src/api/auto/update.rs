@@ -45,11 +45,13 @@ pub struct UpdateSpec {
     // break the Update watch.
     #[serde(default)]
     #[schemars(!default)]
+    #[schemars(length(max = bounds::NAME))]
     pub workspace_name: String,
 
     /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`. Required.
     #[serde(default)]
     #[schemars(!default)]
+    #[schemars(length(max = bounds::STACK))]
     pub stack_name: String,
 
     /// Pulumi command of the run: `up`, `destroy`, `preview` or `refresh`. Required.
@@ -71,11 +73,12 @@ pub struct UpdateSpec {
     /// Retention period of the Update after its run has completed, as a duration such as `24h`. Default: the controller
     /// keeps the five newest completed Updates of each Stack, and all Updates that users created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::short_duration")]
     pub ttl_after_completed: Option<String>,
 
     /// Message of the run in the backend's update history (`--message`). Default: no message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::MESSAGE))]
     pub message: Option<String>,
 
     /// Whether an `up`, `preview` or `destroy` first refreshes the state (`--refresh`). Default: `false`.
@@ -153,6 +156,7 @@ pub struct UpdateSpec {
     /// Stack sets this field to its `status.appliedStack`. Default: no restriction. Example: `{name: dev, project:
     /// web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = schema::bounded_pulumi_stack)]
     pub applied_stack: Option<PulumiStack>,
 
     /// Priority of the run among its namespace's queued runs. Runs with a higher priority start first. Ten minutes of
@@ -183,13 +187,13 @@ pub struct UpdateSpec {
     /// `--max-run-timeout` is the upper limit. With `0s`, only this flag limits the run. Default: the controller flag
     /// `--default-run-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::short_duration")]
     pub timeout: Option<String>,
 
     /// Maximum time of the run without progress or output, as a duration such as `10m`. After this time, the agent
     /// gracefully cancels the run. If the field is absent or `0s`, the run has no idle timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::short_duration")]
     pub idle_timeout: Option<String>,
 
     /// Policy for a lock that belongs to an earlier run of this controller that has provably ended: `Automatic` or

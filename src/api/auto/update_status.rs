@@ -235,9 +235,11 @@ pub struct RunBinding {
     /// Host name of the pod. A lock of this run contains this name. Empty if other processes on the node have the same
     /// host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = bounds::NAME))]
     pub host: String,
     /// Name of the node on which the pod runs. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = bounds::NAME))]
     pub node_name: String,
     /// ID of the agent's container, as in the pod status.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::{PooledPod, WorkspaceIdle, WorkspaceSleep};
+use crate::api::auto::{GitRepository, PooledPod, WorkspaceIdle, WorkspaceSleep};
 use crate::api::pulumi::PulumiCloudOidc;
 use crate::api::{bounds, names, schema};
 use crate::artifact::Digest;
@@ -36,11 +36,13 @@ pub struct WorkspaceSpec {
     /// Name of the pod's ServiceAccount, in the Workspace's namespace. Default: the controller flag
     /// `--default-service-account`, or else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::NAME))]
     pub service_account_name: Option<String>,
 
     /// Image of the `pulumi` container, with the Pulumi CLI and the program's language runtime. Default: the controller
     /// flag `--default-workspace-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::WORD))]
     pub image: Option<String>,
 
     /// Pull policy of the image: `Always`, `IfNotPresent` or `Never`. Default: the policy that Kubernetes derives from
@@ -95,6 +97,7 @@ pub struct WorkspaceSpec {
     /// Standard `restricted` and runs as user 1000. With `baseline`, the pod runs as the image's user, which can be
     /// root. Default: `restricted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::WORD))]
     pub security_profile: Option<String>,
 
     /// Artifact that is the source of the Workspace. A Stack sets this field in its Workspace. A Workspace has at most
@@ -189,13 +192,16 @@ pub struct FluxArtifact {
     /// URL of the archive. The host must be a Service in the controller's namespace, or an entry of the flag
     /// `--artifact-hosts`. Required.
     #[serde(default)]
+    #[schemars(length(max = bounds::PATH))]
     pub url: String,
     /// Digest of the archive, in the form `algorithm:hex`. The controller rejects an archive with another digest.
     /// Required.
     #[serde(default)]
+    #[schemars(length(max = bounds::WORD))]
     pub digest: String,
     /// Directory of the Pulumi project, relative to the root of the archive. Default: the root of the archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::PATH))]
     pub dir: Option<String>,
 }
 
@@ -204,6 +210,7 @@ pub struct FluxArtifact {
 pub struct LocalDirectory {
     /// Directory of the Pulumi project, relative to the root of the image. Required.
     #[serde(default)]
+    #[schemars(length(max = bounds::PATH))]
     pub dir: String,
 }
 
@@ -211,8 +218,10 @@ pub struct LocalDirectory {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub struct ProjectInfo {
     /// Name of the project.
+    #[schemars(length(max = bounds::WORD))]
     pub name: String,
     /// Runtime of the project, such as `nodejs`.
+    #[schemars(length(max = bounds::WORD))]
     pub runtime: String,
 }
 
@@ -405,80 +414,6 @@ impl Workspace {
         let of_pod = |pod: &PooledPod| names::pool_pod_server_name(&pod.name, namespace);
         self.pooled_pod().map_or_else(|| names::workspace_server_name(workspace, namespace), of_pod)
     }
-}
-
-/// Git repository that the controller polls and fetches.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct GitRepository {
-    /// URL of the repository: `https://…`, `http://…`, `ssh://…` or `user@host:path`, without a password. Required.
-    #[serde(default)]
-    pub url: String,
-    /// Branch or tag, as a short or full name, or the full hash of a commit. Default: the default branch (`HEAD`) of
-    /// the repository.
-    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-    pub reference: Option<String>,
-    /// Directory of the Pulumi project in the repository. Default: the root of the repository.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dir: Option<String>,
-    /// Whether to fetch only the selected commit, without its history. Set this field to `false` if the Git server
-    /// cannot deliver a single commit. Default: `true`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shallow: Option<bool>,
-    /// Credentials for the repository. Default: no credentials. Example: `{token: {name: git, key: token}}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub auth: Option<GitRepositoryAuth>,
-}
-
-/// Credentials of a Git repository: `sshPrivateKey` (with a passphrase in `password`, if the key has one), or `token`,
-/// or both `username` and `password`, or `githubApp`. The values are in Secrets in the Workspace's namespace.
-/// These Secrets can also contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct GitRepositoryAuth {
-    /// Reference to the private key in the OpenSSH or PEM format. Default: none. Example: `{name: git, key: identity}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ssh_private_key: Option<SecretKeySelector>,
-    /// Reference to the user name. Default: none. Example: `{name: git, key: username}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub username: Option<SecretKeySelector>,
-    /// Reference to the user's password, or to the passphrase for `sshPrivateKey`. Default: none.
-    /// Example: `{name: git, key: password}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<SecretKeySelector>,
-    /// Reference to the personal access token. Default: none. Example: `{name: git, key: token}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<SecretKeySelector>,
-    /// References to the credentials of a GitHub App installation. Default: none.
-    /// Example: `{privateKey: {name: git, key: app}, appID: …, installationID: …}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub github_app: Option<GitHubAppKeys>,
-}
-
-/// References to the credentials of a GitHub App installation.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct GitHubAppKeys {
-    /// Reference to the app ID or client ID of the GitHub App. Example: `{name: git, key: app}`.
-    #[serde(rename = "appID")]
-    pub app_id: SecretKeySelector,
-    /// Reference to the installation ID of the GitHub App. Example: `{name: git, key: installation}`.
-    #[serde(rename = "installationID")]
-    pub installation_id: SecretKeySelector,
-    /// Reference to the private key of the GitHub App in the PEM format. Example: `{name: git, key: key}`.
-    pub private_key: SecretKeySelector,
-}
-
-/// Reference to a key of a Secret.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
-pub struct SecretKeySelector {
-    /// Name of the Secret.
-    pub name: String,
-    /// Key in the Secret.
-    pub key: String,
-    /// Whether to ignore the reference if the Secret or the key does not exist. Default: `false`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub optional: Option<bool>,
 }
 
 /// Reference to a key of a Secret or ConfigMap.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::*;
-use crate::api::duration;
+use crate::api::{bounds, duration};
 
 #[test]
 fn every_crd_follows_flux_conventions() {
@@ -111,6 +111,25 @@ fn every_list_and_map_of_the_crds_has_a_limit() {
     let mut found = Vec::new();
     for (kind, schema) in storage_schemas() {
         unbounded(&kind, &schema, false, &mut found);
+    }
+    assert!(found.is_empty(), "without a limit:\n{}", found.join("\n"));
+}
+
+/// Users can create many Updates and Workspaces, and the controller watches all of them.
+#[test]
+fn every_string_in_the_spec_of_an_update_or_workspace_has_a_limit() {
+    let mut found = Vec::new();
+    for (kind, schema) in storage_schemas() {
+        if matches!(kind.as_str(), "Update" | "Workspace") {
+            unbounded(&format!("{kind}.spec"), &schema["properties"]["spec"], true, &mut found);
+        }
+        if kind == "Update" {
+            let spec = &schema["properties"]["spec"]["properties"];
+            for duration in ["ttlAfterCompleted", "timeout", "idleTimeout"] {
+                assert_eq!(spec[duration]["maxLength"], bounds::DURATION, "{duration}");
+            }
+            assert_eq!(spec["appliedStack"]["properties"]["backend"]["maxLength"], bounds::PATH);
+        }
     }
     assert!(found.is_empty(), "without a limit:\n{}", found.join("\n"));
 }

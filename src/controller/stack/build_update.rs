@@ -4,7 +4,7 @@ use kube::ResourceExt;
 
 use crate::api::auto::{PlanReference, PreviewOf, Update, UpdateKind, UpdateSpec};
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
-use crate::api::{bounds, names};
+use crate::api::{bounds, conditions, names};
 use crate::artifact::Digest;
 use crate::controller::merge;
 use crate::controller::stack::approval::is_of_destroy;
@@ -128,9 +128,10 @@ fn applied_stack(stack: &Stack, is_destroy: bool) -> Option<PulumiStack> {
 /// Returns the message for the backend's update history: the reason for the run, and the origin revision of its
 /// artifact.
 fn message(current: &CurrentUpdate) -> String {
+    let max_length = usize::try_from(bounds::MESSAGE).unwrap_or(usize::MAX);
     match &current.origin_revision {
-        Some(origin) => format!("{} (origin revision: {origin})", current.message),
-        None => current.message.clone(),
+        Some(origin) => conditions::shorten(&format!("{} (origin revision: {origin})", current.message), max_length),
+        None => conditions::shorten(&current.message, max_length),
     }
 }
 
@@ -242,6 +243,8 @@ mod tests {
         };
         assert_eq!(message(None), "Initial stack update");
         assert_eq!(message(Some("main@sha1:a")), "Initial stack update (origin revision: main@sha1:a)");
+        let long = message(Some(&"x".repeat(10_000)));
+        assert!(long.len() == bounds::MESSAGE as usize && long.ends_with("..."), "{}", long.len());
     }
 
     #[test]
