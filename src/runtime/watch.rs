@@ -4,13 +4,13 @@
 //! annotations trigger a reconciliation. Status changes trigger no reconciliation, because the controller itself writes
 //! the status. For other kinds, such as pods, a filter compares the relevant state of each object.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference};
 use kube::runtime::predicates::{finalizers, generation};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
@@ -18,13 +18,15 @@ use kube::runtime::{Predicate, WatchStreamExt};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::auto::{RunProgress, Update, UpdateStatus};
+use crate::api::auto::{RunBinding, RunProgress, Update, UpdateSpec, UpdateStatus};
+use crate::api::bounds;
 use crate::api::conditions::{COMPLETE, PROGRESSING, update_reason};
 use crate::api::names::{
     ANNOTATION_CANCEL, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_FORCE_AT, ANNOTATION_RECONCILIATION_REQUEST,
     ANNOTATION_REFRESH, ANNOTATION_REQUESTED_AT, ANNOTATION_RESET_AT, ANNOTATION_RESOLVE, LABEL_COMPONENT, LABEL_RUN,
     LABEL_SHARD, LABEL_STACK_COMPONENT, LABEL_STACK_NAME, LABEL_UPDATE_NAME, LABEL_WORKSPACE_NAME,
 };
+use crate::api::pulumi::PulumiStack;
 use crate::api::tolerant::{ParseError, Tolerant};
 use crate::runtime::index::StoreWriter;
 use crate::runtime::reconcile::ReconcileRunner;
@@ -41,6 +43,10 @@ const REQUEST_ANNOTATIONS: [&str; 8] = [
     ANNOTATION_REFRESH,
     ANNOTATION_RESOLVE,
 ];
+
+/// Maximum length of a request annotation in the cache of Updates, in bytes. The cache contains the hash of a longer
+/// value.
+const MAX_REQUEST: usize = 256;
 
 /// Labels that the controller reads from its caches.
 const CACHED_LABELS: [&str; 7] = [
@@ -124,35 +130,88 @@ pub fn strip_metadata<K: Resource>(object: &mut K) {
     }
 }
 
-/// Removes the Git metadata and fields of the status from an Update. The remaining fields describe the state and the
-/// locks of the run. The request of a run, which contains the metadata, uses the Update from the API server.
+/// Removes all fields of an Update that lookups in the caches do not use. The remaining fields describe the place in the
+/// queue, the state and the locks of the run, and determine the required protocol version. The request of a run uses the
+/// Update from the API server. Users can create many large Updates, so the caches contain no long texts and lists.
+///
+/// The finalizers remain, because the removal of a finalizer needs its position in the list.
 pub fn strip_update(update: &mut Update) {
-    update.spec.source = None;
-    update.status = update.status.take().map(|status| {
-        // The Workspace controller needs the condition `Progressing` in two cases, both without `status.run`: the
-        // Pulumi Kubernetes Operator started the run, or the run waits for references. In the second case, the
-        // Workspace needs an agent that can check whether the references are mounted.
-        let is_kept = |condition: &Condition| match condition.type_.as_str() {
-            COMPLETE => true,
-            PROGRESSING => {
-                status.run.is_none()
-                    && (condition.status == "True" || condition.reason == update_reason::REFERENCE_NOT_FOUND)
-            }
-            _ => false,
-        };
-        let conditions = status.conditions.iter().filter(|condition| is_kept(condition)).cloned().collect();
-        let pid = status.progress.and_then(|progress| progress.pid);
-        UpdateStatus {
-            conditions,
-            run: status.run,
-            progress: pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() }),
-            start_time: status.start_time,
-            end_time: status.end_time,
-            interrupted: status.interrupted,
-            termination_evidence: status.termination_evidence,
-            ..UpdateStatus::default()
+    let is_stack = |owner: &OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
+    let owner = update.metadata.owner_references.take().into_iter().flatten().find(is_stack);
+    update.metadata.owner_references = owner.map(|owner| vec![owner]);
+    for value in update.metadata.annotations.iter_mut().flat_map(BTreeMap::values_mut) {
+        if value.len() > MAX_REQUEST {
+            // The hash still shows that the value has changed.
+            *value = format!("{:x}", hash(value));
         }
-    });
+    }
+    update.spec = strip_update_spec(std::mem::take(&mut update.spec));
+    update.status = update.status.take().map(strip_update_status);
+}
+
+fn strip_update_spec(spec: UpdateSpec) -> UpdateSpec {
+    // The required protocol version depends only on the presence of URNs and on the presence of an organization.
+    let placeholder = |urns: Vec<String>| if urns.is_empty() { Vec::new() } else { vec![String::new()] };
+    let applied_stack = |applied: PulumiStack| PulumiStack {
+        name: if applied.name.contains('/') { "/".to_owned() } else { String::new() },
+        ..PulumiStack::default()
+    };
+    let duration = |text: Option<String>| text.map(|text| truncate(text, bounds::DURATION));
+    UpdateSpec {
+        workspace_name: truncate(spec.workspace_name, bounds::NAME),
+        stack_name: truncate(spec.stack_name, bounds::STACK),
+        artifact: None,
+        source: None,
+        ttl_after_completed: duration(spec.ttl_after_completed),
+        message: None,
+        target: placeholder(spec.target),
+        replace: placeholder(spec.replace),
+        policy_packs_digest: None,
+        applied_stack: spec.applied_stack.map(applied_stack),
+        timeout: duration(spec.timeout),
+        idle_timeout: duration(spec.idle_timeout),
+        ..spec
+    }
+}
+
+fn strip_update_status(status: UpdateStatus) -> UpdateStatus {
+    let has_run = status.run.is_some();
+    // The Workspace controller needs the condition `Progressing` in two cases, both without `status.run`: the Pulumi
+    // Kubernetes Operator started the run, or the run waits for references. In the second case, the Workspace needs an
+    // agent that can check whether the references are mounted.
+    let is_kept = |condition: &Condition| match condition.type_.as_str() {
+        COMPLETE => true,
+        PROGRESSING => {
+            !has_run && (condition.status == "True" || condition.reason == update_reason::REFERENCE_NOT_FOUND)
+        }
+        _ => false,
+    };
+    let without_message = |condition| Condition { message: String::new(), ..condition };
+    let pid = status.progress.and_then(|progress| progress.pid);
+    let run = |run: RunBinding| RunBinding {
+        host: run.host,
+        node_name: run.node_name,
+        concurrency_group: run.concurrency_group,
+        ..RunBinding::default()
+    };
+    UpdateStatus {
+        conditions: status.conditions.into_iter().filter(is_kept).map(without_message).collect(),
+        run: status.run.map(run),
+        progress: pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() }),
+        start_time: status.start_time,
+        end_time: status.end_time,
+        interrupted: status.interrupted,
+        termination_evidence: status.termination_evidence,
+        ..UpdateStatus::default()
+    }
+}
+
+/// Truncates text to one byte more than `max`, so that text that exceeds the maximum still differs from all valid texts.
+/// Such text can be in an object that a client created with an older schema.
+fn truncate(mut text: String, max: u32) -> String {
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    text.truncate(text.floor_char_boundary(max.saturating_add(1)));
+    text
 }
 
 /// Returns 1 if the object has a deletion timestamp, otherwise 0.

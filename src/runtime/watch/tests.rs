@@ -208,36 +208,76 @@ async fn a_kube_controller_uses_the_change_stream_and_the_runner() {
 }
 
 #[test]
-fn cached_updates_contain_only_metadata_spec_and_run_state() {
+fn cached_updates_contain_only_the_fields_that_lookups_use() {
     let requested = "reconcile.fluxcd.io/requestedAt";
-    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    let whole = json!({
+    let condition = |kind: &str, message: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let owner = |api: &str, name: &str| json!({ "apiVersion": api, "kind": "Stack", "name": name, "uid": name });
+    let owned = |owners: Value| {
+        json!({ "name": "app-1", "namespace": "apps", "uid": "u", "resourceVersion": "7", "finalizers": ["ours", "theirs"],
+            "annotations": { requested: "1" }, "labels": { "auto.pulumi.com/workspace-name": "app" },
+            "ownerReferences": owners })
+    };
+    let mut whole = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
-        "metadata": { "name": "app-1", "namespace": "apps", "uid": "u", "resourceVersion": "7", "finalizers": ["ours"],
-            "annotations": { requested: "1", "kubectl.kubernetes.io/last-applied-configuration": "all of it" },
-            "labels": { "auto.pulumi.com/workspace-name": "app", "auto.pulumi.com/other": "" },
-            "managedFields": [{ "manager": "someone" }] },
-        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "artifact": { "digest": crate::artifact::Digest::of(b"a"), "revision": "r" }, "source": { "head": "1a2b" } },
-        "status": { "conditions": [condition("Progressing"), condition("Complete")], "message": "a long story",
-            "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0" },
+        "metadata": owned(json!([owner("v1", "a"), owner("pulumi.com/v1", "b"), owner("pulumi.com/v1", "c")])),
+        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "message": "a long story",
+            "artifact": { "digest": crate::artifact::Digest::of(b"a"), "revision": "r" }, "source": { "head": "1a2b" },
+            "policyPacksDigest": crate::artifact::Digest::of(b"a"), "timeout": "1h", "priority": 3,
+            "target": ["urn:a", "urn:b"], "replace": ["urn:a"],
+            "appliedStack": { "name": "acme/dev", "project": "web", "backend": "https://api.pulumi.com" } },
+        "status": { "conditions": [condition("Progressing", "m"), condition("Complete", "m")], "message": "a long story",
+            "run": { "podUID": "p", "agentStartID": "a", "settingsDigest": "s", "host": "app-workspace-0",
+                "nodeName": "n", "containerID": "c", "emptyReferences": ["Secret/a"],
+                "concurrencyGroup": { "name": "aws", "limit": 2 } },
             "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",
             "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z", "duration": "1m0s",
             "interrupted": true, "terminationEvidence": "Container", "lastOutput": "a long story" },
     });
-    let mut kept = whole.clone();
-    kept["metadata"]["annotations"] = json!({ requested: "1" });
-    kept["metadata"]["labels"] = json!({ "auto.pulumi.com/workspace-name": "app" });
-    kept["metadata"].as_object_mut().unwrap().remove("managedFields");
-    kept["spec"].as_object_mut().unwrap().remove("source");
-    let status = &whole["status"];
-    kept["status"] = json!({ "conditions": [condition("Complete")], "run": status["run"], "interrupted": true,
-        "terminationEvidence": "Container", "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
-        "startTime": status["startTime"], "endTime": status["endTime"] });
+    let kept = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+        "metadata": owned(json!([owner("pulumi.com/v1", "b")])),
+        "spec": { "workspaceName": "app", "stackName": "dev", "type": "up", "timeout": "1h", "priority": 3,
+            "target": [""], "replace": [""], "appliedStack": { "name": "/" } },
+        "status": { "conditions": [condition("Complete", "")],
+            "run": { "podUID": "", "agentStartID": "", "settingsDigest": "", "host": "app-workspace-0",
+                "nodeName": "n", "concurrencyGroup": { "name": "aws", "limit": 2 } },
+            "interrupted": true, "terminationEvidence": "Container",
+            "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
+            "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z" },
+    });
+    whole["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!("all of it");
+    whole["metadata"]["labels"]["auto.pulumi.com/other"] = json!("");
+    whole["metadata"]["managedFields"] = json!([{ "manager": "someone" }]);
     let mut update: Update = serde_json::from_value(whole).unwrap();
     let kept: Update = serde_json::from_value(kept).unwrap();
     strip_metadata(&mut update);
     strip_update(&mut update);
     assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
+}
+
+#[test]
+fn a_cached_update_is_small() {
+    let stripped = |length: usize, request: &str| {
+        let long = "x".repeat(length);
+        let mut update: Update = serde_json::from_value(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+            "metadata": { "name": "app-1", "annotations": { "pulumi.com/resolve": long.clone() + request },
+                "ownerReferences": vec![json!({ "apiVersion": "v1", "kind": "A", "name": long, "uid": "u" }); 10] },
+            "spec": { "workspaceName": long, "stackName": long, "type": "up", "message": long, "timeout": long,
+                "target": vec![long.clone(); 10], "appliedStack": { "name": long, "backend": long } },
+            "status": { "conditions": [{ "type": "Complete", "status": "True", "reason": "R", "message": long,
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+        }))
+        .unwrap();
+        strip_update(&mut update);
+        update
+    };
+    let update = stripped(100_000, "a");
+    let length = serde_json::to_string(&update).unwrap().len();
+    assert!(length < 2500, "{length} bytes");
+    assert!(update.spec.workspace_name.len() == 254 && update.spec.stack_name.len() == 1025);
+    assert_ne!(update.annotations(), stripped(100_000, "b").annotations(), "the change is visible");
+    assert_eq!(stripped(3, "a").annotations()["pulumi.com/resolve"], "xxxa");
 }
 
 fn config_map(uid: &str, state: &str) -> ConfigMap {

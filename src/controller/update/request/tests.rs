@@ -130,6 +130,40 @@ fn the_login_of_a_run_covers_its_timeout_and_requires_a_newer_agent() {
 }
 
 #[test]
+fn a_cached_update_requires_the_same_agent_as_the_update() {
+    let digest = Digest::of(b"plan");
+    let rows = [
+        json!({}),
+        json!({"target": ["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]}),
+        json!({"replace": ["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]}),
+        json!({"type": "destroy"}),
+        json!({"type": "destroy", "appliedStack": {"name": "dev", "backend": "s3://state"}}),
+        json!({"appliedStack": {"name": "acme/dev"}}),
+        json!({"type": "preview", "savePlan": true}),
+        json!({"type": "preview", "previewOf": "destroy"}),
+        json!({"plan": {"updateName": "app-0", "fileDigest": digest}}),
+        json!({"timeout": "1h"}),
+        json!({"idleTimeout": "1h"}),
+        json!({"timeout": "soon", "target": ["urn"]}),
+        json!({"pendingCreates": "Stop"}),
+        json!({"type": "import"}),
+        json!({"message": "a long story", "artifact": {"digest": digest, "revision": "r"}}),
+    ];
+    let mut versions = std::collections::BTreeSet::new();
+    for row in rows {
+        let mut spec = json!({"workspaceName": "app", "stackName": "dev", "type": "up"});
+        spec.as_object_mut().expect("is a map").extend(row.as_object().expect("is a map").clone());
+        let whole = Update::new("app-1", serde_json::from_value(spec).expect("valid object"));
+        let mut cached = whole.clone();
+        crate::runtime::watch::strip_update(&mut cached);
+        let required = required_protocol_version(&whole, &workspace());
+        assert_eq!(required_protocol_version(&cached, &workspace()), required, "{row}");
+        versions.insert(required);
+    }
+    assert!(versions.len() > 4, "{versions:?}");
+}
+
+#[test]
 fn timeouts_and_user_decisions_are_passed_to_the_agent() {
     let spec = UpdateSpec {
         timeout: Some("1m30s".to_owned()),
