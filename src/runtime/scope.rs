@@ -3,10 +3,14 @@
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, ListSemantic};
 use kube::{Api, Client, Resource};
 
 use crate::api::tolerant::Tolerant;
+
+/// Number of objects per page of the initial list of a watch. Users can create objects of up to 1.5 MiB, and the
+/// controller keeps a whole page in memory. A smaller number would delay the start with thousands of objects.
+const PAGE_SIZE: u32 = 50;
 
 /// Part of the cluster that this process manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,8 +64,11 @@ impl Scope {
     }
 
     /// Returns the watch configuration for all other kinds, such as sources. These kinds have no shards.
+    ///
+    /// The API server divides a list into pages only if the request specifies no resource version. With the semantic
+    /// `Any`, which is the resource version 0, the API server ignores the page size.
     pub fn other_kinds(&self) -> watcher::Config {
-        watcher::Config::default().any_semantic()
+        watcher::Config::default().list_semantic(ListSemantic::MostRecent).page_size(PAGE_SIZE)
     }
 }
 
@@ -83,6 +90,14 @@ mod tests {
         assert_eq!(all.resource_url(), "/apis/auto.pulumi.com/v1alpha1/workspaces");
         let one = Scope::new(Some("apps".into()), None).api::<Workspace>(client());
         assert_eq!(one.resource_url(), "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces");
+    }
+
+    #[test]
+    fn initial_lists_have_small_pages() {
+        let scope = Scope::new(None, Some("!sharding.fluxcd.io/key".into()));
+        for config in [scope.own_kinds(), scope.other_kinds()] {
+            assert_eq!((config.list_semantic, config.page_size), (ListSemantic::MostRecent, Some(PAGE_SIZE)));
+        }
     }
 
     #[test]
