@@ -1,6 +1,7 @@
 //! Checks the release manifests. The Deployment must have enough memory and disk space for the default flags. The
-//! network policy in the overlay `single-namespace` must permit no traffic from pods that a tenant can create. The test
-//! uses the kustomize files, because `deploy/manifests/build` changes only the image.
+//! network policy in the overlay `single-namespace` must permit no traffic from pods that a tenant can create. Flux must
+//! not delete the CustomResourceDefinitions. The test uses the kustomize files, because `deploy/manifests/build` changes
+//! only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 mod required_programs;
@@ -104,20 +105,37 @@ fn kustomize(folder: &Path) -> String {
     stdout(Command::new("kubectl").arg("kustomize").arg(folder))
 }
 
+const OVERLAYS: [&str; 6] = ["default", "flux-system", "multi-tenant", "no-flux", "sharded", "single-namespace"];
+
+/// If Flux deleted a CustomResourceDefinition, Kubernetes would delete all objects of its kind.
+#[test]
+fn flux_never_deletes_the_definitions_of_an_overlay() {
+    if !required_programs::has_programs("the annotations of the CustomResourceDefinitions", &["kubectl"]) {
+        return;
+    }
+    for overlay in OVERLAYS {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize/overlays").join(overlay);
+        let manifests = kustomize(&folder);
+        let definitions = manifests.matches("\nkind: CustomResourceDefinition\n").count();
+        let protected = manifests.matches("\n    kustomize.toolkit.fluxcd.io/prune: disabled\n").count();
+        let expected = if overlay == "single-namespace" { 0 } else { 6 };
+        assert_eq!([definitions, protected], [expected; 2], "{overlay}");
+    }
+}
+
 #[test]
 fn the_built_manifests_differ_from_the_overlays_only_in_the_image() {
     if !required_programs::has_programs("the comparison of the built manifests with the overlays", &["kubectl"]) {
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let overlays = ["default", "flux-system", "multi-tenant", "no-flux", "sharded", "single-namespace"];
-    let sources = overlays.map(|overlay| kustomize(&root.join("kustomize/overlays").join(overlay)));
+    let sources = OVERLAYS.map(|overlay| kustomize(&root.join("kustomize/overlays").join(overlay)));
     let digest = format!("registry.example.com:5000/pulumi-controller@sha256:{}", "0".repeat(64));
     for image in ["registry.example.com/pulumi-controller:1.2", digest.as_str()] {
         let folder = tempfile::tempdir().unwrap();
         let build = root.join("deploy/manifests/build");
         stdout(Command::new(build).args(["--image", image, "--output"]).arg(folder.path()));
-        for (overlay, source) in overlays.iter().zip(&sources) {
+        for (overlay, source) in OVERLAYS.iter().zip(&sources) {
             let built = match *overlay {
                 "default" => std::fs::read_to_string(folder.path().join("install.yaml")).unwrap(),
                 "no-flux" => std::fs::read_to_string(folder.path().join("install-no-flux.yaml")).unwrap(),

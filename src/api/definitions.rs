@@ -41,11 +41,13 @@ pub fn api_versions() -> BTreeSet<(String, String)> {
 /// `observedGeneration: -1`. Without this default, tools that wait for readiness report a new object as ready before
 /// its first reconciliation.
 fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let annotations = crd.metadata.annotations.get_or_insert_default();
     // This annotation prevents Flux from replacing `${...}` in descriptions with the values of variables.
-    crd.metadata
-        .annotations
-        .get_or_insert_default()
-        .insert("kustomize.toolkit.fluxcd.io/substitute".to_owned(), "disabled".to_owned());
+    annotations.insert("kustomize.toolkit.fluxcd.io/substitute".to_owned(), "disabled".to_owned());
+    // This annotation prevents Flux from deleting the definition when a commit removes the controller from a
+    // repository, or when a user deletes the Flux Kustomization. Otherwise, Kubernetes would also delete all objects of
+    // the kind.
+    annotations.insert("kustomize.toolkit.fluxcd.io/prune".to_owned(), "disabled".to_owned());
     serve_older_version(&mut crd);
     for version in &mut crd.spec.versions {
         if let Some(status) = status_schema(version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut())) {

@@ -25,8 +25,8 @@ const CHART_LABELS: [&str; 7] = [
     "app.kubernetes.io/version",
     "helm.sh/chart",
 ];
-/// Annotations that protect the CustomResourceDefinitions from Helm and from Flux.
-const PROTECTION: [&str; 2] = ["helm.sh/resource-policy", "kustomize.toolkit.fluxcd.io/prune"];
+/// Annotation in the chart that prevents Helm from deleting the CustomResourceDefinitions.
+const PROTECTION: [&str; 1] = ["helm.sh/resource-policy"];
 
 /// Rendered objects by kind, namespace and name.
 pub struct Objects(BTreeMap<[String; 4], Value>);
@@ -74,8 +74,7 @@ impl Objects {
     }
 }
 
-/// Returns a copy of an object without the annotations that protect the CustomResourceDefinitions, and without the
-/// chart labels that the other object lacks.
+/// Returns a copy of an object without the labels and the annotation of the chart that the other object lacks.
 fn comparable(object: &Value, other: &Value) -> Value {
     let mut object = object.clone();
     let Some(metadata) = object["metadata"].as_object_mut() else { return object };

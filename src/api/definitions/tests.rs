@@ -14,9 +14,10 @@ fn every_crd_follows_flux_conventions() {
         let kind = &crd.spec.names.kind;
         assert_eq!(crd.spec.scope, "Namespaced", "{kind}");
         assert_eq!(crd.spec.names.categories, Some(vec!["pulumi".to_owned()]), "{kind}");
-        let substitute = crd.metadata.annotations.as_ref();
-        let substitute = substitute.and_then(|all| all.get("kustomize.toolkit.fluxcd.io/substitute"));
-        assert_eq!(substitute.map(String::as_str), Some("disabled"), "{kind}");
+        for name in ["kustomize.toolkit.fluxcd.io/substitute", "kustomize.toolkit.fluxcd.io/prune"] {
+            let value = crd.metadata.annotations.as_ref().and_then(|all| all.get(name));
+            assert_eq!(value.map(String::as_str), Some("disabled"), "{kind}: {name}");
+        }
         for version in &crd.spec.versions {
             // An Approval is a record without a controller, so it has no status.
             if kind == "Approval" {
