@@ -1,12 +1,12 @@
 //! Checks the release manifests. The Deployment must have enough memory and disk space for the default flags. The
-//! network policy in the overlay `single-namespace` must permit no traffic from pods that a tenant can create. Flux must
-//! not delete the CustomResourceDefinitions. The test uses the kustomize files, because `deploy/manifests/build` changes
-//! only the image.
+//! network policy in the overlay `single-namespace` must permit no traffic from pods that a tenant can create. Flux
+//! must not delete the CustomResourceDefinitions, and all objects must have the label for their removal. The test uses
+//! the kustomize files, because `deploy/manifests/build` changes only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 mod required_programs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser;
@@ -121,6 +121,34 @@ fn flux_never_deletes_the_definitions_of_an_overlay() {
         let expected = if overlay == "single-namespace" { 0 } else { 6 };
         assert_eq!([definitions, protected], [expected; 2], "{overlay}");
     }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// The documented command that removes an installation with `kubectl` selects objects by this label.
+#[test]
+fn the_objects_of_the_overlays_and_components_have_the_label_for_their_removal() {
+    let mut checked = 0;
+    for path in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kustomize")) {
+        // kustomize adds the label to the objects in the base.
+        if path.components().any(|part| part.as_os_str() == "base") {
+            continue;
+        }
+        for document in std::fs::read_to_string(&path).unwrap().split("\n---\n") {
+            let object: serde_json::Value = serde_saphyr::from_str(document).unwrap();
+            if ["Component", "Kustomization", "Namespace"].iter().any(|kind| object["kind"] == *kind) {
+                continue;
+            }
+            let label = &object["metadata"]["labels"]["app.kubernetes.io/part-of"];
+            assert_eq!(label, "pulumi-controller", "{}: {}", path.display(), object["kind"]);
+            checked += 1;
+        }
+    }
+    assert!(checked > 15, "found only {checked} objects");
 }
 
 #[test]

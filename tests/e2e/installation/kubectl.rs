@@ -26,8 +26,8 @@ impl Installer for Kubectl {
     }
 
     async fn remove(&self) {
-        let kinds = "deployment,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding,\
-                     validatingadmissionpolicy,validatingadmissionpolicybinding";
+        let kinds = "deployment,serviceaccount,service,networkpolicy,configmap,role,rolebinding,clusterrole,\
+                     clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
         let selector = "app.kubernetes.io/part-of=pulumi-controller";
         kubectl(&["--namespace", NAMESPACE, "delete", kinds, "--selector", selector], "").await;
     }
