@@ -41,13 +41,13 @@ const MAX_PACK_TEXT: usize = 2 * 1024;
 const MAX_VIOLATIONS: usize = 50;
 /// Maximum length of a policy violation message in bytes.
 const MAX_VIOLATION: usize = 1024;
-/// Latest valid time in milliseconds since the Unix epoch, which is the start of the year 2100. The Kubernetes API
-/// rejects times in the distant future.
-const LATEST: i64 = 4_102_444_800_000;
+/// Maximum time by which the clock of an agent can be ahead of the controller's clock, in milliseconds. The controller
+/// keeps times within this limit, because it compares them with the times in the locks of the run's CLI.
+const MAX_CLOCK_DIFFERENCE: i64 = 5 * 60 * 1000;
 
-/// Truncates a status reply. The function removes the hashes of directories that are not in `requested`, the list of
-/// requested directories.
-pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
+/// Truncates a status reply that the controller has received at `now`, in milliseconds since the Unix epoch. The
+/// function removes the hashes of directories that are not in `requested`, the list of requested directories.
+pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String], now: i64) {
     for word in [
         &mut reply.agent_version,
         &mut reply.pulumi_version,
@@ -77,7 +77,7 @@ pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String]) {
     }
     if let Some(session) = &mut reply.interactive_session {
         cut(&mut session.command, MAX_LINE);
-        clear_invalid_time(&mut session.since);
+        limit_time(&mut session.since, now);
     }
 }
 
@@ -89,16 +89,17 @@ pub(super) fn truncate_drain_reply(reply: &mut DrainReply) {
     cut(&mut reply.open_operation, MAX_WORD);
 }
 
-pub(super) fn truncate_attach_reply(reply: &mut AttachReply) {
+/// Truncates a message about a run that the controller has received at `now`, in milliseconds since the Unix epoch.
+pub(super) fn truncate_attach_reply(reply: &mut AttachReply, now: i64) {
     match &mut reply.part {
-        Some(Part::Progress(part)) => truncate_progress(part),
-        Some(Part::Result(ended)) => truncate_result(ended),
+        Some(Part::Progress(part)) => truncate_progress(part, now),
+        Some(Part::Result(ended)) => truncate_result(ended, now),
         None => {}
     }
 }
 
-fn truncate_progress(progress: &mut Progress) {
-    clear_invalid_time(&mut progress.time);
+fn truncate_progress(progress: &mut Progress, now: i64) {
+    limit_time(&mut progress.time, now);
     match &mut progress.event {
         Some(Event::Resource(step)) => {
             cut(&mut step.urn, MAX_LINE);
@@ -109,7 +110,7 @@ fn truncate_progress(progress: &mut Progress) {
             cut(&mut diagnostic.urn, MAX_LINE);
             cut(&mut diagnostic.message, MAX_TEXT);
         }
-        Some(Event::Idle(idle)) => clear_invalid_time(&mut idle.since),
+        Some(Event::Idle(idle)) => limit_time(&mut idle.since, now),
         Some(Event::Permalink(link)) if !is_link(link) => link.clear(),
         Some(Event::Started(_) | Event::Permalink(_)) | None => {}
     }
@@ -117,13 +118,12 @@ fn truncate_progress(progress: &mut Progress) {
 
 /// Truncates a result except its outputs. The controller writes the outputs to a Secret, whose size the API server
 /// limits.
-fn truncate_result(result: &mut Result) {
+fn truncate_result(result: &mut Result, now: i64) {
     reject_large_plan(result);
     truncate_steps(result);
     truncate_violations(result);
     cut(&mut result.message, MAX_TEXT);
-    clear_invalid_time(&mut result.started);
-    clear_invalid_time(&mut result.ended);
+    limit_run_times(result, now);
     let changes = std::mem::take(&mut result.changes);
     let known = changes.into_iter().filter(|(word, _)| is_operation(word));
     result.changes = known.take(MAX_OPERATIONS).collect();
@@ -218,11 +218,25 @@ fn is_link(link: &str) -> bool {
         && Url::parse(link).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
-/// Replaces an invalid time with 0.
-fn clear_invalid_time(milliseconds: &mut i64) {
-    if !(0..=LATEST).contains(milliseconds) {
-        *milliseconds = 0;
+/// Limits the start and the end of a run. The controller waits for some time after the end of a run, so a run that ends
+/// in the distant future would hold its run slot forever. A time that is too late is usually the result of a wrong
+/// clock. The function therefore moves both times, which keeps the duration of the run.
+fn limit_run_times(result: &mut Result, now: i64) {
+    let ahead = result.ended.saturating_sub(now);
+    if ahead > MAX_CLOCK_DIFFERENCE {
+        result.started = result.started.saturating_sub(ahead);
+        result.ended = now;
     }
+    limit_time(&mut result.started, now);
+    limit_time(&mut result.ended, now);
+}
+
+/// Replaces a time before 1970 with 0, and a time that is too far in the future with the time `now`.
+fn limit_time(milliseconds: &mut i64, now: i64) {
+    *milliseconds = match *milliseconds {
+        time if time.saturating_sub(now) > MAX_CLOCK_DIFFERENCE => now,
+        time => time.max(0),
+    };
 }
 
 /// Truncates a string and replaces its control characters, because control characters can forge log lines.
@@ -251,6 +265,9 @@ mod tests {
 
     use super::*;
     use crate::rpc::proto;
+
+    /// Time at which the controller receives the replies.
+    const NOW: i64 = 1_770_000_000_000;
 
     /// Returns a string that exceeds all limits and contains characters that must not appear in logs.
     fn long() -> String {
@@ -287,7 +304,7 @@ mod tests {
             mounted_inputs: directories.chain([("/mnt/requested".to_owned(), "word".to_owned())]).collect(),
             policy_packs: vec![pack; 100],
         };
-        truncate_status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()]);
+        truncate_status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()], NOW);
         assert_eq!(reply.policy_packs.len(), MAX_POLICY_PACKS);
         assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!(
@@ -314,9 +331,9 @@ mod tests {
             planned_steps: vec![step(&long_line()); 250],
             ..proto::Result::default()
         };
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         assert!(reply.encoded_len() < 700 * 1024, "{} bytes", reply.encoded_len());
-        assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, 0, MAX_OPERATIONS));
+        assert_eq!((reply.started, reply.ended, reply.changes.len()), (0, NOW, MAX_OPERATIONS));
         assert!(reply.permalink.is_empty() && reply.last_output.ends_with("\nlast"));
     }
 
@@ -330,7 +347,7 @@ mod tests {
         let forged = PlannedStep { operation: "up date".to_owned(), ..step("forged") };
         let steps = [vec![step("a\n\u{1b}b"), forged], vec![step(&long_line()); 250]].concat();
         let mut reply = proto::Result { planned_steps: steps, planned_step_count: 7, ..proto::Result::default() };
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         let size: usize = reply.planned_steps.iter().map(step_size).sum();
         assert!(size <= MAX_STEPS_SIZE && size > MAX_STEPS_SIZE - 2 * MAX_LINE - MAX_PATHS * MAX_PATH, "{size}");
         assert_eq!((reply.planned_steps[0].urn.as_str(), reply.planned_steps[0].properties.len()), ("a  b", MAX_PATHS));
@@ -339,7 +356,7 @@ mod tests {
         assert!(reply.planned_steps.iter().all(|step| step.operation == "update"));
         assert_eq!(reply.planned_step_count as usize, reply.planned_steps.len());
         reply = proto::Result { planned_steps: vec![step("urn"); 250], planned_step_count: 250, ..reply };
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         assert_eq!((reply.planned_steps.len(), reply.planned_step_count), (MAX_STEPS, 250));
     }
 
@@ -356,7 +373,7 @@ mod tests {
         let violations = [vec![violation("a\n\u{1b}b", true)], vec![violation(&long_line(), false); 100]].concat();
         let mut reply =
             proto::Result { policy_violations: violations, advisory_violation_count: 300, ..proto::Result::default() };
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         assert_eq!((reply.policy_violations.len(), reply.mandatory_violation_count), (MAX_VIOLATIONS, 1));
         assert_eq!(reply.advisory_violation_count, 300);
         let first = &reply.policy_violations[0];
@@ -368,10 +385,10 @@ mod tests {
     fn a_plan_that_is_too_large_is_a_failure() {
         let mut reply = proto::Result { plan: vec![7; MAX_PLAN], ..proto::Result::default() };
         reply.set_outcome(Outcome::Succeeded);
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         assert_eq!((reply.plan.len(), reply.outcome()), (MAX_PLAN, Outcome::Succeeded));
         reply.plan.push(7);
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         assert_eq!((reply.plan.len(), reply.outcome()), (0, Outcome::Failed));
         assert!(reply.message.contains("786433 bytes exceeds the limit of 786432 bytes"), "{}", reply.message);
     }
@@ -391,13 +408,34 @@ mod tests {
             ..proto::Result::default()
         };
         let before = reply.clone();
-        truncate_result(&mut reply);
+        truncate_result(&mut reply, NOW);
         assert_eq!(reply, before);
         for link in ["javascript:alert(1)", "not a link", "https://a b", "ftp://x"] {
             assert!(!is_link(link), "{link}");
         }
         for word in ["", "with space", "ä", "new\nline"] {
             assert!(!is_operation(word), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn a_result_ends_at_most_shortly_after_its_receipt() {
+        let year_2099 = 4_102_444_799_000;
+        let (minute, near) = (60_000, NOW + MAX_CLOCK_DIFFERENCE);
+        let rows = [
+            ("in the past", (NOW - 9 * minute, NOW - minute), (NOW - 9 * minute, NOW - minute)),
+            ("clock slightly ahead", (NOW + minute, near), (NOW + minute, near)),
+            ("clock far ahead", (near - minute, near + minute), (NOW - 2 * minute, NOW)),
+            ("end in the distant future", (NOW - minute, year_2099), (0, NOW)),
+            ("maximum", (i64::MAX, i64::MAX), (NOW, NOW)),
+            ("start after the end", (year_2099, NOW - minute), (NOW, NOW - minute)),
+            ("before 1970", (i64::MIN, -1), (0, 0)),
+            ("unknown", (0, 0), (0, 0)),
+        ];
+        for (name, (started, ended), expected) in rows {
+            let mut reply = proto::Result { started, ended, ..proto::Result::default() };
+            truncate_result(&mut reply, NOW);
+            assert_eq!((reply.started, reply.ended), expected, "{name}");
         }
     }
 
@@ -411,8 +449,9 @@ mod tests {
             let mut reply = AttachReply {
                 part: Some(Part::Progress(Progress { sequence: 1, time: i64::MAX, event: Some(event) })),
             };
-            truncate_attach_reply(&mut reply);
+            truncate_attach_reply(&mut reply, NOW);
             assert!(reply.encoded_len() < 16 * 1024, "{} bytes", reply.encoded_len());
+            assert!(matches!(&reply.part, Some(Part::Progress(progress)) if progress.time == NOW), "{reply:?}");
         }
     }
 }

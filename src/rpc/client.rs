@@ -7,6 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures::FutureExt;
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
@@ -269,7 +270,7 @@ impl AgentClient {
         let mut calls = self.calls.clone();
         let requested = request.mounted_directories.clone();
         let mut reply = unary(&self.close_reason, "Status", CALL_TIMEOUT, calls.status(request)).await?;
-        bounds::truncate_status(&mut reply, &requested);
+        bounds::truncate_status(&mut reply, &requested, Timestamp::now().as_millisecond());
         Ok(reply)
     }
 
@@ -417,7 +418,9 @@ impl Attachment {
     pub async fn next(&mut self) -> Result<Option<proto::AttachReply>, RpcError> {
         let next = self.stream.message().await;
         let mut next = next.map_err(|status| RpcError::status("Attach", &status).because_of(&self.close_reason))?;
-        next.iter_mut().for_each(bounds::truncate_attach_reply);
+        if let Some(reply) = &mut next {
+            bounds::truncate_attach_reply(reply, Timestamp::now().as_millisecond());
+        }
         Ok(next)
     }
 }
