@@ -233,7 +233,7 @@ fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::
 
 /// If an interrupted run ended after its deadline, adds to the message that the controller deleted the pod.
 fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> RunOutcome {
-    let (pod, ended) = (observed.pod.as_ref(), outcome.ended.unwrap_or(now));
+    let (pod, ended) = (observed.pod.as_ref(), outcome.ended.map_or(now, |ended| ended.min(now)));
     match deadline::end_expired(&observed.update, observed.timeouts, pod, ended) {
         Some(timeout) if outcome.failure == Some(update_reason::ABORTED) => outcome.after_deadline(&timeout),
         _ => outcome,
@@ -253,7 +253,7 @@ fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<Tim
 
 /// Returns whether the controller must wait for the termination reason of the pod. A deletion is visible immediately.
 /// The kubelet reports an eviction only after the containers have terminated. The agent delays its exit, so that the
-/// controller can read the result.
+/// controller can read the result. The agent is not trusted, so the wait ends at the deadline of the run.
 fn awaits_termination_reason(
     observed: &Observed,
     binding: &RunBinding,
@@ -262,8 +262,9 @@ fn awaits_termination_reason(
 ) -> bool {
     let pod = observed.pod.as_ref();
     let is_explained = pod_termination::is_pod_ending(binding, pod) || pod_termination::cause(binding, pod).is_some();
-    let since = Timestamp::from_millisecond(result.ended).map(|ended| now.duration_since(ended));
-    let is_recent = since.is_ok_and(|since| since < EXPLANATION_TIMEOUT);
+    // The agent reports the end, which can be in the future. Without `abs`, the wait would then last until that time.
+    let since = Timestamp::from_millisecond(result.ended).map(|ended| now.duration_since(ended).abs());
+    let is_recent = since.is_ok_and(|since| since < EXPLANATION_TIMEOUT) && is_on_time(observed, now);
     result.pod_terminated && !is_end_requested(observed) && !is_explained && is_recent
 }
 

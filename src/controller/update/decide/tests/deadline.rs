@@ -104,6 +104,34 @@ fn a_run_whose_pod_the_controller_deleted_is_interrupted() {
 }
 
 #[test]
+fn the_wait_for_the_termination_reason_is_limited() {
+    let decided = |seconds: i64, timeout: &str| {
+        let result = proto::Result {
+            outcome: proto::Outcome::Canceled.into(),
+            ended: now().as_millisecond() - seconds * 1000,
+            pod_terminated: true,
+            ..proto::Result::default()
+        };
+        let (run_state, pod) = (Some(RunState::Ended(Box::new(result))), Some(pod_with_grace(30)));
+        decide(&Observed { run_state, pod, ..observed(bound_before(timeout)) })
+    };
+    let rows = [
+        ("recent", 5, "200s", true),
+        ("clock of the agent ahead", -59, "200s", true),
+        ("after the limit", 60, "200s", false),
+        ("in the future", -60, "200s", false),
+        ("in the distant future", -4_000_000_000, "200s", false),
+        ("no timeout", -4_000_000_000, "0s", false),
+        ("after the deadline of the run", 5, "120s", false),
+    ];
+    for (name, seconds, timeout, waits) in rows {
+        let action = decided(seconds, timeout);
+        assert_eq!(matches!(action, Action::Await(_)), waits, "{name}: {action:?}");
+        assert_eq!(matches!(action, Action::Record(_)), !waits, "{name}: {action:?}");
+    }
+}
+
+#[test]
 fn a_run_that_waits_for_a_session_is_not_started_after_its_timeout() {
     let at = |run_state: RunState, timeout: &str| {
         decide(&Observed { run_state: Some(run_state), task_may_start: true, ..observed(bound_before(timeout)) })
