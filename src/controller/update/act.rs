@@ -323,7 +323,7 @@ async fn store_and_record(
         return Ok(Next::Done(Some(HISTORY_REQUEUE_INTERVAL)));
     }
     failpoint::hit("update-result-seen");
-    let outcome = match result_files::store(update, outcome, context, now).await? {
+    let outcome = match result_files::store(update, observed.pod.as_ref(), outcome, context, now).await? {
         Files::Stored(outcome) => *outcome,
         Files::NotYet(message) => {
             let status = status::running(update, observed.progress.as_ref(), &message, now);

@@ -3,7 +3,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -14,10 +13,6 @@ use crate::controller::update::context::Context;
 use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
-
-/// Time for which the controller retries after the run has completed. Retries are necessary if the API server forbids
-/// creating the Secret, for example because of a quota or policy.
-const RETRY_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Result of the attempt to store the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,12 +25,12 @@ pub(super) enum Stored {
     No(String),
 }
 
-/// Stores the outputs of a completed run in a Secret.
+/// Stores the outputs of a completed run in a Secret. `may_retry` specifies whether a later attempt is possible.
 pub(super) async fn store(
     update: &Update,
     outcome: &RunOutcome,
     context: &Context,
-    now: Timestamp,
+    may_retry: bool,
 ) -> Result<Stored, ReconcileError> {
     let name = names::outputs_secret(&update.name_any());
     if outcome.outputs.is_empty() || context.stored_secrets.contains(update, &name) {
@@ -51,18 +46,18 @@ pub(super) async fn store(
             Ok(Stored::Yes)
         }
         Ok(_) => Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret"))),
-        Err(error) => refused(error, outcome.ended, now),
+        Err(error) => refused(error, may_retry),
     }
 }
 
-/// Returns the result of a failed write, or an error if the reconciler must retry the write with backoff.
-pub(super) fn refused(error: WriteError, ended: Option<Timestamp>, now: Timestamp) -> Result<Stored, ReconcileError> {
-    let may_be_allowed_soon = ended.is_some_and(|ended| now.duration_since(ended) < RETRY_TIMEOUT);
+/// Returns the result of a failed write, or an error if the reconciler must retry the write with backoff. A retry of a
+/// forbidden write can succeed, for example after a change to a quota or a policy.
+pub(super) fn refused(error: WriteError, may_retry: bool) -> Result<Stored, ReconcileError> {
     match error {
         error if error.is_invalid() || error.is_too_large() || error.is_namespace_terminating() => {
             Ok(Stored::No(error.to_string()))
         }
-        error if error.is_forbidden() && may_be_allowed_soon => Ok(Stored::NotYet(error.to_string())),
+        error if error.is_forbidden() && may_retry => Ok(Stored::NotYet(error.to_string())),
         error if error.is_forbidden() => Ok(Stored::No(error.to_string())),
         error => Err(error.into()),
     }
@@ -117,10 +112,6 @@ mod tests {
     use crate::rpc::proto;
     use crate::runtime::writes::AttemptedWrite;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("timestamp in range")
-    }
-
     fn update() -> Update {
         let mut update = Update::new("app-1", UpdateSpec::default());
         update.metadata.namespace = Some("apps".to_owned());
@@ -150,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn creating_a_forbidden_outputs_secret_is_retried_for_five_minutes() {
+    fn creating_a_forbidden_outputs_secret_is_retried_while_retries_are_possible() {
         let refusal = |code, reason: &str| WriteError::Refused {
             attempt: Box::new(AttemptedWrite {
                 verb: "create",
@@ -162,25 +153,23 @@ mod tests {
             reason: reason.to_owned(),
             message: "no".to_owned(),
         };
-        let after = |code, reason: &str, seconds| match refused(refusal(code, reason), Some(at(0)), at(seconds)) {
+        let kept = |code, reason: &str, may_retry| match refused(refusal(code, reason), may_retry) {
             Ok(Stored::Yes) => "kept",
             Ok(Stored::NotYet(_)) => "not yet",
             Ok(Stored::No(_)) => "not kept",
             Err(_) => "error",
         };
         let rows = [
-            (403, "Forbidden", 299, "not yet"),
-            (403, "Forbidden", 300, "not kept"),
-            (403, "NamespaceTerminating", 0, "not kept"),
-            (422, "Invalid", 0, "not kept"),
-            (413, "RequestEntityTooLarge", 0, "not kept"),
-            (500, "InternalError", 9999, "error"),
-            (429, "TooManyRequests", 9999, "error"),
+            (403, "Forbidden", true, "not yet"),
+            (403, "Forbidden", false, "not kept"),
+            (403, "NamespaceTerminating", true, "not kept"),
+            (422, "Invalid", true, "not kept"),
+            (413, "RequestEntityTooLarge", true, "not kept"),
+            (500, "InternalError", false, "error"),
+            (429, "TooManyRequests", false, "error"),
         ];
-        for (code, reason, seconds, expected) in rows {
-            assert_eq!(after(code, reason, seconds), expected, "{code} {reason} after {seconds} s");
+        for (code, reason, may_retry, expected) in rows {
+            assert_eq!(kept(code, reason, may_retry), expected, "{code} {reason}, retries: {may_retry}");
         }
-        let unknown_end = refused(refusal(403, "Forbidden"), None, at(0));
-        assert!(unknown_end.is_ok_and(|kept| matches!(kept, Stored::No(_))));
     }
 }

@@ -3,7 +3,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde_json::json;
@@ -31,12 +30,12 @@ pub enum PlanFile {
     Unavailable(String),
 }
 
-/// Stores the plan of a completed preview in a Secret.
+/// Stores the plan of a completed preview in a Secret. `may_retry` specifies whether a later attempt is possible.
 pub async fn store(
     update: &Update,
     outcome: &RunOutcome,
     context: &Context,
-    now: Timestamp,
+    may_retry: bool,
 ) -> Result<Stored, ReconcileError> {
     if !update.spec.save_plan.unwrap_or_default() || outcome.failure.is_some() {
         return Ok(Stored::Yes);
@@ -58,7 +57,7 @@ pub async fn store(
             Ok(Stored::Yes)
         }
         Ok(_) => Ok(Stored::No(format!("Secret {name} exists but does not belong to this run; delete the Secret"))),
-        Err(error) => refused(error, outcome.ended, now),
+        Err(error) => refused(error, may_retry),
     }
 }
 
