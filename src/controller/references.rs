@@ -166,11 +166,11 @@ where
 }
 
 /// Returns whether an object changed so recently that a pod that was created at `mounted_since` may not contain the
-/// change yet.
+/// change yet. Users can set the times in `managedFields`, so a time in the distant future is not recent.
 fn is_recent(metadata: &ObjectMeta, mounted_since: Option<Timestamp>, now: Timestamp) -> bool {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let changed = changes.chain(metadata.creation_timestamp.as_ref()).map(|time| time.0).max();
-    let is_old = |changed: Timestamp| now.duration_since(changed) > KUBELET_SYNC;
+    let is_old = |changed: Timestamp| now.duration_since(changed).abs() > KUBELET_SYNC;
     changed.is_none_or(|changed| mounted_since.is_none_or(|since| changed >= since) && !is_old(changed))
 }
 
@@ -244,6 +244,8 @@ mod tests {
             (metadata(late, late), Some(now), false),
             (metadata(late, late), None, true),
             (metadata(early, early), None, false),
+            (metadata(early, "2026-01-01T01:01:00Z"), Some(at(pod)), true),
+            (metadata(early, "2099-01-01T00:00:00Z"), Some(at(pod)), false),
             (ObjectMeta::default(), Some(at(pod)), true),
         ];
         for (metadata, since, expected) in rows {

@@ -175,8 +175,10 @@ pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || phase(pod) == Some("Failed"))
 }
 
+/// Returns whether the kubelet had enough time to restart the container. The end time is from the clock of the node. If
+/// this time is far in the future, the clock is wrong, and the controller does not wait until that time.
 fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) -> bool {
-    finished(terminated).is_none_or(|finished| now.duration_since(finished) > RESTART_TIMEOUT)
+    finished(terminated).is_none_or(|finished| now.duration_since(finished).abs() > RESTART_TIMEOUT)
 }
 
 /// Returns the end time, rounded up. The kubelet truncates the time to whole seconds, so the container can have

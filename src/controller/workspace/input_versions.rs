@@ -58,12 +58,12 @@ impl Inputs {
     }
 
     /// Returns the remaining delay until the kubelet has mounted the last change, or `None` if this change is already
-    /// mounted.
+    /// mounted. Users can set the times in `managedFields`, so the delay ignores changes in the distant future.
     pub(super) fn until_mounted(&self, now: Timestamp) -> Option<SignedDuration> {
         let Inputs::Read(versions) = self else { return None };
         let changed = versions.values().filter(|version| version.starts_run).filter_map(|version| version.changed);
-        let left = MOUNT_TIME - now.duration_since(changed.max()?);
-        left.is_positive().then_some(left)
+        let ages = changed.map(|changed| now.duration_since(changed)).filter(|age| age.abs() < MOUNT_TIME);
+        Some(MOUNT_TIME - ages.min()?)
     }
 
     /// Returns the versions to record in the status.
@@ -170,6 +170,8 @@ mod tests {
         assert_eq!(left(&[("2026-01-01T11:59:00Z", true)]), Some(120));
         assert_eq!(left(&[("2026-01-01T11:59:00Z", false)]), None, "the change triggers no run");
         assert_eq!(left(&[("2026-01-01T11:57:00Z", true), ("2026-01-01T10:00:00Z", true)]), None);
+        assert_eq!(left(&[("2099-01-01T00:00:00Z", true)]), None, "a user has set the time");
+        assert_eq!(left(&[("2099-01-01T00:00:00Z", true), ("2026-01-01T11:59:00Z", true)]), Some(120));
     }
 
     #[test]

@@ -155,6 +155,25 @@ fn a_container_that_does_not_restart_in_time_proves_the_end_of_its_run() {
 }
 
 #[test]
+fn the_wait_for_the_restart_of_a_container_is_limited() {
+    let rows = [
+        ("shortly after the end", "2026-01-01T12:14:01Z", false),
+        ("after the limit", "2026-01-01T12:14:02Z", true),
+        ("clock of the node slightly ahead", "2026-01-01T11:54:01Z", false),
+        ("end far in the future", "2026-01-01T11:54:00Z", true),
+        ("end in the distant future", "2025-01-01T00:00:00Z", true),
+    ];
+    let binding = binding();
+    for (name, now, is_proven) in rows {
+        let now = now.parse().expect("valid time");
+        let run = Recorded { id: "update-uid", binding: &binding, pod_name: "app-workspace-0", now };
+        let pod = pod(container("Running", waiting(), ended("run", "Error", "")), false);
+        let end = judge(run, Some(&pod), &NodeState::NotRead);
+        assert_eq!(matches!(end, End::Proven(_)), is_proven, "{name}: {}", brief(&end));
+    }
+}
+
+#[test]
 fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
     let other: Pod = serde_json::from_value(json!({"metadata": {"uid": "other"}})).expect("valid pod");
     let here = || Some(pod(container("Running", running(), json!({})), false));
