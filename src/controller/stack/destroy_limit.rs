@@ -1,5 +1,9 @@
 //! Destroy limit: if users delete more than a maximum number of Stacks within an interval, the destroys of these Stacks
 //! wait for a confirmation. The limit protects against accidents, such as the deletion of a directory with many Stacks.
+//!
+//! The limit applies to all namespaces together. For the Stacks of other namespaces, the deletions of a namespace count
+//! at most half of the limit. A user who continuously deletes and creates Stacks in one namespace therefore cannot force
+//! a confirmation for all other namespaces.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,13 +30,25 @@ pub struct DestroyLimit {
     deletions: Arc<Mutex<Deletions>>,
 }
 
-/// Deletion times of Stacks whose resources the controller must destroy.
+/// Deletion times of Stacks whose resources the controller must destroy, by namespace.
+type Deletions = HashMap<String, NamespaceDeletions>;
+
+/// Deletion times in one namespace.
 #[derive(Debug, Default)]
-struct Deletions {
-    pending: HashMap<ObjectKey, Timestamp>,
+struct NamespaceDeletions {
+    /// Deletion times by Stack name.
+    pending: HashMap<String, Timestamp>,
     /// Deletion times of Stacks that no longer exist or need no destroy. The list contains at most one entry more than
     /// the limit.
     ended: VecDeque<Timestamp>,
+}
+
+impl NamespaceDeletions {
+    /// Returns the number of deletions whose distance from `time` is at most `interval`.
+    fn near(&self, time: Timestamp, interval: SignedDuration) -> usize {
+        let is_near = |other: &&Timestamp| other.duration_since(time).abs() <= interval;
+        self.pending.values().chain(&self.ended).filter(is_near).count()
+    }
 }
 
 impl DestroyLimit {
@@ -48,28 +64,40 @@ impl DestroyLimit {
         }
         let key = (stack.namespace().unwrap_or_default(), stack.name_any());
         match stack.metadata.deletion_timestamp.as_ref().filter(|_| has_to_destroy) {
-            Some(deleted) => drop(self.lock().pending.insert(key, deleted.0)),
+            Some(deleted) => {
+                let (namespace, name) = key;
+                self.lock().entry(namespace).or_default().pending.insert(name, deleted.0);
+            }
             None => self.end(&key),
         }
     }
 
     /// Records that the Stack needs no destroy, for example because the Stack no longer exists.
-    pub fn end(&self, key: &ObjectKey) {
+    pub fn end(&self, (namespace, name): &ObjectKey) {
         let mut deletions = self.lock();
-        if let Some(deleted) = deletions.pending.remove(key) {
-            deletions.ended.push_back(deleted);
-            let excess = deletions.ended.len().saturating_sub(self.max.saturating_add(1));
-            deletions.ended.drain(..excess);
-        }
+        let Some(own) = deletions.get_mut(namespace) else { return };
+        let Some(deleted) = own.pending.remove(name) else { return };
+        own.ended.push_back(deleted);
+        let excess = own.ended.len().saturating_sub(self.max.saturating_add(1));
+        own.ended.drain(..excess);
+        // The entries of namespaces without recent deletions have no effect. A waiting destroy keeps its reason in the
+        // status.
+        let period = self.interval.saturating_mul(2);
+        let earliest = deleted.saturating_sub(period).unwrap_or(Timestamp::MIN);
+        deletions.retain(|_, namespace| {
+            namespace.ended.retain(|ended| *ended >= earliest);
+            !namespace.pending.is_empty() || !namespace.ended.is_empty()
+        });
     }
 
     /// Returns the message if the destroy of this Stack must wait for a confirmation.
     pub fn exceeded(&self, stack: &Stack) -> Option<String> {
         let deleted = stack.metadata.deletion_timestamp.as_ref()?.0;
-        let is_near = |other: &&Timestamp| other.duration_since(deleted).abs() <= self.interval;
+        let own = stack.namespace().unwrap_or_default();
         let deletions = self.lock();
-        let count = deletions.pending.values().chain(&deletions.ended).filter(is_near).count();
-        (self.max > 0 && count > self.max).then(|| self.message(stack))
+        let count = |namespace: &NamespaceDeletions| namespace.near(deleted, self.interval);
+        let others = deletions.iter().filter(|(name, _)| **name != own).map(|(_, other)| count(other));
+        exceeds(self.max, deletions.get(&own).map_or(0, count), others).then(|| self.message(stack))
     }
 
     fn message(&self, stack: &Stack) -> String {
@@ -86,6 +114,19 @@ impl DestroyLimit {
     fn lock(&self) -> MutexGuard<'_, Deletions> {
         self.deletions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether the deletions exceed the limit for the Stacks of a namespace with `own` deletions. `others` contains
+/// the number of deletions in each other namespace.
+///
+/// Each other namespace counts at most half of the limit, rounded up. With this share, simultaneous deletions cannot
+/// exceed the limit without a confirmation: if two namespaces exceed half of the limit, each of them exceeds the limit
+/// together with the share of the other. A namespace that has used the limit still leaves half of it to the others, so
+/// successive deletions can start one and a half times as many destroys.
+fn exceeds(max: usize, own: usize, others: impl Iterator<Item = usize>) -> bool {
+    let share = max.div_ceil(2);
+    let count = others.map(|other| other.min(share)).fold(own, usize::saturating_add);
+    max > 0 && count > max
 }
 
 /// Returns the message if the destroy of a Stack must wait for a confirmation. `exceeded` is the result of
@@ -110,10 +151,14 @@ mod tests {
     use super::*;
 
     fn stack(name: &str, deleted: &str) -> Stack {
+        stack_in("apps", name, deleted)
+    }
+
+    fn stack_in(namespace: &str, name: &str, deleted: &str) -> Stack {
         serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack",
             "metadata": {
-                "name": name, "namespace": "apps", "deletionTimestamp": deleted,
+                "name": name, "namespace": namespace, "deletionTimestamp": deleted,
             },
             "spec": {"stack": "dev"},
             "status": {"conditions": []},
@@ -156,10 +201,74 @@ mod tests {
         let next = stack("next", "2026-01-01T00:05:00Z");
         limit.record(&next, true);
         assert!(limit.exceeded(&next).is_some());
-        assert_eq!(limit.lock().ended.len(), 3);
+        assert_eq!(limit.lock()["apps"].ended.len(), 3);
         let later = stack("later", "2026-01-01T01:00:00Z");
         limit.record(&later, true);
         assert_eq!(limit.exceeded(&later), None);
+    }
+
+    #[test]
+    fn another_namespace_counts_at_most_half_of_the_limit() {
+        let rows: [(&str, usize, usize, &[usize], bool); 12] = [
+            ("at the limit", 20, 20, &[], false),
+            ("own deletions exceed the limit", 20, 21, &[], true),
+            ("another namespace exceeds the limit", 20, 1, &[1000], false),
+            ("other half of the limit", 20, 10, &[1000], false),
+            ("more than the other half", 20, 11, &[1000], true),
+            ("one deletion in each of many namespaces", 20, 1, &[1; 20], true),
+            ("few namespaces", 20, 1, &[1; 19], false),
+            ("a mass deletion in two namespaces", 20, 1, &[1000, 1000], true),
+            ("rounded up", 3, 1, &[1000], false),
+            ("rounded up and exceeded", 3, 2, &[1000], true),
+            ("a limit of one", 1, 1, &[1], true),
+            ("no limit", 0, 1000, &[1000], false),
+        ];
+        for (name, max, own, others, expected) in rows {
+            assert_eq!(exceeds(max, own, others.iter().copied()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn simultaneous_deletions_cannot_exceed_the_limit_without_a_confirmation() {
+        for max in 1..=6 {
+            for counts in (0..512).map(|number: usize| [number % 8, number / 8 % 8, number / 64]) {
+                let is_allowed = |own: usize| {
+                    let others = counts.iter().enumerate().filter(|(other, _)| *other != own).map(|(_, count)| *count);
+                    !exceeds(max, counts[own], others)
+                };
+                let destroyed: usize = (0..counts.len()).filter(|own| is_allowed(*own)).map(|own| counts[own]).sum();
+                assert!(destroyed <= max, "limit {max}, deletions {counts:?}: {destroyed} destroyed");
+            }
+        }
+    }
+
+    #[test]
+    fn deletions_in_one_namespace_do_not_require_confirmations_in_others() {
+        let limit = limit();
+        for number in 0..9 {
+            let name = format!("stack-{number}");
+            limit.record(&stack_in("hostile", &name, "2026-01-01T00:00:00Z"), true);
+            limit.end(&("hostile".to_owned(), name));
+        }
+        let hostile = stack_in("hostile", "next", "2026-01-01T00:01:00Z");
+        limit.record(&hostile, true);
+        assert!(limit.exceeded(&hostile).is_some());
+        let first = stack("first", "2026-01-01T00:01:00Z");
+        limit.record(&first, true);
+        assert_eq!(limit.exceeded(&first), None);
+        let second = stack("second", "2026-01-01T00:01:00Z");
+        limit.record(&second, true);
+        assert!(limit.exceeded(&second).is_some(), "the namespaces together exceed the limit");
+    }
+
+    #[test]
+    fn namespaces_without_recent_deletions_are_forgotten() {
+        let limit = limit();
+        for (namespace, deleted) in [("old", "2026-01-01T00:00:00Z"), ("new", "2026-01-01T00:20:01Z")] {
+            limit.record(&stack_in(namespace, "web", deleted), true);
+            limit.end(&(namespace.to_owned(), "web".to_owned()));
+        }
+        assert_eq!(limit.lock().keys().collect::<Vec<_>>(), ["new"]);
     }
 
     #[test]
