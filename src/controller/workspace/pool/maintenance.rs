@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::plan::{Change, FreePod, Waiting, plan};
+use super::plan::{Change, FreePod, Waiting, in_turns, plan};
 use super::taken::owner;
 use super::waiting::Pool;
 use crate::api::auto::PooledPod;
@@ -88,6 +88,15 @@ struct Memory {
     created: Vec<(FreePod, Instant)>,
     /// Times of failed changes by namespace.
     failed: HashMap<String, Instant>,
+    /// Namespace of the last change. The next round starts with the following namespace.
+    last: String,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let (certified, created, failed) = (HashSet::new(), Vec::new(), HashMap::new());
+        Memory { started: Instant::now(), certified, created, failed, last: String::new() }
+    }
 }
 
 impl std::fmt::Debug for Maintenance {
@@ -137,8 +146,7 @@ impl Maintenance {
     }
 
     async fn maintain(&self) {
-        let mut memory =
-            Memory { started: Instant::now(), certified: HashSet::new(), created: Vec::new(), failed: HashMap::new() };
+        let mut memory = Memory::new();
         loop {
             // After the timeout, the next round reads the namespace settings again.
             let _ = tokio::time::timeout(MAX_INTERVAL, self.pool.changed()).await;
@@ -158,16 +166,26 @@ impl Maintenance {
         let waiting = self.pool.waiting();
         let mut pods = self.pool.free_pods();
         pods.extend(memory.created.iter().map(|(pod, _)| pod.clone()));
-        memory.certified.retain(|uid| pods.iter().any(|pod| &pod.uid == uid));
+        {
+            let uids: HashSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+            memory.certified.retain(|uid| uids.contains(uid.as_str()));
+        }
         let sizes = self.sizes(&waiting, &pods, memory).await;
         let keeps_unused = memory.started.elapsed() < START_PHASE;
         let changes = plan(&waiting, &pods, &sizes, &memory.certified, keeps_unused);
-        for change in changes.iter().take(MAX_CHANGES) {
+        let mut count = 0;
+        for change in in_turns(changes, &memory.last) {
             let namespace = change.namespace();
+            // The changes of a namespace in backoff do not count against the limit.
             if memory.failed.contains_key(namespace) {
                 continue;
             }
-            if let Err(error) = self.perform(change, memory).await {
+            if count == MAX_CHANGES {
+                break;
+            }
+            count += 1;
+            namespace.clone_into(&mut memory.last);
+            if let Err(error) = self.perform(&change, memory).await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     namespace,
@@ -224,17 +242,14 @@ impl Maintenance {
         }
     }
 
-    /// Deletes a pod. The API server rejects the deletion if a Workspace has taken the pod in the meantime.
+    /// Deletes a pod. The API server rejects the deletion if the pod has changed, for example because a Workspace has
+    /// taken the pod in the meantime. This conflict is an error, so that a tenant who continuously changes pods with the
+    /// labels of a pool causes only one request per [`RETRY_DELAY`].
     async fn delete(&self, pod: &FreePod) -> Result<(), PoolError> {
         let Some(cached) = self.pool.pod(&pod.namespace, &pod.name) else { return Ok(()) };
-        match self.parts.writer.delete_if_unchanged::<Pod>(&cached).await {
-            Err(error) if error.is_conflict() => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(()) => {
-                tracing::info!(namespace = pod.namespace, pod = pod.name, "deleted an idle pod of a pool");
-                Ok(())
-            }
-        }
+        self.parts.writer.delete_if_unchanged::<Pod>(&cached).await?;
+        tracing::info!(namespace = pod.namespace, pod = pod.name, "deleted an idle pod of a pool");
+        Ok(())
     }
 
     /// Issues the certificate of a pod if the certificate is missing or outdated.

@@ -75,36 +75,82 @@ pub fn plan(
     certified: &HashSet<String>,
     keeps_unused: bool,
 ) -> Vec<Change> {
+    let mut namespaces: BTreeMap<&str, Members<'_>> = BTreeMap::new();
+    for waiting in waiting {
+        namespaces.entry(&waiting.namespace).or_default().waiting.push(waiting);
+    }
+    for pod in pods {
+        namespaces.entry(&pod.namespace).or_default().pods.entry(&pod.key).or_default().push(pod);
+    }
     let mut changes = Vec::new();
-    for (namespace, &size) in sizes.iter().collect::<BTreeMap<_, _>>() {
-        let demands = demands(waiting.iter().filter(|waiting| &waiting.namespace == namespace));
-        let pools = most_recent(&demands);
-        let free: Vec<&FreePod> = pods.iter().filter(|pod| &pod.namespace == namespace).collect();
-        let keys: BTreeSet<&str> = free.iter().map(|pod| pod.key.as_str()).chain(demands.keys().copied()).collect();
-        for key in keys {
-            let demand = demands.get(key);
-            let size = if demand.is_none() || pools.contains(key) { size } else { 0 };
-            let (wanted, kept) = match demand {
-                Some(demand) => {
-                    (size.min(demand.asleep.len()), size.min(demand.asleep.len().saturating_add(demand.awake)))
-                }
-                None => (0, if keeps_unused { size } else { 0 }),
-            };
-            let mut existing: Vec<&FreePod> = free.iter().copied().filter(|pod| pod.key == key).collect();
-            changes.extend(existing.extract_if(.., |pod| pod.has_ended).map(|pod| Change::Delete(pod.clone())));
-            existing.sort_by_key(|pod| (!pod.is_ready, pod.name.clone()));
-            changes.extend(existing.iter().skip(kept).map(|pod| Change::Delete((*pod).clone())));
-            let uncertified = existing.iter().take(kept).filter(|pod| !certified.contains(&pod.uid));
-            changes.extend(uncertified.map(|pod| Change::Certify((*pod).clone())));
-            let owner = demand.and_then(|demand| demand.asleep.first());
-            changes.extend(owner.into_iter().flat_map(|workspace| {
-                let (namespace, key, workspace) = (namespace.clone(), key.to_owned(), (*workspace).to_owned());
-                let create = Change::Create { namespace, key, workspace };
-                std::iter::repeat_n(create, wanted.saturating_sub(existing.len()))
-            }));
+    for (namespace, members) in namespaces {
+        if let Some(&size) = sizes.get(namespace) {
+            plan_namespace(namespace, members, size, certified, keeps_unused, &mut changes);
         }
     }
     changes
+}
+
+/// Workspaces and free pods of a namespace.
+#[derive(Default)]
+struct Members<'a> {
+    waiting: Vec<&'a Waiting>,
+    /// Free pods by pool key. Tenants can create pods with many different keys, so the plan groups the pods only once.
+    pods: BTreeMap<&'a str, Vec<&'a FreePod>>,
+}
+
+/// Adds the changes to the pools of a namespace to `changes`.
+fn plan_namespace(
+    namespace: &str,
+    mut members: Members<'_>,
+    size: usize,
+    certified: &HashSet<String>,
+    keeps_unused: bool,
+    changes: &mut Vec<Change>,
+) {
+    let demands = demands(members.waiting.iter().copied());
+    let pools = most_recent(&demands);
+    let keys: BTreeSet<&str> = members.pods.keys().chain(demands.keys()).copied().collect();
+    for key in keys {
+        let demand = demands.get(key);
+        let size = if demand.is_none() || pools.contains(key) { size } else { 0 };
+        let (wanted, kept) = match demand {
+            Some(demand) => (size.min(demand.asleep.len()), size.min(demand.asleep.len().saturating_add(demand.awake))),
+            None => (0, if keeps_unused { size } else { 0 }),
+        };
+        let mut existing = members.pods.remove(key).unwrap_or_default();
+        changes.extend(existing.extract_if(.., |pod| pod.has_ended).map(|pod| Change::Delete(pod.clone())));
+        existing.sort_by_cached_key(|pod| (!pod.is_ready, pod.name.clone()));
+        changes.extend(existing.iter().skip(kept).map(|pod| Change::Delete((*pod).clone())));
+        let uncertified = existing.iter().take(kept).filter(|pod| !certified.contains(&pod.uid));
+        changes.extend(uncertified.map(|pod| Change::Certify((*pod).clone())));
+        let owner = demand.and_then(|demand| demand.asleep.first());
+        changes.extend(owner.into_iter().flat_map(|workspace| {
+            let (namespace, key, workspace) = (namespace.to_owned(), key.to_owned(), (*workspace).to_owned());
+            let create = Change::Create { namespace, key, workspace };
+            std::iter::repeat_n(create, wanted.saturating_sub(existing.len()))
+        }));
+    }
+}
+
+/// Orders the changes so that the namespaces take turns, with one change per namespace and turn. Each turn starts with
+/// the namespace after `last`, the namespace of the last change that the controller has tried. A round is limited to a
+/// number of changes, so without this order a namespace with many changes would block the pools of other namespaces.
+pub fn in_turns(changes: Vec<Change>, last: &str) -> Vec<Change> {
+    let mut turns: HashMap<String, usize> = HashMap::new();
+    let with_turn = |change: Change| {
+        let next = turns.entry(change.namespace().to_owned()).or_default();
+        let turn = *next;
+        *next += 1;
+        (turn, change)
+    };
+    let mut ordered: Vec<(usize, Change)> = changes.into_iter().map(with_turn).collect();
+    let position = |namespace: &str| namespace <= last;
+    ordered.sort_by(|(turn, change), (other_turn, other)| {
+        let (namespace, other) = (change.namespace(), other.namespace());
+        (turn, position(namespace), namespace).cmp(&(other_turn, position(other), other))
+    });
+    ordered.into_iter().map(|(_, change)| change).collect()
 }
 
 /// Returns the demand for each pool in a namespace, by pool key.
@@ -206,6 +252,42 @@ mod tests {
         assert_eq!(changes(&waiting, &[], 1, false), expected);
         let pods = keys.map(|key| pod(key, key, true));
         assert_eq!(changes(&waiting, &pods, 1, false), ["delete a"], "the pod of the least recently used pool");
+    }
+
+    #[test]
+    fn the_namespaces_take_turns() {
+        let delete = |namespace: &str, name: usize| {
+            Change::Delete(FreePod { namespace: namespace.to_owned(), ..pod(&name.to_string(), "k", true) })
+        };
+        let of = |namespace: &str, count: usize| (0..count).map(|number| delete(namespace, number)).collect::<Vec<_>>();
+        let changes = [of("a", 40), of("b", 2), of("c", 1)].concat();
+        let first = |last: &str, count: usize| {
+            let ordered = in_turns(changes.clone(), last);
+            assert_eq!(ordered.len(), changes.len());
+            let describe = |change: &Change| match change {
+                Change::Delete(pod) => format!("{}{}", pod.namespace, pod.name),
+                other => panic!("{other:?}"),
+            };
+            ordered.iter().take(count).map(describe).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(first("", 7), "a0 b0 c0 a1 b1 a2 a3");
+        assert_eq!(first("a", 6), "b0 c0 a0 b1 a1 a2", "the namespace of the last change is last");
+        assert_eq!(first("b", 6), "c0 a0 b0 a1 b1 a2");
+        assert_eq!(first("c", 4), "a0 b0 c0 a1");
+        assert_eq!(first("bb", 4), "c0 a0 b0 a1", "a namespace without changes");
+    }
+
+    #[test]
+    fn the_plan_groups_the_pods_of_several_namespaces() {
+        let of = |namespace: &str, name: &str, key: &str| FreePod {
+            namespace: namespace.to_owned(),
+            ..pod(name, key, true)
+        };
+        let pods = [of("b", "b1", "k"), of("a", "a1", "k"), of("a", "a2", "j"), of("c", "c1", "k")];
+        let sizes = [("a".to_owned(), 1), ("b".to_owned(), 1)].into();
+        let planned = plan(&[], &pods, &sizes, &HashSet::new(), false);
+        let expected = [&pods[2], &pods[1], &pods[0]].map(|pod| Change::Delete(pod.clone()));
+        assert_eq!(planned, expected, "the settings of namespace c are unknown");
     }
 
     #[test]
