@@ -1,6 +1,8 @@
 # etcd, the API server, the controller manager and the scheduler of the local node.
 # shellcheck shell=bash
 
+authentication_configuration=$run_folder/authentication.yaml
+
 start_etcd() {
     # A single etcd member with disposable data needs no fsync, and can have a short election timeout. The benchmarks
     # require a larger quota than the default. Ten thousand Stacks exceed the default quota before the first history
@@ -34,12 +36,25 @@ rules:
 END
 }
 
+# Writes the issuers of JSON Web Tokens that the API server accepts: none, until `cluster oidc` adds an issuer. The API
+# server reloads this file only if the API server had the file when it started. After a restart of the API server, an
+# added issuer remains. The file does not contain the field `anonymous`, so the flag `--anonymous-auth` applies.
+write_authentication_configuration() {
+    [[ ! -f $authentication_configuration ]] || return 0
+    cat >"$authentication_configuration" <<'END'
+apiVersion: apiserver.config.k8s.io/v1beta1
+kind: AuthenticationConfiguration
+jwt: []
+END
+}
+
 start_api_server() {
     local folder=$credentials_folder
     local -a features=()
     # Kubernetes 1.30 does not have the kind MutatingAdmissionPolicy.
     [[ $cluster_versions == oldest ]] || features=(--feature-gates MutatingAdmissionPolicy=true --runtime-config admissionregistration.k8s.io/v1beta1=true)
     write_audit_policy
+    write_authentication_configuration
     start_process kube-apiserver "$(tool kubernetes kube-apiserver)" \
         --etcd-servers http://127.0.0.1:2379 \
         --advertise-address "$node_address" \
@@ -49,6 +64,7 @@ start_api_server() {
         --tls-private-key-file "$folder/api-server.key" \
         --client-ca-file "$folder/authority.crt" \
         --token-auth-file "$folder/tokens.csv" \
+        --authentication-config "$authentication_configuration" \
         --authorization-mode Node,RBAC \
         --enable-admission-plugins NodeRestriction \
         --service-account-issuer https://kubernetes.default.svc.cluster.local \

@@ -44,6 +44,7 @@ own_node_environment() {
     printf '%s\n' "TEST_NODE=own" "KUBECONFIG=$run_folder/kubeconfig" "CLUSTER_RUN_DIR=$run_folder" "FAKE_POD_ADDRESS=$node_address"
     cat "$run_folder/addresses"
     [[ ! -f $run_folder/backend-addresses ]] || cat "$run_folder/backend-addresses"
+    [[ ! -f $run_folder/oidc-variables ]] || cat "$run_folder/oidc-variables"
     print_common_environment
 }
 

@@ -7,12 +7,12 @@ parts=(common kubernetes services)
 [[ $cluster_versions != oldest ]] || parts+=(flux-oldest)
 # Parts that the script builds on demand, because most tests do not need them.
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
-    otel-collector transit-server local-kms argo-cd kubeconform flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
+    otel-collector transit-server local-kms argo-cd kubeconform dex flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs, in minutes. The script prints this duration.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
-    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1
+    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1 [dex]=3
     [flux-oldest]=6 [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
@@ -145,7 +145,7 @@ build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
         services) package=./cmd/... ;;
-        argo-cd | flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector) package=. ;;
+        argo-cd | flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector | dex) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
