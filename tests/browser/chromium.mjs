@@ -16,11 +16,13 @@ function path() {
   return path;
 }
 
-export function start() {
-  // Disables the sandbox, which Chromium does not support as root. The tests open only pages of the controller.
+// Starts Chromium with additional arguments.
+export function start(additional = []) {
+  // Disables the sandbox, which Chromium does not support as root. The tests open only pages of the controller and of the
+  // OIDC issuer of the test cluster.
   const sandbox = process.getuid() === 0 ? ["--no-sandbox"] : [];
   return puppeteer.launch({
     executablePath: path(),
-    args: [...sandbox, "--disable-dev-shm-usage", "--disable-background-networking", "--lang=en"],
+    args: [...sandbox, "--disable-dev-shm-usage", "--disable-background-networking", "--lang=en", ...additional],
   });
 }

@@ -1,4 +1,4 @@
-// User stories of the web UI in Chromium. tests/e2e/browser.rs creates the Stacks, and starts this program with the
+// User stories of the web UI in Chromium. tests/e2e/browser/mod.rs creates the Stacks, and starts this program with the
 // namespace of the Stacks and the tokens of the users in environment variables.
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";

@@ -9,10 +9,12 @@ export class Visitor {
   // Problems of all pages: errors in the console, violations of the Content-Security-Policy, and requests to other hosts.
   problems = [];
 
-  // Opens a browser with its own cookies. `script: false` disables JavaScript.
-  static async open(browser, url, { script = true } = {}) {
+  // Opens a browser with its own cookies. `script: false` disables JavaScript, and `issuer` is the origin of the OIDC
+  // issuer to which the UI can redirect the browser.
+  static async open(browser, url, { script = true, issuer } = {}) {
     const visitor = new Visitor();
     visitor.url = url;
+    visitor.origins = [url, issuer];
     visitor.context = await browser.createBrowserContext();
     visitor.page = await visitor.context.newPage();
     visitor.page.setDefaultTimeout(LIMIT);
@@ -22,11 +24,11 @@ export class Visitor {
   }
 
   async #watch() {
-    const { page, problems } = this;
+    const { page, problems, origins } = this;
     page.on("pageerror", (error) => problems.push(`error of the script: ${error.message}`));
     page.on("request", (request) => {
       const { protocol, origin } = new URL(request.url());
-      if (protocol !== "data:" && origin !== this.url) {
+      if (protocol !== "data:" && !origins.includes(origin)) {
         problems.push(`request to another host: ${request.url()}`);
       }
     });

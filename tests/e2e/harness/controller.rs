@@ -117,11 +117,33 @@ impl Controller {
         containers.into_iter().next().expect("the controller has a container")
     }
 
+    /// Adds volumes, and their mounts in the controller container. The caller must wait for the rollout.
+    pub async fn add_volumes(&self, volumes: &[Value], mounts: &[Value]) {
+        self.change_pod(json!({"volumeMounts": mounts}), volumes).await;
+    }
+
+    /// Removes volumes, and their mounts from the controller container. The caller must wait for the rollout.
+    pub async fn remove_volumes(&self, names: &[&str], mount_paths: &[&str]) {
+        let volumes: Vec<Value> = names.iter().map(|name| json!({"name": name, "$patch": "delete"})).collect();
+        let mounts: Vec<Value> =
+            mount_paths.iter().map(|path| json!({"mountPath": path, "$patch": "delete"})).collect();
+        self.change_pod(json!({"volumeMounts": mounts}), &volumes).await;
+    }
+
     /// Patches the controller container.
-    async fn change(&self, mut container: Value) {
-        let action = format!("patching the controller's container with {container}");
+    async fn change(&self, container: Value) {
+        self.change_pod(container, &[]).await;
+    }
+
+    /// Patches the controller container and the volumes of its pod.
+    async fn change_pod(&self, mut container: Value, volumes: &[Value]) {
+        let action = format!("patching the controller's container with {container} and its volumes with {volumes:?}");
         container["name"] = json!(self.container().await.name);
-        let patch = Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
+        let mut pod = json!({"containers": [container]});
+        if !volumes.is_empty() {
+            pod["volumes"] = json!(volumes);
+        }
+        let patch = Patch::Strategic(json!({"spec": {"template": {"spec": pod}}}));
         api_call(action, self.deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch)).await;
     }
 

