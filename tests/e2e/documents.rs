@@ -42,8 +42,8 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the YAML blocks that contain objects, without kustomize files, Prometheus rules and chart values. Replaces
-/// the examples' namespace with `default`, which exists in the test cluster.
+/// Returns the YAML blocks that contain objects, without kustomize files, files of the API server, Prometheus rules and
+/// chart values. Replaces the examples' namespace with `default`, which exists in the test cluster.
 pub fn objects_of(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;
@@ -59,6 +59,8 @@ pub fn objects_of(text: &str) -> Vec<String> {
         }
     }
     let is_object = |block: &str| block.lines().any(|line| line.starts_with("apiVersion:"));
-    blocks.retain(|block| is_object(block) && !block.contains("kustomize.config.k8s.io"));
+    let is_file =
+        |block: &str| ["kustomize.config.k8s.io", "apiserver.config.k8s.io"].iter().any(|api| block.contains(api));
+    blocks.retain(|block| is_object(block) && !is_file(block));
     blocks.into_iter().map(|block| block.replace("namespace: apps\n", "namespace: default\n")).collect()
 }
