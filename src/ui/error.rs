@@ -21,6 +21,9 @@ pub(super) enum UiError {
         "the request does not come from a page of this UI, or it has expired: reload the page, and repeat the request"
     )]
     Forged,
+    /// The issuer has redirected the browser to the UI, but the browser has no matching sign-in.
+    #[error("the sign-in has expired, is already complete, or was started in another browser: sign in again")]
+    UnknownSignIn,
     #[error("invalid form: {0}")]
     Form(&'static str),
     #[error("page not found")]
@@ -51,7 +54,7 @@ impl UiError {
         match self {
             UiError::SignedOut | UiError::InvalidToken => StatusCode::UNAUTHORIZED,
             UiError::TooManySignIns | UiError::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
-            UiError::Forged | UiError::Refused { code: 403, .. } => StatusCode::FORBIDDEN,
+            UiError::Forged | UiError::UnknownSignIn | UiError::Refused { code: 403, .. } => StatusCode::FORBIDDEN,
             UiError::Form(_) => StatusCode::BAD_REQUEST,
             UiError::NotFound | UiError::NoObject { .. } => StatusCode::NOT_FOUND,
             UiError::Conflict(_) | UiError::Refused { code: 409, .. } => StatusCode::CONFLICT,
@@ -104,6 +107,7 @@ mod tests {
         let rows = [
             (UiError::SignedOut, 401),
             (UiError::Forged, 403),
+            (UiError::UnknownSignIn, 403),
             (refused(403), 403),
             (refused(409), 409),
             (refused(422), 422),

@@ -137,7 +137,7 @@ impl Oidc {
             Ok(Ok(secret)) if secret.len() <= MAX_SECRET => secret,
             Ok(Ok(_)) => return Err(failed("read the secret of the OIDC client", "the file is too large")),
             Ok(Err(error)) => return Err(failed("read the secret of the OIDC client", &error.to_string())),
-            Err(_) => return Err(UiError::Timeout { request: "read the secret of the OIDC client".to_owned() }),
+            Err(_) => return Err(failed("read the secret of the OIDC client", &timed_out("reading the file"))),
         };
         let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
         let credentials = format!("{}:{}", encode(&self.config.client_id), encode(secret.trim()));
@@ -181,6 +181,10 @@ fn failed(request: &str, cause: &str) -> UiError {
     UiError::Failed { request: request.to_owned(), cause: cause.to_owned() }
 }
 
+fn timed_out(what: &str) -> String {
+    format!("{what} timed out after {} seconds; retry later", TIMEOUT.as_secs())
+}
+
 /// Returns whether an ID token is from this issuer, and for this client and this sign-in.
 fn is_of_sign_in(token: &str, config: &OidcConfig, nonce: &str) -> bool {
     let payload = token.split('.').nth(1).and_then(|payload| BASE64_URL_SAFE_NO_PAD.decode(payload).ok());
@@ -206,7 +210,7 @@ async fn fetch<T: DeserializeOwned>(request: &'static str, builder: RequestBuild
         let body = read(response).await.ok_or_else(|| failed(request, "the response is incomplete or too large"))?;
         serde_json::from_slice(&body).map_err(|_| failed(request, "the response is not valid"))
     };
-    let timeout = || UiError::Timeout { request: request.to_owned() };
+    let timeout = || failed(request, &timed_out("waiting for the issuer"));
     tokio::time::timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout()))
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn begin(ui: &Ui, peer: Option<IpAddr>, query: &str) -> Answer 
 /// Completes a sign-in after the issuer has redirected the browser to the UI with an authorization code.
 pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, query: &str) -> Answer {
     let oidc = issuer(ui)?;
-    let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::Forged)?;
+    let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::UnknownSignIn)?;
     let Some(code) = parameter(query, "code").filter(|code| code.len() <= MAX_CODE) else {
         let cause = "the issuer has not permitted the sign-in".to_owned();
         return Err(UiError::Failed { request: "sign in".to_owned(), cause });
