@@ -200,6 +200,8 @@ fn strip_update_status(status: UpdateStatus) -> UpdateStatus {
         progress: pid.map(|pid| RunProgress { pid: Some(pid), ..RunProgress::default() }),
         start_time: status.start_time,
         end_time: status.end_time,
+        // The URL of an interrupted run identifies its lock in Pulumi Cloud.
+        permalink: status.permalink.filter(|_| status.interrupted == Some(true)),
         interrupted: status.interrupted,
         termination_evidence: status.termination_evidence,
         ..UpdateStatus::default()

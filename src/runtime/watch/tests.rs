@@ -231,7 +231,8 @@ fn cached_updates_contain_only_the_fields_that_lookups_use() {
                 "concurrencyGroup": { "name": "aws", "limit": 2 } },
             "progress": { "summary": "3 done", "stepsDone": 3, "inWork": 0, "pid": 42 }, "phase": "Failed",
             "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z", "duration": "1m0s",
-            "interrupted": true, "terminationEvidence": "Container", "lastOutput": "a long story" },
+            "permalink": "https://app.pulumi.com/acme/web/dev/updates/7", "interrupted": true,
+            "terminationEvidence": "Container", "lastOutput": "a long story" },
     });
     let kept = json!({
         "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
@@ -241,7 +242,8 @@ fn cached_updates_contain_only_the_fields_that_lookups_use() {
         "status": { "conditions": [condition("Complete", "")],
             "run": { "podUID": "", "agentStartID": "", "settingsDigest": "", "host": "app-workspace-0",
                 "nodeName": "n", "concurrencyGroup": { "name": "aws", "limit": 2 } },
-            "interrupted": true, "terminationEvidence": "Container",
+            "permalink": "https://app.pulumi.com/acme/web/dev/updates/7", "interrupted": true,
+            "terminationEvidence": "Container",
             "progress": { "summary": "", "stepsDone": 0, "inWork": 0, "pid": 42 },
             "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z" },
     });
@@ -253,6 +255,9 @@ fn cached_updates_contain_only_the_fields_that_lookups_use() {
     strip_metadata(&mut update);
     strip_update(&mut update);
     assert_eq!(serde_json::to_value(&update).unwrap(), serde_json::to_value(&kept).unwrap());
+    update.status.as_mut().unwrap().interrupted = None;
+    strip_update(&mut update);
+    assert_eq!(update.status.unwrap().permalink, None, "only the lock of an interrupted run needs the URL");
 }
 
 #[test]
