@@ -27,6 +27,8 @@ const CONTEXT: &[u8] = b"pulumi-controller web UI OIDC sign-in v1";
 const RANDOM: usize = 32;
 /// Maximum length of an authorization code, in bytes.
 const MAX_CODE: usize = 4096;
+/// Maximum length of an error code of the issuer, in bytes.
+const MAX_ERROR_CODE: usize = 64;
 
 /// Sign-in that has begun.
 #[derive(Serialize, Deserialize)]
@@ -67,8 +69,7 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
     let oidc = issuer(ui)?;
     let attempt = attempt(ui, headers, query, Timestamp::now().as_second()).ok_or(UiError::UnknownSignIn)?;
     let Some(code) = parameter(query, "code").filter(|code| code.len() <= MAX_CODE) else {
-        let cause = "the issuer has not permitted the sign-in".to_owned();
-        return Err(UiError::Failed { request: "sign in".to_owned(), cause });
+        return Err(UiError::Failed { request: "sign in".to_owned(), cause: rejection(query) });
     };
     // A client can reuse the sign-in cookie, so the rate limit also applies here.
     if !ui.exchange_limits.may_sign_in(peer, Instant::now()) {
@@ -81,6 +82,16 @@ pub(super) async fn end(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, quer
     }?;
     cookies.push(cookie("", 0)?);
     Ok(with_cookies(opened(&attempt.next), cookies))
+}
+
+/// Returns the cause of a sign-in that the issuer has rejected, with the error code of the issuer, such as
+/// `access_denied` (RFC 6749, section 4.1.2.1).
+fn rejection(query: &str) -> String {
+    let is_code = |code: &String| {
+        code.len() <= MAX_ERROR_CODE && !code.is_empty() && code.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    let code = parameter(query, "error").filter(is_code).map(|code| format!(": {code}")).unwrap_or_default();
+    format!("the issuer has not permitted the sign-in{code}")
 }
 
 /// Returns a page that opens a path on this server. The UI does not redirect, because the browser would not send the
@@ -115,4 +126,25 @@ fn cookie(value: &str, age: i64) -> Result<HeaderValue, UiError> {
     let mut value = HeaderValue::from_str(&text).map_err(failed)?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rejected_sign_in_shows_the_error_code_of_the_issuer() {
+        let plain = "the issuer has not permitted the sign-in";
+        let long = format!("error={}", "a".repeat(65));
+        let rows = [
+            ("error=access_denied&state=1", format!("{plain}: access_denied")),
+            ("state=1", plain.to_owned()),
+            ("error=", plain.to_owned()),
+            ("error=go+to+http%3A%2F%2Fevil.example.com", plain.to_owned()),
+            (long.as_str(), plain.to_owned()),
+        ];
+        for (query, expected) in rows {
+            assert_eq!(rejection(query), expected, "{query}");
+        }
+    }
 }
