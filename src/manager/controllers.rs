@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt};
 use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,7 @@ use crate::controller::namespaces::{NamespaceWatch, Namespaces};
 use crate::controller::references::{self, References};
 use crate::controller::{authority, program, receiver, stack, update, workspace};
 use crate::history::HistoryStore;
+use crate::manager::requeue::{self, Requeue, Requeues};
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::controller::Start;
@@ -37,9 +39,6 @@ use crate::subprocess::Subprocess;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Capacity of a queue that contains objects to reconcile. A full queue can drop further objects, because the
-/// controllers also requeue every object periodically.
-const MAX_REQUEUES: usize = 4096;
 /// Limits for concurrent Workspace reconciliations. The limits are high, because a reconciliation waits for an agent,
 /// which can be slow. A separate limit applies to concurrent source deliveries.
 const WORKSPACES: Slots = Slots { total: 96, per_namespace: 32 };
@@ -84,10 +83,10 @@ impl Slots {
 /// Runs all controllers until shutdown.
 pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let (updates, updates_writer) = update::updates();
-    let (requeue_workspace, requeued_workspaces) = mpsc::channel::<ObjectRef<Workspace>>(MAX_REQUEUES);
+    let (requeue_workspace, requeued_workspaces) = requeue::queue::<Workspace>();
     let probes = workspace::AgentProbes::new(requeue_workspace.clone(), parts.tasks.clone(), parts.end.clone());
     let inputs = workspace::InputWatch::new(requeue_workspace.clone());
-    let (requeue_update, requeued_updates) = mpsc::channel::<ObjectRef<Update>>(MAX_REQUEUES);
+    let (requeue_update, requeued_updates) = requeue::queue::<Update>();
     let poll = references::Poll::default();
     let references = References::new(parts.reader.clone(), poll.clone());
     parts.tasks.spawn(poll.run(
@@ -102,7 +101,7 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     }
     let (workspaces, workspaces_writer) = reflector::store::<Workspace>();
     let requeues = (requeue_update.clone(), requeue_workspace.clone());
-    let (namespaces, namespace_watch) = namespaces(config, parts, (&updates, workspaces), requeues);
+    let (namespaces, namespace_watch) = namespaces(config, parts, (&updates, workspaces), requeues.clone());
     let first_workspaces = FirstObjects::default();
     let wiring = Wiring { config, parts };
     tokio::join!(
@@ -112,16 +111,16 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
             (namespaces.clone(), namespace_watch)
         ),
         wiring.updates(
-            (updates, updates_writer),
+            (updates.clone(), updates_writer),
             references.clone(),
             namespaces.clone(),
-            (requeue_update, requeued_updates)
+            (requeues, requeued_updates)
         ),
         wiring.workspaces(
-            (workspaces_writer, first_workspaces),
+            (workspaces_writer, first_workspaces, updates),
             (probes, inputs, references),
             namespaces,
-            requeued_workspaces
+            (requeue_update, requeued_workspaces)
         ),
         wiring.programs(),
         wiring.receivers(),
@@ -136,23 +135,14 @@ fn namespaces(
     config: &ManagerConfig,
     parts: &Parts,
     (updates, workspaces): (&update::Updates, reflector::Store<Workspace>),
-    (mut requeue_update, mut requeue_workspace): (mpsc::Sender<ObjectRef<Update>>, mpsc::Sender<ObjectRef<Workspace>>),
+    (requeue_update, requeue_workspace): (Requeue<Update>, Requeue<Workspace>),
 ) -> (Namespaces, Option<NamespaceWatch>) {
     let (reader, is_paused) = (parts.reader.clone(), config.is_paused);
     if config.watch_namespace.is_some() {
         return (Namespaces::without_watch(reader, is_paused), None);
     }
-    let updates = updates.store().clone();
-    let requeue_runs = move |namespace: &str| {
-        for update in waiting_in(&updates, namespace) {
-            drop(requeue_update.try_send(update));
-        }
-    };
-    let requeue_workspaces = move |namespace: &str| {
-        for workspace in objects_in(&workspaces, namespace) {
-            drop(requeue_workspace.try_send(workspace));
-        }
-    };
+    let requeue_runs = requeue::runs_of_namespace(updates.store().clone(), requeue_update);
+    let requeue_workspaces = requeue::objects_of_namespace(workspaces, requeue_workspace);
     let (namespaces, watch) = Namespaces::with_watch(reader, is_paused, requeue_runs, requeue_workspaces);
     (namespaces, Some(watch))
 }
@@ -162,30 +152,12 @@ fn namespaces(
 /// controller also requeues every Workspace periodically.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,
-    mut requeue: mpsc::Sender<ObjectRef<Workspace>>,
+    mut requeue: Requeue<Workspace>,
 ) -> impl Stream<Item = ObjectRef<Stack>> + Send {
     followers.map(move |(namespace, name)| {
         drop(requeue.try_send(ObjectRef::new(&name).within(&namespace)));
         ObjectRef::new(&name).within(&namespace)
     })
-}
-
-/// Returns the cached objects of a namespace.
-fn objects_in<K>(objects: &reflector::Store<K>, namespace: &str) -> Vec<ObjectRef<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    let is_in_namespace = |object: &&Arc<K>| object.meta().namespace.as_deref() == Some(namespace);
-    objects.state().iter().filter(is_in_namespace).map(|object| ObjectRef::from_obj(&**object)).collect()
-}
-
-/// Returns the cached Updates of a namespace that have not started their runs.
-fn waiting_in(updates: &reflector::Store<Update>, namespace: &str) -> Vec<ObjectRef<Update>> {
-    let is_bound = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
-    let is_waiting = |update: &&Arc<Update>| {
-        update.metadata.namespace.as_deref() == Some(namespace) && !update.is_complete() && !is_bound(update)
-    };
-    updates.state().iter().filter(is_waiting).map(|update| ObjectRef::from_obj(&**update)).collect()
 }
 
 /// Converts a policy pack from the flags to the type that the Stack controller uses.
@@ -258,10 +230,10 @@ impl Wiring<'_> {
         &self,
         watch: Option<NamespaceWatch>,
         stacks: reflector::Store<Stack>,
-        requeue: mpsc::Sender<ObjectRef<Stack>>,
+        requeue: Requeue<Stack>,
     ) {
         let Parts { client, tasks, end, .. } = self.parts;
-        let stacks_of = move |namespace: &str| objects_in(&stacks, namespace);
+        let stacks_of = move |namespace: &str| requeue::objects_in(&stacks, namespace);
         if let Some(watch) = watch {
             tasks.spawn(watch.run(client.clone(), stacks_of, requeue, end.clone()));
         }
@@ -270,7 +242,7 @@ impl Wiring<'_> {
     async fn stacks(
         self,
         updates: update::Updates,
-        (requeue_workspace, first_workspaces): (mpsc::Sender<ObjectRef<Workspace>>, FirstObjects<Workspace>),
+        (requeue_workspace, first_workspaces): (Requeue<Workspace>, FirstObjects<Workspace>),
         (namespaces, namespace_watch): (Namespaces, Option<NamespaceWatch>),
     ) {
         let (config, parts) = (self.config, self.parts);
@@ -337,7 +309,7 @@ impl Wiring<'_> {
         (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
         references: References,
         namespaces: Namespaces,
-        (requeue, requeues): (mpsc::Sender<ObjectRef<Update>>, mpsc::Receiver<ObjectRef<Update>>),
+        ((requeue, requeue_workspace), requeues): ((Requeue<Update>, Requeue<Workspace>), Requeues<Update>),
     ) {
         let (config, parts) = (self.config, self.parts);
         let limits = Limits {
@@ -353,6 +325,12 @@ impl Wiring<'_> {
         });
         let cli_endpoint = config.traces.as_ref().and_then(|traces| traces.workspace_endpoint.as_deref());
         let traces = update::RunTraces::new(parts.traces.clone(), cli_endpoint);
+        let mut requeue_waiting = update::requeue_after_run(updates.clone(), requeue.clone());
+        let mut requeue_workspace = workspace::run_changes(requeue_workspace);
+        let on_event = move |event: &Event<Update>| {
+            requeue_waiting(event);
+            requeue_workspace(event);
+        };
         let attachments = update::Attachments::new(parts.agents.clone(), requeue, tasks, end);
         let attachments = attachments.with_steps(traces.is_enabled());
         let context = Arc::new(update::Context {
@@ -375,7 +353,7 @@ impl Wiring<'_> {
         });
         let runner = self.default_runner::<Update>("update-controller");
         let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));
-        let feeds = update::Feeds { requeues, slots: run_limiter.requeues() };
+        let feeds = update::Feeds { requeues, slots: run_limiter.requeues(), on_event };
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 
@@ -399,16 +377,18 @@ impl Wiring<'_> {
 
     async fn workspaces(
         self,
-        (store, first_workspaces): (reflector::store::Writer<Workspace>, FirstObjects<Workspace>),
+        (store, first_workspaces, updates): (
+            reflector::store::Writer<Workspace>,
+            FirstObjects<Workspace>,
+            update::Updates,
+        ),
         (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
         namespaces: Namespaces,
-        requeues: mpsc::Receiver<ObjectRef<Workspace>>,
+        (requeue_update, requeues): (Requeue<Update>, Requeues<Workspace>),
     ) {
         let (config, parts) = (self.config, self.parts);
         let (pool, polls) = (self.pool(namespaces.clone()), workspace::Polls::default());
-        // The Workspace controller has a separate cache that contains only the Update fields that it requires. The
-        // cache applies each change to an Update before the change enqueues the Workspace.
-        let (updates, updates_writer) = update::updates();
+        let on_event = update::requeue_of_workspace(updates.clone(), requeue_update);
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {
             client: parts.client.clone(),
@@ -449,7 +429,7 @@ impl Wiring<'_> {
         });
         let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
         let requeues = futures::stream::select(requeues, followers);
-        let watches = workspace::Watches { updates: updates_writer, requeues };
+        let feeds = workspace::Feeds { requeues, on_event };
         // A reconciliation waits until the agent has received the source and installed its dependencies.
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
         let known = context.clone();
@@ -460,7 +440,7 @@ impl Wiring<'_> {
             pool.withdraw(&gone.0, &gone.1);
             git.forget(gone);
         });
-        Box::pin(workspace::controller(self.start(store, runner), watches, context)).await;
+        Box::pin(workspace::controller(self.start(store, runner), feeds, context)).await;
     }
 
     async fn programs(self) {

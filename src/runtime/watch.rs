@@ -243,12 +243,22 @@ where
     S: Hash,
 {
     let mut states = LastStates::default();
-    events.try_filter_map(move |event| std::future::ready(Ok(states.filter_changed(event, &state))))
+    events.try_filter_map(move |event| {
+        let is_changed = states.changed(&event, &state).is_some();
+        std::future::ready(Ok(object_of(event).filter(|_| is_changed)))
+    })
+}
+
+fn object_of<K>(event: Event<K>) -> Option<K> {
+    match event {
+        Event::Apply(object) | Event::Delete(object) | Event::InitApply(object) => Some(object),
+        Event::Init | Event::InitDone => None,
+    }
 }
 
 /// Hash of each object's last state, by UID.
-#[derive(Default)]
-struct LastStates {
+#[derive(Debug, Default)]
+pub struct LastStates {
     states: HashMap<String, u64>,
     /// Hashes of the object states in the list that a restarted watch receives. An object that the list lacks no longer
     /// exists.
@@ -256,20 +266,22 @@ struct LastStates {
 }
 
 impl LastStates {
-    fn filter_changed<K: Resource<DynamicType = ()>, S: Hash>(
+    /// Records the state of the object in an event. Returns the object if its state has changed since the last event, or
+    /// if it was deleted.
+    pub fn changed<'a, K: Resource<DynamicType = ()>, S: Hash>(
         &mut self,
-        event: Event<K>,
+        event: &'a Event<K>,
         state: impl Fn(&K) -> S,
-    ) -> Option<K> {
+    ) -> Option<&'a K> {
         let key = |object: &K| object.uid().unwrap_or_default();
         match event {
             Event::Apply(object) => {
-                let now = hash(&state(&object));
-                let before = self.states.insert(key(&object), now);
+                let now = hash(&state(object));
+                let before = self.states.insert(key(object), now);
                 (before != Some(now)).then_some(object)
             }
             Event::Delete(object) => {
-                self.states.remove(&key(&object));
+                self.states.remove(&key(object));
                 Some(object)
             }
             Event::Init => {
@@ -277,9 +289,9 @@ impl LastStates {
                 None
             }
             Event::InitApply(object) => {
-                let now = hash(&state(&object));
-                self.listed.insert(key(&object), now);
-                (self.states.get(&key(&object)) != Some(&now)).then_some(object)
+                let now = hash(&state(object));
+                self.listed.insert(key(object), now);
+                (self.states.get(&key(object)) != Some(&now)).then_some(object)
             }
             Event::InitDone => {
                 self.states = std::mem::take(&mut self.listed);

@@ -14,8 +14,9 @@ use futures::Stream;
 use futures::channel::mpsc;
 use jiff::Timestamp;
 use kube::ResourceExt;
+use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::{Controller, WatchStreamExt};
+use kube::runtime::watcher::Event;
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::names;
@@ -27,21 +28,22 @@ use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
-use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch;
 
 /// Maximum number of steps per reconciliation. The limit prevents one Update from delaying other Updates.
 const STEPS: usize = 6;
 
-/// Streams of Updates that the controller must reconcile.
-pub struct Feeds<G> {
-    /// Updates whose attached task reports a change.
+/// Inputs of the Update controller in addition to the Update watch.
+pub struct Feeds<G, F> {
+    /// Updates that the controller must reconcile immediately, for example because their attached task reports a change.
     pub requeues: mpsc::Receiver<ObjectRef<Update>>,
     /// Updates whose run can start because a run slot is free.
     pub slots: G,
+    /// Receives each event about an Update after the store contains the change.
+    pub on_event: F,
 }
 
-impl<G> std::fmt::Debug for Feeds<G> {
+impl<G, F> std::fmt::Debug for Feeds<G, F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Feeds").finish_non_exhaustive()
     }
@@ -50,32 +52,42 @@ impl<G> std::fmt::Debug for Feeds<G> {
 /// Runs the controller until it is stopped.
 pub async fn controller(
     start: Start<IndexWriter<Update, UpdateGroup>>,
-    feeds: Feeds<impl Stream<Item = ObjectRef<Update>> + Send + 'static>,
+    feeds: Feeds<impl Stream<Item = ObjectRef<Update>> + Send + 'static, impl FnMut(&Event<Update>) + Send + 'static>,
     context: Arc<Context>,
 ) {
-    let updates = context.updates.clone();
-    let scope = start.scope.clone();
-    let ended = watcher::<Update>(scope.api(start.client.clone()), scope.own_kinds());
-    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.own_kinds());
-    let siblings = updates.clone();
-    let triggers = |controller: Controller<Update>| {
-        controller
-            .watches_stream(ended.touched_objects(), move |update: Update| {
-                // Only a completed Update that still has its finalizer requeues the waiting Updates. Without this
-                // condition, each Update that was completed before the controller started would requeue other
-                // Updates.
-                match update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
-                    true => waiting(&siblings, update.namespace(), &update.spec.workspace_name),
-                    false => Vec::new(),
-                }
-            })
-            .watches_stream(workspaces.touched_objects(), move |workspace: Workspace| {
-                waiting(&updates, workspace.namespace(), &workspace.name_any())
-            })
-            .reconcile_on(feeds.requeues)
-            .reconcile_on(feeds.slots)
-    };
-    start.run(watch::strip_update, |_| (), triggers, reconcile, context).await;
+    let Feeds { requeues, slots, on_event } = feeds;
+    let triggers = |controller: Controller<Update>| controller.reconcile_on(requeues).reconcile_on(slots);
+    start.run(watch::strip_update, on_event, triggers, reconcile, context).await;
+}
+
+/// Returns a function that requeues the waiting Updates of a Workspace when a run in the Workspace has ended. The
+/// function receives the events about Updates. A full queue drops an Update, because the controller also requeues waiting
+/// Updates periodically.
+pub fn requeue_after_run(updates: Updates, mut requeue: mpsc::Sender<ObjectRef<Update>>) -> impl FnMut(&Event<Update>) {
+    move |event| {
+        let (Event::Apply(update) | Event::InitApply(update) | Event::Delete(update)) = event else { return };
+        // Without this condition, each Update that was completed before the controller started would requeue other
+        // Updates.
+        if update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
+            for waiting in waiting(&updates, update.namespace(), &update.spec.workspace_name) {
+                drop(requeue.try_send(waiting));
+            }
+        }
+    }
+}
+
+/// Returns a function that requeues the waiting Updates of a Workspace when the Workspace changes. The function receives
+/// the events about Workspaces. For a full queue, see [`requeue_after_run`].
+pub fn requeue_of_workspace(
+    updates: Updates,
+    mut requeue: mpsc::Sender<ObjectRef<Update>>,
+) -> impl FnMut(&Event<Workspace>) {
+    move |event| {
+        let (Event::Apply(workspace) | Event::InitApply(workspace) | Event::Delete(workspace)) = event else { return };
+        for waiting in waiting(&updates, workspace.namespace(), &workspace.name_any()) {
+            drop(requeue.try_send(waiting));
+        }
+    }
 }
 
 /// Returns the open Updates of a Workspace.

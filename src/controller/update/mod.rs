@@ -39,7 +39,7 @@ mod trace_spans;
 
 pub use attachments::Attachments;
 pub use context::Context;
-pub use controller::{Feeds, controller, reconcile};
+pub use controller::{Feeds, controller, reconcile, requeue_after_run, requeue_of_workspace};
 pub use history::HistoryWriter;
 pub use outputs::{is_of as is_outputs_of, key as output_key};
 pub use pod_mark::{is_of as is_marked_for, update_name as marked_update_name};

@@ -3,17 +3,19 @@
 //! The controller reconciles a Workspace after explicit requests, and after changes to the Workspace, its pod, its
 //! StatefulSet, its runs or the CA.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, TryStreamExt};
+use futures::Stream;
+use futures::channel::mpsc;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
+use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::{Controller, WatchStreamExt, watcher};
+use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 
 use super::act::{Act, Step};
@@ -26,15 +28,12 @@ use crate::api::auto::{Update, UpdateStatus, Workspace, WorkspaceSpec};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names::{LABEL_COMPONENT, LABEL_WORKSPACE_NAME};
 use crate::controller::authority::Generations;
-use crate::controller::update::{UpdateGroup, waits_for_references};
+use crate::controller::update::waits_for_references;
 use crate::runtime::controller::Start;
-use crate::runtime::first_lists::FirstLists;
 use crate::runtime::first_objects::FirstReader;
-use crate::runtime::index::{IndexWriter, StoreWriter as _};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
-use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
-use crate::runtime::watch::{self, only_changes};
+use crate::runtime::watch::{LastStates, only_changes};
 
 /// Maximum number of steps per reconciliation. A reconciliation normally needs fewer steps.
 const MAX_STEPS: usize = 12;
@@ -42,28 +41,33 @@ const MAX_STEPS: usize = 12;
 const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
 
 /// Inputs of the Workspace controller in addition to the Workspace watch.
-pub struct Watches<W> {
-    /// Store of all Updates that the controller watches. The stored Updates contain only the fields that
-    /// [`watch::strip_update`] keeps. `Context::updates` reads this store.
-    pub updates: IndexWriter<Update, UpdateGroup>,
+pub struct Feeds<W, F> {
     /// Workspaces that the controller must reconcile immediately, for example because the bytes of their artifact are
-    /// available.
+    /// available, or because of [`run_changes`].
     pub requeues: W,
+    /// Receives each event about a Workspace after the store contains the change.
+    pub on_event: F,
+}
+
+impl<W, F> std::fmt::Debug for Feeds<W, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feeds").finish_non_exhaustive()
+    }
 }
 
 /// Reconciles all Workspaces in scope until the controller is stopped.
-pub async fn controller<W>(start: Start<Writer<Workspace>>, watches: Watches<W>, context: Arc<Context>)
+pub async fn controller<W, F>(start: Start<Writer<Workspace>>, feeds: Feeds<W, F>, context: Arc<Context>)
 where
     W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
+    F: FnMut(&Event<Workspace>) + Send + 'static,
 {
-    let Watches { updates, requeues } = watches;
+    let Feeds { requeues, on_event } = feeds;
     let (client, scope) = (start.client.clone(), start.scope.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let first_lists = start.runner.first_lists().clone();
     let pods = tolerant_watcher::watcher::<Pod>(scope.api(client.clone()), labelled.clone());
     let stateful_sets = tolerant_watcher::watcher::<StatefulSet>(scope.api(client), labelled);
     let (pods, stateful_sets) = (first_lists.track(pods), first_lists.track(stateful_sets));
-    let runs = run_changes(&scope, &context, updates, &first_lists);
     let (changed, runner) = (context.clone(), start.runner.clone());
     let authority = authority_changes(context.authority.clone());
     let triggers = |controller: Controller<Workspace>| {
@@ -78,14 +82,10 @@ where
                 }
                 Some(workspace)
             })
-            .watches_stream(runs, |update| {
-                let namespace = update.namespace().unwrap_or_default();
-                Some(ObjectRef::new(&update.spec.workspace_name).within(&namespace))
-            })
             .reconcile_on(requeues)
             .reconcile_all_on(authority)
     };
-    start.run(strip_unused_fields, |_| (), triggers, reconcile, context).await;
+    start.run(strip_unused_fields, on_event, triggers, reconcile, context).await;
 }
 
 /// Returns a stream that contains an item for each change to the CA. After a change, the controller must issue new
@@ -106,33 +106,24 @@ fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.status = None;
 }
 
-/// Returns a stream of Updates. The stream contains an Update when its run is bound, when the run completes, and when
-/// the run starts or stops waiting for references. The store contains the current version of an Update before the
-/// stream returns it.
-fn run_changes(
-    scope: &Scope,
-    context: &Context,
-    mut store: IndexWriter<Update, UpdateGroup>,
-    first_lists: &FirstLists,
-) -> impl Stream<Item = Result<Update, watcher::Error>> + Send + 'static {
-    let updates = tolerant_watcher::watcher::<Update>(scope.api(context.client.clone()), scope.own_kinds());
-    first_lists
-        .track(updates)
-        .modify(|update| {
-            watch::strip_metadata(update);
-            watch::strip_update(update);
-        })
-        .inspect_ok(move |event| store.apply(event))
-        .touched_objects()
-        .predicate_filter(run_state, Default::default())
+/// Returns a function that requeues a Workspace when a run in the Workspace is bound, when the run completes, and when the
+/// run starts or stops waiting for references. The function receives the events about Updates. A full queue drops a
+/// Workspace, because the controller also requeues every Workspace periodically.
+pub fn run_changes(mut requeue: mpsc::Sender<ObjectRef<Workspace>>) -> impl FnMut(&Event<Update>) {
+    let mut states = LastStates::default();
+    move |event| {
+        if let Some(update) = states.changed(event, run_state) {
+            let namespace = update.namespace().unwrap_or_default();
+            drop(requeue.try_send(ObjectRef::new(&update.spec.workspace_name).within(&namespace)));
+        }
+    }
 }
 
-fn run_state(update: &Update) -> Option<u64> {
+/// Returns the state of an Update that affects its Workspace.
+fn run_state(update: &Update) -> impl Hash + use<> {
     let status = update.status.as_ref();
-    let mut hasher = DefaultHasher::new();
     let seen = |status: &UpdateStatus| (status.run.is_some(), is_true(&status.conditions, COMPLETE));
-    (status.map(seen), update.is_started_by_operator(), waits_for_references(update)).hash(&mut hasher);
-    Some(hasher.finish())
+    (status.map(seen), update.is_started_by_operator(), waits_for_references(update))
 }
 
 /// Returns the pod fields that can change the next action. While a pod starts, the kubelet writes many other fields.

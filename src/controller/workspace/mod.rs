@@ -47,7 +47,7 @@ mod tls;
 pub use agent_probe::AgentProbes;
 pub use config::{config_files, settings};
 pub use context::{Context, Memory};
-pub use controller::{Watches, controller, reconcile};
+pub use controller::{Feeds, controller, reconcile, run_changes};
 pub use environment::{references, run_environment};
 pub use input_watch::InputWatch;
 pub use pod_settings::{PodRestrictions, PodSettings};

@@ -5,6 +5,7 @@ mod apply_conflicts;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::channel::mpsc;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher::Event;
@@ -13,15 +14,16 @@ use tokio::sync::watch;
 
 use super::super::*;
 use super::listed;
-use crate::api::auto::{Workspace, WorkspaceSpec};
+use crate::api::auto::{Update, Workspace, WorkspaceSpec};
 use crate::controller::namespaces::Namespaces;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::controller::Start;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::first_objects::FirstObjects;
-use crate::runtime::index::CacheSync;
+use crate::runtime::index::{CacheSync, StoreWriter as _};
 use crate::runtime::reconcile::ReconcileRunner;
+use crate::runtime::tolerant_watcher;
 
 /// Delay that is longer than any operation that does not wait for a cache.
 const WHILE: Duration = Duration::from_secs(25);
@@ -136,10 +138,15 @@ fn start_with(
     let (client, log) = client(respond);
     let parts = TestParts::new(client);
     let (requeue, requeues) = mpsc::channel(1);
-    let (updates, updates_writer) = update::updates();
+    let (updates, mut updates_writer) = update::updates();
+    let listed = tolerant_watcher::watcher::<Update>(parts.scope.api(parts.client.clone()), parts.scope.own_kinds());
+    tokio::spawn(listed.for_each(move |event| {
+        event.into_iter().for_each(|event| updates_writer.apply(&event));
+        std::future::ready(())
+    }));
     let context = Arc::new(context(&parts, updates, requeue));
     let (_, workspaces) = reflector::store::<Workspace>();
-    let watches = Watches { updates: updates_writer, requeues };
+    let feeds = Feeds { requeues, on_event: |_: &Event<Workspace>| () };
     let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone());
     let start = Start {
         client: parts.client.clone(),
@@ -150,7 +157,7 @@ fn start_with(
         runner: Arc::new(runner),
         end: parts.end.clone(),
     };
-    let task = tokio::spawn(controller(start, watches, context));
+    let task = tokio::spawn(controller(start, feeds, context));
     (log, task)
 }
 
