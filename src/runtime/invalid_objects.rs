@@ -155,13 +155,15 @@ fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
         _ => stack_reason::SPEC_INVALID,
     };
     let mut written: Vec<Condition> = Vec::new();
-    for (kind, status, reason) in
+    for (condition, status, reason) in
         [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
     {
-        let condition = ConditionUpdate { kind, status, reason, message };
+        let condition = ConditionUpdate { kind: condition, status, reason, message };
         conditions::set(&mut written, &condition, generation, Timestamp::now());
     }
-    Some(json!({ "conditions": written, "observedGeneration": generation }))
+    // `kubectl get stacks` displays the summary.
+    let summary = (kind == "Stack").then_some("SpecInvalid: see the message of the condition Stalled");
+    Some(json!({ "conditions": written, "observedGeneration": generation, "summary": summary }))
 }
 
 #[cfg(test)]
@@ -245,6 +247,7 @@ mod tests {
         assert_eq!(generations, [1, 2]);
         assert!(requests[0].path.ends_with("/namespaces/apps/stacks/web/status"), "{}", requests[0].path);
         assert_eq!(requests[0].body["metadata"]["uid"], "uid-of-web", "another object of this name is not changed");
+        assert_eq!(requests[0].body["status"]["summary"], "SpecInvalid: see the message of the condition Stalled");
         let conditions = requests[0].body["status"]["conditions"].as_array().expect("conditions");
         let states: Vec<(&Value, &Value, &Value)> = conditions
             .iter()
