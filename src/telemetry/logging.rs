@@ -151,8 +151,10 @@ where
         }
         line.extend(fields.0);
         add_object(&mut line);
-        // A write error is ignored, because there is no other place to report the error.
-        let _ = writeln!(self.writer.make_writer(), "{}", Value::Object(line));
+        // With one write for each line, the lines of several threads cannot mix. A write error is ignored, because there
+        // is no other place to report the error.
+        let text = format!("{}\n", Value::Object(line));
+        let _ = self.writer.make_writer().write_all(text.as_bytes());
     }
 }
 
@@ -276,6 +278,38 @@ mod tests {
                 line
             })
             .collect()
+    }
+
+    /// Records each write separately.
+    #[derive(Clone, Default)]
+    struct Writes(Arc<Mutex<Vec<String>>>);
+
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().push(String::from_utf8(bytes.to_vec()).unwrap());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_line_is_written_at_once() {
+        let writes = Writes::default();
+        let writer = writes.clone();
+        let layer = JsonLayer::new(move || Redacting(writer.clone()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!(name = "a \"quoted\" name", "first");
+            tracing::info!("second");
+        });
+        let writes = writes.0.lock().unwrap();
+        assert_eq!(writes.len(), 2, "{writes:?}");
+        assert!(
+            writes.iter().all(|line| line.ends_with("}\n") && serde_json::from_str::<Value>(line).is_ok()),
+            "{writes:?}"
+        );
     }
 
     #[test]
