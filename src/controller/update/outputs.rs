@@ -1,6 +1,8 @@
 //! Stores the outputs of an Update in a Secret, in the format of the Pulumi Kubernetes Operator. A run does not fail
 //! if the controller cannot write the Secret.
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
@@ -9,10 +11,16 @@ use serde_json::{Value, json};
 
 use crate::api::auto::Update;
 use crate::api::names;
+use crate::artifact::Digest;
 use crate::controller::update::context::Context;
 use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
+
+/// Maximum length of a key in a Secret.
+const MAX_KEY: usize = 253;
+/// Length of the hash in a key, in characters.
+const HASH_LENGTH: usize = 10;
 
 /// Result of the attempt to store the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +80,11 @@ pub fn is_of(secret: &Secret, update: &Update) -> bool {
 /// Builds the Secret, which contains the JSON value of each output under a separate key. An annotation lists the keys
 /// of secret outputs.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
+    let keys = keys(outcome.outputs.iter().map(|output| output.name.as_str()));
+    let outputs = || keys.iter().zip(&outcome.outputs);
     let data: serde_json::Map<String, Value> =
-        outcome.outputs.iter().map(|o| (key(&o.name), json!(STANDARD.encode(&o.value)))).collect();
-    let secret_keys: Vec<String> = outcome.outputs.iter().filter(|o| o.secret).map(|o| key(&o.name)).collect();
+        outputs().map(|(key, output)| (key.clone(), json!(STANDARD.encode(&output.value)))).collect();
+    let secret_keys: Vec<&String> = outputs().filter(|(_, output)| output.secret).map(|(key, _)| key).collect();
     let annotations = json!({names::ANNOTATION_SECRETS: json!(secret_keys).to_string()});
     owned_secret(update, &names::outputs_secret(&update.name_any()), &annotations, &Value::Object(data))
 }
@@ -100,9 +110,36 @@ pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, dat
     serde_json::from_value(secret).unwrap_or_default()
 }
 
-/// Returns the key under which the Secret contains the output with the given name.
+/// Returns the key under which the Secret contains the output with the given name, unless another output already has this
+/// key. Each key is valid in a Secret, because one invalid key would prevent the controller from storing all outputs.
 pub fn key(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
+    let valid = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let key: String = name.chars().map(valid).collect();
+    let key = match key.strip_prefix('.') {
+        Some(rest) if rest.is_empty() || rest.starts_with('.') => format!("_{rest}"),
+        _ if key.is_empty() => "_".to_owned(),
+        _ => key,
+    };
+    if key.len() > MAX_KEY { distinct_key(&key, name) } else { key }
+}
+
+/// Returns a different key for each output. If the names of several outputs have the same key, one of these outputs has
+/// this key, and the keys of the others end with a hash.
+fn keys<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+    let mut used: HashSet<String> = names.clone().filter(|name| key(name) == *name).map(str::to_owned).collect();
+    let unused = |name: &str| {
+        let key = key(name);
+        if key == name || used.insert(key.clone()) { key } else { distinct_key(&key, name) }
+    };
+    names.map(unused).collect()
+}
+
+/// Returns the key with a hash of the name.
+fn distinct_key(key: &str, name: &str) -> String {
+    let digest = Digest::of(name.as_bytes()).to_string();
+    let hash = digest.rsplit(':').next().unwrap_or_default();
+    let start = |text: &str, length: usize| text.chars().take(length).collect::<String>();
+    format!("{}-{}", start(key, MAX_KEY - HASH_LENGTH - 1), start(hash, HASH_LENGTH))
 }
 
 #[cfg(test)]
@@ -138,6 +175,31 @@ mod tests {
         let mut another = update();
         another.metadata.uid = Some("uid-2".to_owned());
         assert!(!is_of(&made, &another));
+    }
+
+    #[test]
+    fn each_output_has_a_valid_key_of_its_own() {
+        let rows = [
+            ("url", "url"),
+            ("my token!", "my_token_"),
+            (".", "_"),
+            ("..", "_."),
+            ("..x", "_.x"),
+            (".x", ".x"),
+            ("", "_"),
+            ("../../x", "_._.._x"),
+        ];
+        for (name, expected) in rows {
+            assert_eq!(key(name), expected, "{name}");
+        }
+        let long = key(&"a".repeat(300));
+        assert_eq!(long.len(), MAX_KEY);
+        assert_ne!(long, key(&"a".repeat(301)));
+        let names = ["a/b", "a b", "a_b"];
+        let found = keys(names.into_iter());
+        assert_eq!(found[2], "a_b", "the output with exactly this name");
+        assert!(found[..2].iter().all(|key| key.starts_with("a_b-")), "{found:?}");
+        assert_eq!(HashSet::<String>::from_iter(found).len(), 3);
     }
 
     #[test]
