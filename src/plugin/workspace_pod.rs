@@ -88,10 +88,12 @@ fn without_pod(stack: &Stack, workspace: Option<&Workspace>, effect: Effect) -> 
         );
     }
     let annotation = names::ANNOTATION_REQUESTED_AT;
+    // The pod can come from a pool, so its name is not known yet.
+    let ready = r#"{.status.conditions[?(@.type=="Ready")].reason}"#;
     format!(
         "the Workspace is sleeping, so it has no pod; wake it, and retry the command:\n    kubectl annotate --overwrite \
-         -n {namespace} workspace {name} {annotation}=\"$(date +%s)\"\n    kubectl wait -n {namespace} --for=create --timeout=5m \
-         pod/{pod}\n    kubectl wait -n {namespace} --for=condition=Ready --timeout=5m pod/{pod}"
+         -n {namespace} workspace {name} {annotation}=\"$(date +%s)\"\n    kubectl wait -n {namespace} \
+         --for=jsonpath='{ready}'=Succeeded --timeout=5m workspace/{name}"
     )
 }
 

@@ -118,6 +118,9 @@ impl<'a> State<'a> {
         let mut steps = match self.phase {
             Phase::Ready => Vec::new(),
             Phase::Pending => vec![step("Check that the controller is running:", "kubectl pulumi doctor")],
+            Phase::Running | Phase::Preparing if self.waits_for_reference() => {
+                vec![self.edit("Create the object that the cause names, or correct its name in the spec:")]
+            }
             Phase::Running if self.is_queued() => {
                 vec![step("Wait until other runs have ended. To list all runs:", "kubectl get updates -A")]
             }
@@ -183,6 +186,7 @@ impl<'a> State<'a> {
             Some(reason::PREREQUISITE_NOT_SATISFIED) => {
                 vec![self.plugin("Show the Stacks on which this Stack depends:", "tree", "")]
             }
+            Some(reason::SOURCE_UNAVAILABLE) if self.has_cause("Program ") => self.of_program(),
             Some(reason::SOURCE_UNAVAILABLE) => {
                 vec![self.plugin("Correct the source, and reconcile it:", "reconcile", "--with-source")]
             }
@@ -293,6 +297,7 @@ impl<'a> State<'a> {
                 "Set another spec.stack or spec.backend, or set spec.preview. If you delete one of the Stacks instead, first \
                  check whether its deletion destroys the resources:",
             )],
+            Some(reason::SOURCE_UNAVAILABLE) if self.has_cause("Program ") => self.of_program(),
             Some(reason::SOURCE_UNAVAILABLE) => vec![self.plugin(
                 "Create the source, or correct its reference or its credentials. Then reconcile the source:",
                 "reconcile",
@@ -301,6 +306,10 @@ impl<'a> State<'a> {
             Some(reason::WORKSPACE_FAILED) => {
                 vec![self.plugin("Correct the cause. The events of the pod contain more messages:", "events", "")]
             }
+            Some(reason::SPEC_INVALID) if self.is_schedule_of_namespace_invalid() => vec![step(
+                "Correct the annotation of the namespace:",
+                &format!("kubectl edit namespace {}", self.namespace),
+            )],
             Some(reason::SPEC_INVALID) => vec![self.edit("Correct the field or the object that the cause names:")],
             Some(reason::ACCESS_DENIED) => vec![self.edit(
                 "Refer to an object in the namespace of the Stack. Only the controller can permit other namespaces \
@@ -365,6 +374,28 @@ impl<'a> State<'a> {
     fn plugin(&self, sentence: &str, command: &str, arguments: &str) -> String {
         let arguments = if arguments.is_empty() { String::new() } else { format!(" {arguments}") };
         step(sentence, &format!("kubectl pulumi {command} -n {} {}{arguments}", self.namespace, self.name))
+    }
+
+    /// Returns the steps for a Program that does not exist or is not valid. A Program has no source.
+    fn of_program(&self) -> Vec<String> {
+        let programs =
+            step("List the Programs of the namespace:", &format!("kubectl get programs -n {}", self.namespace));
+        vec![programs, self.edit("Create or correct the Program, or correct its name in the Stack:")]
+    }
+
+    fn has_cause(&self, start: &str) -> bool {
+        phase::cause(self.stack).is_some_and(|cause| cause.starts_with(start))
+    }
+
+    /// Returns whether the run waits for a missing Secret or ConfigMap.
+    fn waits_for_reference(&self) -> bool {
+        let starts = ["waiting for Secret", "waiting for ConfigMap"];
+        phase::cause(self.stack).is_some_and(|cause| starts.iter().any(|start| cause.contains(start)))
+    }
+
+    fn is_schedule_of_namespace_invalid(&self) -> bool {
+        let annotation = format!("annotation {ANNOTATION_SCHEDULE} of namespace");
+        phase::cause(self.stack).is_some_and(|cause| cause.contains(&annotation))
     }
 
     /// Returns whether the run waits for a run slot or for its concurrency group.

@@ -216,3 +216,26 @@ fn an_approval_without_a_terminal_names_the_complete_digest() {
     assert!(waiting(json!({ "plan": plan })).iter().any(|found| found.ends_with(&step)));
     assert_eq!(waiting(json!({})).len(), 2, "without a plan in the status");
 }
+
+#[test]
+fn the_steps_name_the_object_that_the_user_must_correct() {
+    let steps_of = |conditions: &[Value]| steps(&with(conditions)).join("\n");
+    let invalid = "invalid annotation pulumi.com/schedule of namespace apps: unknown field `frezes`";
+    let found = steps_of(&[
+        condition("Ready", "False", "NotReadyStalled", invalid),
+        condition("Stalled", "True", "SpecInvalid", invalid),
+    ]);
+    assert!(found.contains("kubectl edit namespace ") && !found.contains(" stack "), "{found}");
+    let missing = "Program apps/sourze does not exist";
+    let found = steps_of(&[
+        condition("Ready", "False", "NotReadyStalled", missing),
+        condition("Stalled", "True", "SourceUnavailable", missing),
+    ]);
+    assert!(found.contains("kubectl get programs -n ") && !found.contains("--with-source"), "{found}");
+    let waits = "app-1: waiting for Secret \"keys\" (environment variable KEY): not found in namespace apps";
+    let found = steps_of(&[
+        condition("Ready", "Unknown", "StackProcessing", waits),
+        condition("Reconciling", "True", "StackProcessing", waits),
+    ]);
+    assert!(found.starts_with("Create the object"), "{found}");
+}
