@@ -156,7 +156,7 @@ mod tests {
         let active = stack("web", &json!({}), &json!({}));
         let suspended = stack("web", &json!({ "suspend": true }), &json!({}));
         let (awake, asleep) = (workspace(&json!({})), workspace(&json!({ "sleep": {} })));
-        let wake = "kubectl wait -n apps --for=condition=Ready --timeout=5m pod/web-workspace-0";
+        let wake = r#"{.status.conditions[?(@.type=="Ready")].reason}'=Succeeded --timeout=5m workspace/web"#;
         let rows = [
             (&active, None, Effect::Preview, "no Workspace yet; run: kubectl pulumi explain -n apps web"),
             (
