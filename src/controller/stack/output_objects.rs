@@ -13,7 +13,7 @@ use crate::api::conditions::{self, ConditionUpdate, OUTPUTS_WRITTEN, Status, out
 use crate::api::names;
 use crate::api::pulumi::{OutputObject, OutputObjectKind, OutputObjectReference, Stack, StackStatus};
 use crate::controller::stack::ownership;
-use crate::controller::update::output_key;
+use crate::controller::update::stored_output_key;
 use crate::runtime::events::{Event, EventKind};
 
 /// Label of the Secrets and ConfigMaps that this controller and the Flux controllers watch.
@@ -85,11 +85,12 @@ fn is_key(text: &str) -> bool {
 pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
     let outputs = Outputs::read(outputs);
     let hides = |key: &str| object.kind == OutputObjectKind::ConfigMap && outputs.secret.contains(key);
+    let stored = |name: &String| stored_output_key(name, |key| outputs.values.contains_key(key));
     let listed: Vec<String> = match object.keys.is_empty() {
         true => outputs.values.keys().filter(|key| !hides(key)).cloned().collect(),
-        false => object.keys.iter().map(|name| output_key(name)).collect(),
+        false => object.keys.iter().map(stored).collect(),
     };
-    let renamed: BTreeMap<String, &String> = object.rename.iter().map(|(name, key)| (output_key(name), key)).collect();
+    let renamed: BTreeMap<String, &String> = object.rename.iter().map(|(name, key)| (stored(name), key)).collect();
     let mut content = BTreeMap::new();
     for output in listed {
         let value = outputs.values.get(&output).ok_or_else(|| format!("the output {output} does not exist"))?;

@@ -110,9 +110,16 @@ pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, dat
     serde_json::from_value(secret).unwrap_or_default()
 }
 
+/// Returns the key of the output with the given name in a Secret. `contains` returns whether the Secret has a key.
+pub fn stored_key(name: &str, contains: impl Fn(&str) -> bool) -> String {
+    let key = key(name);
+    let distinct = distinct_key(&key, name);
+    if key != name && contains(&distinct) { distinct } else { key }
+}
+
 /// Returns the key under which the Secret contains the output with the given name, unless another output already has this
 /// key. Each key is valid in a Secret, because one invalid key would prevent the controller from storing all outputs.
-pub fn key(name: &str) -> String {
+fn key(name: &str) -> String {
     let valid = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let key: String = name.chars().map(valid).collect();
     let key = match key.strip_prefix('.') {
@@ -199,6 +206,9 @@ mod tests {
         let found = keys(names.into_iter());
         assert_eq!(found[2], "a_b", "the output with exactly this name");
         assert!(found[..2].iter().all(|key| key.starts_with("a_b-")), "{found:?}");
+        for (name, key) in names.iter().zip(&found) {
+            assert_eq!(&stored_key(name, |stored| found.iter().any(|key| key == stored)), key, "{name}");
+        }
         assert_eq!(HashSet::<String>::from_iter(found).len(), 3);
     }
 
