@@ -391,7 +391,6 @@ impl Wiring<'_> {
         let on_event = update::requeue_of_workspace(updates.clone(), requeue_update);
         let (git, followers) = self.follow_git();
         let context = Arc::new(workspace::Context {
-            client: parts.client.clone(),
             reader: parts.reader.clone(),
             writer: parts.writer.clone(),
             agents: parts.agents.clone(),

@@ -40,6 +40,19 @@ impl FirstLists {
         })
     }
 
+    /// Registers the initial list of another controller's watch. The returned future ends when the list is complete.
+    pub fn track_list(
+        &self,
+        mut is_listed: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let incomplete = Incomplete::new(self.missing.clone());
+        async move {
+            // An error means that the other controller has ended.
+            drop(is_listed.wait_for(|is_listed| *is_listed).await);
+            drop(incomplete);
+        }
+    }
+
     /// Waits until all initial lists are complete, or until [`MAX_DELAY`] has passed. After the delay, later calls do
     /// not wait, so a watch that never receives a list delays the controller only once.
     pub async fn complete(&self) {

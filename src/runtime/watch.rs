@@ -66,7 +66,8 @@ const CACHED_LABELS: [&str; 7] = [
 /// all other fields from the spec and the status. With thousands of objects, these fields would use most of the
 /// controller's memory. The stream delays the end of its initial list until the controller's other watches have
 /// received their initial lists. `on_invalid` receives each object that cannot be parsed. `on_event` receives each
-/// event after the store contains the change.
+/// event after the store contains the change, except for the objects of the first list, because the store contains a
+/// list only when the list is complete.
 pub fn changes<K>(
     api: Api<Tolerant<K>>,
     config: watcher::Config,
@@ -86,7 +87,7 @@ where
         Some(K::clone(&*stored.get(&reference)?))
     };
     let first_lists = runner.first_lists().clone();
-    watcher_with(api, config, last, on_invalid)
+    let stored = watcher_with(api, config, last, on_invalid)
         .modify(move |object: &mut K| {
             strip_metadata(object);
             strip(object);
@@ -110,10 +111,40 @@ where
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
             Event::Apply(_) | Event::Init | Event::InitApply(_) => {}
-        })
+        });
+    after_list(stored)
         .inspect_ok(on_event)
         .touched_objects()
         .predicate_filter(generation.combine(finalizers).combine(deletion).combine(requests), Default::default())
+}
+
+/// Delays the events about a repeated list until the list is complete, because the store contains the listed objects
+/// only then. kube-rs drops a request for an object that the store does not contain. The first list needs no delay,
+/// because kube-rs starts no reconciliation before the store contains this list.
+pub fn after_list<K: Send + 'static>(
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static {
+    let (mut is_first, mut listed) = (true, Vec::new());
+    let ready = move |event: Event<K>| match event {
+        event if is_first => {
+            is_first = !matches!(event, Event::InitDone);
+            vec![event]
+        }
+        Event::Init => {
+            listed = vec![Event::Init];
+            Vec::new()
+        }
+        Event::InitApply(_) => {
+            listed.push(event);
+            Vec::new()
+        }
+        Event::InitDone => {
+            listed.push(event);
+            std::mem::take(&mut listed)
+        }
+        event => vec![event],
+    };
+    events.map_ok(ready).map_ok(|events| futures::stream::iter(events.into_iter().map(Ok))).try_flatten()
 }
 
 /// Removes the managed fields, all annotations except `REQUEST_ANNOTATIONS`, and all labels except `CACHED_LABELS`. The

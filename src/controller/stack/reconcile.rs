@@ -26,7 +26,7 @@ use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
-use crate::runtime::watch::{only_changes, strip_metadata};
+use crate::runtime::watch::{after_list, only_changes, strip_metadata};
 
 /// Maximum number of steps per reconciliation. After the last step, the controller requeues the Stack, so that one
 /// Stack does not delay other Stacks.
@@ -110,6 +110,7 @@ pub async fn controller(
     let mut known_approvals = feeds.approvals;
     let approvals =
         first_lists.track(approvals).modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));
+    let approvals = after_list(approvals);
     let triggers = |controller: Controller<Stack>| {
         controller
             .watches_stream(only_changes(updates, update_state), |update: Update| {

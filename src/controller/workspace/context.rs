@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::Selector;
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -54,8 +54,6 @@ const MIN_FIRST_DELAY: Duration = Duration::from_secs(60);
 
 /// Dependencies of a Workspace reconciliation.
 pub struct Context {
-    /// Client for the watch of the Updates.
-    pub client: Client,
     pub reader: Reader,
     pub writer: Writer,
     pub agents: Agents,
@@ -70,8 +68,7 @@ pub struct Context {
     /// Poller for the Git repositories of Workspaces.
     pub git: Git,
     pub metrics: Metrics,
-    /// Store of all Updates that the controller watches. The Workspace controller fills this store and finds the open
-    /// runs in it.
+    /// All Updates that the Update controller watches. The Workspace controller finds the open runs in this store.
     pub updates: Updates,
     /// Waits until the cache of Updates is complete.
     pub caches: CacheSync,

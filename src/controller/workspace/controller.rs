@@ -68,6 +68,8 @@ where
     let pods = tolerant_watcher::watcher::<Pod>(scope.api(client.clone()), labelled.clone());
     let stateful_sets = tolerant_watcher::watcher::<StatefulSet>(scope.api(client), labelled);
     let (pods, stateful_sets) = (first_lists.track(pods), first_lists.track(stateful_sets));
+    // Each listed Update requeues its Workspace.
+    let updates = first_lists.track_list(context.updates.is_listed());
     let (changed, runner) = (context.clone(), start.runner.clone());
     let authority = authority_changes(context.authority.clone());
     let triggers = |controller: Controller<Workspace>| {
@@ -85,7 +87,7 @@ where
             .reconcile_on(requeues)
             .reconcile_all_on(authority)
     };
-    start.run(strip_unused_fields, on_event, triggers, reconcile, context).await;
+    tokio::join!(start.run(strip_unused_fields, on_event, triggers, reconcile, context), updates);
 }
 
 /// Returns a stream that contains an item for each change to the CA. After a change, the controller must issue new

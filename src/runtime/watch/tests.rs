@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
@@ -18,7 +18,7 @@ use crate::api::pulumi::Stack;
 use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
 use crate::runtime::scope::Scope;
-use crate::runtime::watch::{LastStates, changes, strip_metadata, strip_update};
+use crate::runtime::watch::{LastStates, after_list, changes, strip_metadata, strip_update};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
@@ -316,5 +316,35 @@ fn only_changed_and_deleted_objects_are_reported() {
     for (number, (event, passes)) in steps.into_iter().enumerate() {
         let text = format!("step {number}: {event:?}");
         assert_eq!(states.changed(&event, state).is_some(), passes, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_objects_of_a_repeated_list_follow_when_the_list_is_complete() {
+    let (sender, events) = futures::channel::mpsc::unbounded();
+    let mut events = Box::pin(after_list::<ConfigMap>(events));
+    let steps = [
+        (Event::Init, 1),
+        (Event::InitApply(config_map("a", "1")), 1),
+        (Event::InitDone, 1),
+        (Event::Apply(config_map("a", "2")), 1),
+        (Event::Init, 0),
+        (Event::InitApply(config_map("b", "1")), 0),
+        // The list fails and starts again.
+        (Event::Init, 0),
+        (Event::InitApply(config_map("a", "2")), 0),
+        (Event::InitApply(config_map("b", "1")), 0),
+        (Event::InitDone, 4),
+        (Event::Delete(config_map("b", "1")), 1),
+    ];
+    for (number, (event, expected)) in steps.into_iter().enumerate() {
+        let text = format!("step {number}: {event:?}");
+        sender.unbounded_send(Ok(event)).unwrap();
+        let mut received = 0;
+        while let Some(Some(event)) = events.next().now_or_never() {
+            event.unwrap();
+            received += 1;
+        }
+        assert_eq!(received, expected, "{text}");
     }
 }

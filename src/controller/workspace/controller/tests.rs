@@ -93,7 +93,6 @@ fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> 
 
 fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<ObjectRef<Workspace>>) -> Context {
     Context {
-        client: parts.client.clone(),
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         agents: parts.agents.clone(),
