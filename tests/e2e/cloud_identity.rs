@@ -4,12 +4,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::ResourceExt;
+use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::{Value, json};
 
 use crate::documents::objects_of;
-use crate::harness::{Scene, run};
-use crate::runs_parts::{in_pod, progress, running_update, slow};
+use crate::harness::{Scene, WaitLimit, run};
+use crate::runs_parts::{in_pod, progress, running_update, slow, until_update};
 
 const GUIDE: &str = include_str!("../../docs/guides/cloud-identity.md");
 /// ServiceAccount in the guide.
@@ -50,7 +52,11 @@ async fn environment_of_run(scene: &Scene, audience: &str, path: &str) -> Vec<St
     template["env"] = settings["env"].clone();
     template["podTemplate"] = settings["podTemplate"].clone();
     let main = scene.start(stack).await;
-    let pid = progress(&running_update(scene, &main).await).pid.expect("process ID");
+    let update = running_update(scene, &main).await.name_any();
+    // The first process of a run selects the Pulumi stack, and ends before the update starts.
+    let has_started = |update: &Update| progress(update).resources_total > 0;
+    let update = until_update(scene, &update, "to create a resource", WaitLimit::Run, has_started).await;
+    let pid = progress(&update).pid.expect("process ID");
     let environment = in_pod(scene, "main", &format!("tr '\\0' '\\n' </proc/{pid}/environ")).await;
     let token = in_pod(scene, "main", &format!("cat {path}")).await;
     let claims = token.split('.').nth(1).and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok()).expect("a JWT");
