@@ -66,7 +66,8 @@ impl Scope {
     /// Returns the watch configuration for all other kinds, such as sources. These kinds have no shards.
     ///
     /// The API server divides a list into pages only if the request specifies no resource version. With the semantic
-    /// `Any`, which is the resource version 0, the API server ignores the page size.
+    /// `Any`, which is the resource version 0, the API server ignores the page size. In addition, the first
+    /// reconciliations of Stacks use the Workspaces from the initial list, so the list must contain current versions.
     pub fn other_kinds(&self) -> watcher::Config {
         watcher::Config::default().list_semantic(ListSemantic::MostRecent).page_size(PAGE_SIZE)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{Stream, TryStreamExt};
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::{Config, Event, ListSemantic};
+use kube::runtime::watcher::Event;
 use kube::runtime::{Controller, WatchStreamExt};
 use kube::{Resource, ResourceExt};
 
@@ -99,10 +99,7 @@ pub async fn controller(
     let first_lists = start.runner.first_lists().clone();
     context.source_watches.set_runner(start.runner.clone());
     let updates = watcher::<Update>(scope.api(start.client.clone()), scope.other_kinds());
-    // The first reconciliations use the Workspaces from the initial list, so the API server must return their current
-    // versions.
-    let most_recent = Config { list_semantic: ListSemantic::MostRecent, ..scope.other_kinds() };
-    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), most_recent);
+    let workspaces = watcher::<Workspace>(scope.api(start.client.clone()), scope.other_kinds());
     let approvals = watcher::<Approval>(scope.api(start.client.clone()), scope.other_kinds());
     let (updates, workspaces) = (first_lists.track(updates), first_lists.track(workspaces));
     let (listed, interrupted) = (context.first_workspaces.clone(), context.first_workspaces.clone());
