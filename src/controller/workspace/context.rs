@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use kube::core::Selector;
 use kube::ResourceExt;
+use kube::core::Selector;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
