@@ -1,16 +1,15 @@
 //! Slots that keys, such as namespaces or pods, share fairly. The slots limit concurrent work that uses memory, CPU or
 //! connections.
 //!
-//! All keys together use at most `total` slots at the same time, and one key uses at most `per_key` slots. A caller
-//! first waits for a slot of its key, and then for one of the `total` common slots. The waiting key with the fewest
-//! slots gets the next free common slot. If several keys have equally few slots, the key with the oldest last grant
-//! gets the slot. A key that rarely needs a slot therefore waits only for the next free slot, even if other keys have
-//! many or slow callers.
+//! All keys together use at most `total` slots at the same time, and one key uses at most `per_key` slots. The waiting
+//! key with the fewest slots gets the next free slot. If several keys have equally few slots, the key with the oldest
+//! last grant gets the slot. A key that rarely needs a slot therefore waits only for the next free slot, even if other
+//! keys have many or slow callers. The priority of a caller only affects the order of the callers of the same key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
 /// Minimum number of latest grants that the record keeps. The record contains at most twice as many keys.
 const MIN_RECORDED: usize = 1024;
@@ -24,6 +23,13 @@ pub struct Limits {
     pub per_key: usize,
     /// Maximum number of waiting callers per key. A further caller gets the error [`Busy`].
     pub waiting_per_key: usize,
+}
+
+/// Priority of a caller among the waiting callers of the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    High,
+    Low,
 }
 
 /// Error for a caller whose key already has the maximum number of waiting callers.
@@ -44,55 +50,64 @@ struct Shared {
     queue: Mutex<Queue>,
 }
 
-/// Keys, and callers that wait for a common slot.
+/// Keys with their slots and waiting callers.
 #[derive(Debug, Default)]
 struct Queue {
     /// Keys with callers that hold a slot or wait for a slot.
     keys: HashMap<String, Key>,
-    /// Callers that hold their key's slot and wait for a common slot, in order of arrival.
-    waiting: BTreeMap<u64, Waiting>,
-    /// Number of common slots in use.
+    /// Number of slots that count towards the total.
     in_use: usize,
-    /// Number of callers that have started to wait for a common slot so far.
+    /// Number of callers that have started to wait so far.
     arrivals: u64,
-    /// Number of common slots granted so far.
+    /// Number of slots granted so far.
     grants: u64,
     /// For each key, the value of `grants` when the key last received a slot. The map also contains keys without
     /// callers. Otherwise, a key that leaves and returns would have an advantage over a key that waits.
     last_grants: HashMap<String, u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Key {
-    slots: Arc<Semaphore>,
-    /// Number of callers that hold a slot or wait for a slot.
-    callers: usize,
-    /// Number of common slots in use.
+    /// Number of slots in use.
     in_use: usize,
+    /// Number of slots in use that count towards the total.
+    common_in_use: usize,
+    /// Waiting callers, in the order in which they receive slots.
+    waiting: BTreeMap<Place, Arc<Notify>>,
 }
 
-/// Caller that waits for a common slot.
-#[derive(Debug)]
-struct Waiting {
-    key: String,
-    granted: Arc<Notify>,
-}
+/// Place of a caller in the order of its key's waiting callers: the priority, and the number of the arrival.
+type Place = (Priority, u64);
 
 /// Slot in use. Dropping this value frees the slot.
 #[derive(Debug)]
 #[must_use = "the slot is free again when this is dropped"]
 pub struct Slot {
-    // Rust drops the fields in this order, and therefore frees the common slot before the key's slot.
-    common: Option<CommonSlot>,
-    _own: OwnedSemaphorePermit,
-    _caller: Caller,
+    shared: Arc<Shared>,
+    key: String,
+    place: Place,
+    /// Whether the slot counts towards the total.
+    is_common: bool,
 }
 
 impl Slot {
-    /// Releases the common slot and keeps the key's slot. While this caller pauses, callers of other keys can use
-    /// the common slot.
+    /// Makes the slot count only towards the limit of its key. While this caller pauses, callers of other keys can use
+    /// another slot.
     pub fn release_common(&mut self) {
-        self.common = None;
+        if std::mem::take(&mut self.is_common) {
+            let mut queue = self.shared.lock();
+            queue.release_common(&self.key);
+            queue.grant(&self.shared.limits);
+        }
+    }
+}
+
+impl Drop for Slot {
+    /// Frees the slot. If the caller still waits for the slot, removes the caller from the queue.
+    fn drop(&mut self) {
+        let mut queue = self.shared.lock();
+        queue.leave(&self.key, self.place, self.is_common);
+        queue.grant(&self.shared.limits);
     }
 }
 
@@ -101,44 +116,40 @@ impl FairSlots {
         Self(Arc::new(Shared { limits, queue: Mutex::default() }))
     }
 
-    /// Waits for a slot. Dropping the future at any time does not leak a slot.
+    /// Waits for a slot with high priority. Dropping the future at any time does not leak a slot.
     ///
     /// # Errors
     /// Returns [`Busy`] if the key already has the maximum number of waiting callers.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
-        let (caller, slots) = self.register(key)?;
-        // The semaphore is never closed.
-        let own = slots.acquire_owned().await.map_err(|_| Busy { waiting: 0 })?;
-        let (common, granted) = self.enqueue(key);
+        self.acquire_with_priority(key, Priority::High).await
+    }
+
+    /// Waits for a slot. Dropping the future at any time does not leak a slot.
+    ///
+    /// # Errors
+    /// Returns [`Busy`] if the key already has the maximum number of waiting callers.
+    pub async fn acquire_with_priority(&self, key: &str, priority: Priority) -> Result<Slot, Busy> {
+        let (slot, granted) = self.enqueue(key, priority)?;
         granted.notified().await;
-        Ok(Slot { common: Some(common), _own: own, _caller: caller })
+        Ok(slot)
     }
 
-    /// Registers a caller of the key.
-    fn register(&self, key: &str) -> Result<(Caller, Arc<Semaphore>), Busy> {
-        let Limits { per_key, waiting_per_key, .. } = self.0.limits;
-        let mut queue = self.0.lock();
-        let entry = queue.keys.entry(key.to_owned()).or_insert_with(|| Key {
-            slots: Arc::new(Semaphore::new(per_key)),
-            callers: 0,
-            in_use: 0,
-        });
-        if entry.callers >= per_key.saturating_add(waiting_per_key) {
-            return Err(Busy { waiting: entry.callers.saturating_sub(per_key) });
-        }
-        entry.callers += 1;
-        Ok((Caller { shared: Arc::clone(&self.0), key: key.to_owned() }, Arc::clone(&entry.slots)))
-    }
-
-    /// Adds a caller that waits for a common slot. The returned `Notify` signals that the caller has the slot.
-    fn enqueue(&self, key: &str) -> (CommonSlot, Arc<Notify>) {
+    /// Adds a caller that waits for a slot. The returned `Notify` signals that the caller has the slot.
+    fn enqueue(&self, key: &str, priority: Priority) -> Result<(Slot, Arc<Notify>), Busy> {
+        let limits = &self.0.limits;
         let granted = Arc::new(Notify::new());
         let mut queue = self.0.lock();
         queue.arrivals += 1;
-        let id = queue.arrivals;
-        queue.waiting.insert(id, Waiting { key: key.to_owned(), granted: Arc::clone(&granted) });
-        queue.grant(self.0.limits.total);
-        (CommonSlot { shared: Arc::clone(&self.0), key: key.to_owned(), id }, granted)
+        let place = (priority, queue.arrivals);
+        let entry = queue.keys.entry(key.to_owned()).or_default();
+        let callers = entry.in_use + entry.waiting.len();
+        if callers >= limits.per_key.saturating_add(limits.waiting_per_key) {
+            return Err(Busy { waiting: callers.saturating_sub(limits.per_key) });
+        }
+        entry.waiting.insert(place, Arc::clone(&granted));
+        queue.grant(limits);
+        drop(queue);
+        Ok((Slot { shared: Arc::clone(&self.0), key: key.to_owned(), place, is_common: true }, granted))
     }
 }
 
@@ -149,20 +160,21 @@ impl Shared {
 }
 
 impl Queue {
-    /// Grants free common slots to waiting callers.
-    fn grant(&mut self, total: usize) {
-        while self.in_use < total {
-            let precedence = |(id, waiting): &(&u64, &Waiting)| {
-                let in_use = self.keys.get(&waiting.key).map_or(0, |key| key.in_use);
-                (in_use, self.last_grants.get(&waiting.key).copied(), **id)
-            };
-            let Some(id) = self.waiting.iter().min_by_key(precedence).map(|(id, _)| *id) else { return };
-            let Some(Waiting { key, granted }) = self.waiting.remove(&id) else { return };
+    /// Grants free slots to waiting callers.
+    fn grant(&mut self, limits: &Limits) {
+        while self.in_use < limits.total {
+            let next = self.keys.iter().filter(|(_, key)| key.in_use < limits.per_key).filter_map(|(name, key)| {
+                let ((_, arrival), _) = key.waiting.first_key_value()?;
+                Some(((key.common_in_use, self.last_grants.get(name).copied(), *arrival), name))
+            });
+            let Some((_, name)) = next.min() else { return };
+            let name = name.clone();
+            let Some(key) = self.keys.get_mut(&name) else { return };
+            let Some((_, granted)) = key.waiting.pop_first() else { return };
+            key.in_use += 1;
+            key.common_in_use += 1;
             self.in_use += 1;
-            if let Some(key) = self.keys.get_mut(&key) {
-                key.in_use += 1;
-            }
-            self.record_grant(key);
+            self.record_grant(name);
             granted.notify_one();
         }
     }
@@ -177,50 +189,24 @@ impl Queue {
         }
     }
 
-    /// Releases a caller's common slot, or removes a caller without a slot from the queue.
-    fn release(&mut self, id: u64, key: &str) {
-        if self.waiting.remove(&id).is_some() {
-            return;
+    /// Frees a caller's slot, or removes a waiting caller from the queue.
+    fn leave(&mut self, name: &str, place: Place, is_common: bool) {
+        let Some(key) = self.keys.get_mut(name) else { return };
+        let was_waiting = key.waiting.remove(&place).is_some();
+        key.in_use = key.in_use.saturating_sub(usize::from(!was_waiting));
+        let is_unused = key.in_use == 0 && key.waiting.is_empty();
+        if is_common && !was_waiting {
+            self.release_common(name);
         }
+        if is_unused {
+            self.keys.remove(name);
+        }
+    }
+
+    fn release_common(&mut self, name: &str) {
         self.in_use = self.in_use.saturating_sub(1);
-        if let Some(key) = self.keys.get_mut(key) {
-            key.in_use = key.in_use.saturating_sub(1);
-        }
-    }
-}
-
-/// Common slot that a caller holds or waits for. Dropping this value releases the slot or removes the caller from
-/// the queue.
-#[derive(Debug)]
-struct CommonSlot {
-    shared: Arc<Shared>,
-    key: String,
-    id: u64,
-}
-
-impl Drop for CommonSlot {
-    fn drop(&mut self) {
-        let mut queue = self.shared.lock();
-        queue.release(self.id, &self.key);
-        queue.grant(self.shared.limits.total);
-    }
-}
-
-/// Registration of a caller. Dropping the last registration of a key removes the key.
-#[derive(Debug)]
-struct Caller {
-    shared: Arc<Shared>,
-    key: String,
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        let mut queue = self.shared.lock();
-        if let Some(entry) = queue.keys.get_mut(&self.key) {
-            entry.callers = entry.callers.saturating_sub(1);
-            if entry.callers == 0 {
-                queue.keys.remove(&self.key);
-            }
+        if let Some(key) = self.keys.get_mut(name) {
+            key.common_in_use = key.common_in_use.saturating_sub(1);
         }
     }
 }

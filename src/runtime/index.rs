@@ -66,6 +66,13 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static, G: Hash + Eq> Indexed<K, G
         groups.get(group).into_iter().flatten().map(|member| member.0.clone()).collect()
     }
 
+    /// Returns one object of each group that satisfies `predicate`.
+    pub fn one_per_group(&self, predicate: impl Fn(&G) -> bool) -> Vec<Arc<K>> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        let members = groups.iter().filter(|(group, _)| predicate(group)).map(|(_, members)| members);
+        members.filter_map(|members| members.iter().next()).map(|member| member.0.clone()).collect()
+    }
+
     /// Returns whether a group contains an object.
     pub fn has_group(&self, group: &G) -> bool {
         self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(group)

@@ -18,6 +18,7 @@ pub mod index;
 pub mod invalid_objects;
 pub mod lease;
 pub mod lists;
+mod promotions;
 pub mod reads;
 pub mod reconcile;
 pub mod run_limiter;

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::runtime::backoff::{Backoff, ObjectKey};
-use crate::runtime::fair_slots::{FairSlots, Limits};
+use crate::runtime::fair_slots::{Busy, FairSlots, Limits, Priority, Slot};
 use crate::runtime::first_lists::FirstLists;
+use crate::runtime::promotions::Promotions;
 use crate::runtime::reads::ReadError;
 use crate::runtime::writes::WriteError;
 use crate::telemetry::chain;
@@ -101,6 +102,7 @@ pub struct ReconcileRunner {
     end: CancellationToken,
     backoff: Backoff,
     first_lists: FirstLists,
+    promotions: Promotions,
     /// Objects that exist and have been reconciled. Hold the lock only for short critical sections, and never across an
     /// `.await`.
     reconciled: Mutex<HashSet<ObjectKey>>,
@@ -130,6 +132,7 @@ impl ReconcileRunner {
             end: CancellationToken::new(),
             backoff: Backoff::default(),
             first_lists: FirstLists::default(),
+            promotions: Promotions::default(),
             reconciled: Mutex::default(),
             on_deleted: Box::new(|_| ()),
         }
@@ -172,6 +175,33 @@ impl ReconcileRunner {
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
 
+    /// Gives the first reconciliation of an object high priority, because the object has changed or its source has
+    /// changed. Later reconciliations always have high priority.
+    pub fn promote<K: Resource>(&self, object: &K) {
+        let key = key(object);
+        if !self.has_begun_key(&key) {
+            self.promotions.promote(&key);
+        }
+    }
+
+    /// Returns the sorted names of the promoted objects whose first reconciliation has not started.
+    #[cfg(test)]
+    pub fn promoted(&self) -> Vec<String> {
+        self.promotions.names()
+    }
+
+    /// Waits for a slot. The first reconciliation of an object has low priority until the object is promoted.
+    async fn acquire_slot(&self, key: &ObjectKey) -> Result<Slot, Busy> {
+        if self.has_begun_key(key) {
+            return self.slots.acquire(&key.0).await;
+        }
+        tokio::select! {
+            biased;
+            () = self.promotions.promoted(key) => self.slots.acquire(&key.0).await,
+            slot = self.slots.acquire_with_priority(&key.0, Priority::Low) => slot,
+        }
+    }
+
     /// Executes one reconciliation of `object` and returns the next action. The function also returns an action after
     /// an error, a panic or a timeout.
     pub async fn run<K: Resource>(
@@ -182,7 +212,7 @@ impl ReconcileRunner {
         let key = key(object);
         let slot = tokio::select! {
             () = self.end.cancelled() => return Ok(Action::await_change()),
-            slot = self.slots.acquire(&key.0) => slot,
+            slot = self.acquire_slot(&key) => slot,
         };
         let Ok(_slot) = slot else { return Ok(Action::requeue(BUSY_REQUEUE_INTERVAL)) };
         let span = tracing::info_span!(
@@ -197,6 +227,7 @@ impl ReconcileRunner {
             trace_id = tracing::field::Empty,
         );
         self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        self.promotions.remove(&key);
         self.metrics.reconciles().started(self.controller, &key);
         let started = Instant::now();
         // The future is boxed, because reconciliation futures are large and one task holds all of them.
@@ -235,6 +266,7 @@ impl ReconcileRunner {
 
     fn forget_key(&self, key: &ObjectKey) {
         self.backoff.forget(key);
+        self.promotions.remove(key);
         self.metrics.forget(self.kind, &key.0, &key.1);
         (self.on_deleted)(key);
     }

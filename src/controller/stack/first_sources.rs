@@ -12,13 +12,39 @@ use crate::runtime::backoff::ObjectKey;
 use crate::source::flux::Found;
 use crate::source::kinds::GroupKind;
 
-/// Maximum number of sources in the cache. If the cache is full, the controller reads an uncached source separately for
-/// each Stack.
-const MAX_SOURCES: usize = 256;
-/// Maximum number of JSON values in a stored source. A parsed object can require a hundred times the memory of its text.
-const MAX_VALUES: usize = 500;
-/// Maximum size of a stored source in bytes of JSON.
-const MAX_SIZE: usize = 32 * 1024;
+/// Maximum size of a source in the cache.
+const MAX_SOURCE: Size = Size { bytes: 32 * 1024, values: 500 };
+/// Maximum size of all sources in the cache. If the cache is full, the controller reads an uncached source separately
+/// for each Stack.
+const MAX_TOTAL: Size = Size { bytes: 8 * 1024 * 1024, values: 128_000 };
+
+/// Size of sources. A parsed object can require a hundred times the memory of its text, so the size includes the number
+/// of values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Size {
+    /// Bytes of JSON.
+    bytes: usize,
+    /// Number of JSON values.
+    values: usize,
+}
+
+impl Size {
+    fn of(json: &str) -> Self {
+        Size { bytes: json.len(), values: count_values(json) }
+    }
+
+    fn plus(self, other: Size) -> Self {
+        Size { bytes: self.bytes + other.bytes, values: self.values + other.values }
+    }
+
+    fn minus(self, other: Size) -> Self {
+        Size { bytes: self.bytes.saturating_sub(other.bytes), values: self.values.saturating_sub(other.values) }
+    }
+
+    fn is_within(self, limit: Size) -> bool {
+        self.bytes <= limit.bytes && self.values <= limit.values
+    }
+}
 
 #[derive(Default)]
 pub(super) struct FirstSources {
@@ -30,7 +56,9 @@ pub(super) struct FirstSources {
 struct State {
     /// Number of changes to all sources. If the number increases during a read, the result of the read can be outdated.
     changes: u64,
-    found: HashMap<(GroupKind, ObjectKey), Found>,
+    found: HashMap<(GroupKind, ObjectKey), (Found, Size)>,
+    /// Size of all sources in `found`.
+    size: Size,
 }
 
 impl FirstSources {
@@ -38,19 +66,18 @@ impl FirstSources {
     /// [`FirstSources::insert`] requires.
     pub(super) fn get(&self, kind: &GroupKind, key: &ObjectKey) -> Result<Found, u64> {
         let state = self.lock();
-        state.found.get(&(kind.clone(), key.clone())).cloned().ok_or(state.changes)
+        state.found.get(&(kind.clone(), key.clone())).map(|(found, _)| found.clone()).ok_or(state.changes)
     }
 
     /// Adds a source to the cache, unless a source has changed since the read started. `changes` is the number of
     /// changes at the start of the read.
     pub(super) fn insert(&self, kind: &GroupKind, key: ObjectKey, found: &Found, changes: u64) {
-        let json = found.data_json();
-        if json.len() > MAX_SIZE || count_values(&json) > MAX_VALUES {
-            return;
-        }
+        let size = Size::of(&found.data_json());
+        let found = found.without_managed_fields();
         let mut state = self.lock();
-        if state.changes == changes && state.found.len() < MAX_SOURCES {
-            state.found.insert((kind.clone(), key), found.without_managed_fields());
+        let fits = size.is_within(MAX_SOURCE) && state.size.plus(size).is_within(MAX_TOTAL);
+        if state.changes == changes && fits {
+            state.add((kind.clone(), key), found, size);
         }
     }
 
@@ -58,17 +85,31 @@ impl FirstSources {
     pub(super) fn remove(&self, kind: &GroupKind, key: &ObjectKey) {
         let mut state = self.lock();
         state.changes += 1;
-        state.found.remove(&(kind.clone(), key.clone()));
+        state.remove(&(kind.clone(), key.clone()));
     }
 
     /// Removes all sources from the cache.
     pub(super) fn clear(&self) {
         let mut state = self.lock();
-        *state = State { changes: state.changes + 1, found: HashMap::new() };
+        *state = State { changes: state.changes + 1, ..State::default() };
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn add(&mut self, key: (GroupKind, ObjectKey), found: Found, size: Size) {
+        self.remove(&key);
+        self.size = self.size.plus(size);
+        self.found.insert(key, (found, size));
+    }
+
+    fn remove(&mut self, key: &(GroupKind, ObjectKey)) {
+        if let Some((_, size)) = self.found.remove(key) {
+            self.size = self.size.minus(size);
+        }
     }
 }
 
@@ -112,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_source_with_many_values_is_not_stored() {
-        for (values, is_stored) in [(1, true), (MAX_VALUES, false)] {
+        for (values, is_stored) in [(1, true), (MAX_SOURCE.values, false)] {
             let sources = FirstSources::default();
             sources.insert(&kind(), key("app"), &Found::with_data(serde_json::json!({"spec": vec![0; values]})), 0);
             assert_eq!(sources.get(&kind(), &key("app")).is_ok(), is_stored, "{values}");
@@ -120,12 +161,20 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_stored_sources_is_limited() {
+    fn the_total_size_of_the_stored_sources_is_limited() {
         let sources = FirstSources::default();
-        for number in 0..=MAX_SOURCES {
-            let changes = sources.get(&kind(), &key(&number.to_string())).expect_err("not stored");
-            sources.insert(&kind(), key(&number.to_string()), &Found::missing(), changes);
+        let source = Found::with_data(serde_json::json!({"spec": vec![0; 98]}));
+        let size = Size::of(&source.data_json());
+        assert_eq!(size.values, 100, "the object, the list and its numbers");
+        for number in 0..=MAX_TOTAL.values / size.values {
+            sources.insert(&kind(), key(&number.to_string()), &source, 0);
         }
-        assert_eq!(sources.lock().found.len(), MAX_SOURCES);
+        assert_eq!(sources.lock().found.len(), MAX_TOTAL.values / size.values);
+        // A removed source makes room for another source.
+        sources.remove(&kind(), &key("0"));
+        sources.insert(&kind(), key("new"), &source, 1);
+        assert!(sources.get(&kind(), &key("new")).is_ok());
+        sources.clear();
+        assert_eq!(sources.lock().size, Size::default());
     }
 }

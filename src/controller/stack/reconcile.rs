@@ -94,7 +94,13 @@ pub async fn controller(
         strip_unused_fields(stack, &cluster_policy_packs);
     };
     let dependents = context.dependents.clone();
-    let seen = move |event: &Event<Stack>| dependents.handle(event);
+    let source_watches = context.source_watches.clone();
+    let seen = move |event: &Event<Stack>| {
+        dependents.handle(event);
+        if matches!(event, Event::InitDone) {
+            source_watches.promote_one_stack_per_source();
+        }
+    };
     let scope = start.scope.clone();
     let first_lists = start.runner.first_lists().clone();
     context.source_watches.set_runner(start.runner.clone());

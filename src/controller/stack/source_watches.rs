@@ -118,6 +118,14 @@ impl SourceWatches {
         Ok(())
     }
 
+    /// Promotes the first reconciliation of one Stack per source. This reconciliation reads the source, and promotes the
+    /// other Stacks of the source if the source has changed while no controller was running.
+    pub fn promote_one_stack_per_source(&self) {
+        let Some(runner) = self.0.runner.get() else { return };
+        let stacks = self.0.stacks.one_per_group(|group| matches!(group, StackGroup::Source(..)));
+        stacks.iter().for_each(|stack| runner.promote(stack.as_ref()));
+    }
+
     /// Returns a source for the first reconciliation of a Stack. Stacks with the same source share one read until the
     /// source changes.
     pub async fn find_first(&self, namespace: &str, reference: &Reference) -> Result<Found, Unavailable> {
@@ -128,7 +136,8 @@ impl SourceWatches {
             Err(changes) => changes,
         };
         let found = self.0.sources.find(namespace, reference).await?;
-        first.insert(&reference.kind, key, &found, changes);
+        first.insert(&reference.kind, key.clone(), &found, changes);
+        self.0.promote_outdated(&StackGroup::Source(reference.kind.clone(), key), &found, reference);
         Ok(found)
     }
 }
@@ -198,6 +207,18 @@ impl Shared {
         }
     }
 
+    /// Promotes the first reconciliation of each Stack that has not applied the revision of its source.
+    fn promote_outdated(&self, group: &StackGroup, found: &Found, reference: &Reference) {
+        let Some(runner) = self.runner.get() else { return };
+        let Ok(resolved) = found.artifact(reference.directory.clone()) else { return };
+        for stack in self.stacks.in_group(group) {
+            let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_ref());
+            if applied != Some(&resolved.revision) {
+                runner.promote(stack.as_ref());
+            }
+        }
+    }
+
     /// Records whether the API server rejects the watch. Returns whether this result has changed.
     fn set_refused(&self, kind: &GroupKind, message: Option<String>) -> bool {
         let mut watched = self.lock();
@@ -233,6 +254,7 @@ impl Shared {
     async fn requeue_if(&self, group: &StackGroup, predicate: impl Fn(&Stack) -> bool) {
         let mut requeue = self.requeue.clone();
         for stack in self.stacks.in_group(group).into_iter().filter(|stack| predicate(stack.as_ref())) {
+            self.runner.get().inspect(|runner| runner.promote(stack.as_ref()));
             // The receiver closes the channel only when the controller shuts down.
             if requeue.send(ObjectRef::from_obj(stack.as_ref())).await.is_err() {
                 return;

@@ -69,6 +69,32 @@ async fn a_key_waits_one_turn_regardless_of_the_queue_of_another_key() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_priority_orders_only_the_callers_of_the_same_key() {
+    let slots = slots(1, 1, 100);
+    let held = slots.acquire("a").await.expect("free slot");
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    let calls = [("a", Priority::Low), ("a", Priority::Low), ("b", Priority::Low), ("a", Priority::High)];
+    for (number, (key, priority)) in calls.into_iter().enumerate() {
+        let (slots, served) = (slots.clone(), served.clone());
+        tasks.spawn(async move {
+            let slot = slots.acquire_with_priority(key, priority).await.expect("acquired slot");
+            served.send(number).expect("receiver is open");
+            drop(slot);
+        });
+        sleep(Duration::from_millis(1)).await;
+    }
+    drop(held);
+    tasks.join_all().await;
+    drop(served);
+    let mut numbers = Vec::new();
+    while let Some(number) = order.recv().await {
+        numbers.push(number);
+    }
+    assert_eq!(numbers, [2, 3, 0, 1], "key b has the oldest grant, then the call with high priority precedes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn canceling_a_waiter_leaks_no_slot_or_key() {
     let slots = slots(1, 1, 2);
     let held = slots.acquire("a").await.expect("free slot");

@@ -42,6 +42,17 @@ fn objects_move_between_groups_and_empty_groups_are_removed() {
 }
 
 #[test]
+fn one_object_of_each_selected_group_is_returned() {
+    let (index, mut writer) = indexed(groups_of);
+    for (name, group) in [("a", 1), ("b", 1), ("c", 2), ("d", 3)] {
+        writer.apply(&Event::Apply(object(name, &[group].into())));
+    }
+    let found = names(&index.one_per_group(|group| group != "3"));
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found.contains("c") && !found.contains("d"), "{found:?}");
+}
+
+#[test]
 fn a_group_contains_the_newest_version_of_each_object() {
     let (index, mut writer) = indexed(groups_of);
     for version in ["1", "2"] {

@@ -96,6 +96,41 @@ async fn hanging_reconciliations_do_not_block_other_namespaces() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn promoted_objects_precede_the_first_reconciliations_of_their_namespace() {
+    let runner = Arc::new(runner().0.with_slots(1, 1, CancellationToken::new()));
+    let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let reconcile = |name: &'static str| {
+        let (runner, done) = (runner.clone(), done.clone());
+        tokio::spawn(async move {
+            let work = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                done.send(name).unwrap();
+                Ok(Outcome::Settled)
+            };
+            runner.run(&workspace(name), work).await.unwrap();
+        })
+    };
+    let mut tasks = vec![reconcile("known")];
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    runner.promote(&workspace("promoted-before"));
+    for name in ["first", "second", "promoted-before", "promoted-later"] {
+        tasks.push(reconcile(name));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    runner.promote(&workspace("promoted-later"));
+    tokio::time::sleep(Duration::from_millis(1001)).await;
+    tasks.push(reconcile("known"));
+    futures::future::join_all(tasks).await;
+    drop(done);
+    let mut names = Vec::new();
+    while let Ok(name) = order.try_recv() {
+        names.push(name);
+    }
+    assert_eq!(names, ["known", "promoted-before", "promoted-later", "known", "first", "second"]);
+    assert_eq!(runner.promoted(), Vec::<String>::new(), "all first reconciliations have started");
+}
+
 #[tokio::test]
 async fn an_object_deleted_during_its_reconciliation_leaves_no_state() {
     let (runner, metrics) = runner();

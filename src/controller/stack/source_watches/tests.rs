@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::pulumi::{FluxSource, SourceReference, StackSpec};
+use crate::api::pulumi::{FluxSource, SourceReference, StackSpec, StackStatus};
 use crate::controller::stack::dependents;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
@@ -16,6 +16,7 @@ use crate::telemetry::metrics::Metrics;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 const REPORTS: &str = "/apis/artifacts.example.com/v1/namespaces/apps/reports/app";
+const REVISION: &str = "main@sha1:0000000000000000000000000000000000000002";
 const ALL_REPORTS: &str = "/apis/artifacts.example.com/v1/reports";
 
 /// API server for the kind `Report`. Tests can change its responses.
@@ -74,7 +75,10 @@ fn metadata(name: &str, version: u32) -> Value {
 
 fn report() -> Value {
     json!({"apiVersion": "artifacts.example.com/v1", "kind": "Report",
-        "metadata": {"name": "app", "namespace": "apps"}, "status": {}})
+    "metadata": {"name": "app", "namespace": "apps"},
+    "status": {"artifact": {
+        "url": "http://sources/app.tar.gz", "revision": REVISION, "digest": format!("sha256:{:064}", 0),
+    }}})
 }
 
 fn discovery(kinds: &[&str]) -> FakeResponse {
@@ -191,6 +195,30 @@ async fn first_reconciliations_share_the_read_of_a_source_until_it_changes() {
     }
     scene.end.cancel();
     scene.tasks_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stacks_of_a_source_that_changed_before_the_start_precede_other_stacks() {
+    let mut scene = Scene::new();
+    let runner = Arc::new(ReconcileRunner::new::<Stack>("stack", LIMIT, Metrics::default()));
+    scene.watches.set_runner(runner.clone());
+    for (name, applied) in [("outdated", "main@sha1:1"), ("current", REVISION)] {
+        let mut stack = stack(name, "app");
+        let status = StackStatus { last_applied_revision: Some(applied.to_owned()), ..StackStatus::default() };
+        stack.status = Some(status);
+        scene.stacks.apply(&Event::Apply(stack));
+    }
+    scene.watches.promote_one_stack_per_source();
+    let first = runner.promoted();
+    assert_eq!(first.len(), 2, "one Stack of the source app, and the Stack of the source b: {first:?}");
+    let begun: Vec<Stack> = first.iter().map(|name| stack(name, "app")).collect();
+    for stack in &begun {
+        runner.run(stack, async { Ok(Outcome::Settled) }).await.unwrap();
+    }
+    let reference = source::reference(&stack("main", "app").spec).unwrap();
+    scene.watches.find_first("apps", &reference).await.expect("source found");
+    let expected = ["main", "outdated"].into_iter().filter(|name| !first.iter().any(|begun| begun == name));
+    assert_eq!(runner.promoted(), expected.collect::<Vec<_>>(), "{first:?} have begun before");
 }
 
 #[tokio::test(start_paused = true)]
