@@ -69,7 +69,7 @@ start_process() {
     mkdir -p "$run_folder/processes" "$run_folder/logs"
     # shellcheck disable=SC2016 # expanded by the inner shell
     setsid bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' start "$(daemon_cgroup)" \
-        nsenter --net="/run/netns/$cluster_name" env GOGC=400 GOMEMLIMIT=8GiB "$@" \
+        nsenter --net="/run/netns/$cluster_name" env GOGC=400 GOMEMLIMIT=12GiB "$@" \
         </dev/null >"$run_folder/logs/$name.log" 2>&1 9>&- &
     disown
     printf '%s %s\n' "$!" "$(start_time_of "$!")" >"$run_folder/processes/$name"
