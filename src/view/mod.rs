@@ -5,6 +5,7 @@ pub mod decisions;
 pub mod dependencies;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod links;
 pub mod phase;
 pub mod requests;
 pub mod run_log;

@@ -10,6 +10,7 @@ use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::text::printable;
+use pulumi_controller::view::links;
 use pulumi_controller::view::run_log::{Line, MAX_BYTES, Window, is_pod_of, parameters};
 use pulumi_controller::view::runs;
 use tokio::time::Instant;
@@ -96,8 +97,13 @@ fn deleted(stack: &Stack, name: &str) -> PluginError {
             name: name.to_owned(),
         };
     };
-    let output = match &run.history_url {
-        Some(url) => format!("its output is in the history of runs: {url}/output.log.gz"),
+    let output = match run.history_url.as_deref().map(links::stored_run) {
+        Some(Some(url)) => format!("its output is in the history of runs: {url}/output.log.gz"),
+        Some(None) => {
+            "its output is in the history of runs on the volume of the controller; to read the output, open the \
+                       run in the web UI, or use the HTTP endpoint of the history"
+                .to_owned()
+        }
         None => "its output is not stored; to store the output of runs, configure the history of runs".to_owned(),
     };
     let result = format!("{} {}", run.kind, run.state);
@@ -277,9 +283,11 @@ mod tests {
     fn the_error_about_a_deleted_run_names_its_stored_output() {
         let run =
             |name: &str, url: Option<&str>| json!({ "name": name, "type": "up", "state": "failed", "historyURL": url });
-        let status = json!({ "runs": [run("web-2", Some("s3://runs/apps/web/2")), run("web-1", None)] });
+        let on_volume = run("web-3", Some("file:///data/history/apps/web/3"));
+        let status = json!({ "runs": [on_volume, run("web-2", Some("s3://runs/apps/web/2")), run("web-1", None)] });
         let stack = stack("web", &json!({}), &status);
         let rows = [
+            ("web-3", "on the volume of the controller; to read the output, open the run in the web UI"),
             (
                 "web-2",
                 "(up failed) in namespace apps was deleted; its output is in the history of runs: s3://runs/apps/web/2/",
@@ -289,7 +297,7 @@ mod tests {
         ];
         for (name, expected) in rows {
             let error = deleted(&stack, name);
-            assert!(error.to_string().contains(expected), "{error}");
+            assert!(error.to_string().contains(expected) && !error.to_string().contains("file:"), "{error}");
             assert_eq!(error.exit_code(), 3, "{name}");
         }
     }

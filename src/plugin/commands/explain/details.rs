@@ -8,7 +8,7 @@ use pulumi_controller::api::columns;
 use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY};
 use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackPlan, StackStatus};
 use pulumi_controller::view::time::age;
-use pulumi_controller::view::{phase, runs};
+use pulumi_controller::view::{links, phase, runs};
 
 use crate::plugin::plan;
 
@@ -76,7 +76,7 @@ fn of_run(update: &Update) -> Vec<String> {
     let progress = progress.filter(|summary| !summary.is_empty());
     let progress = progress.map(|summary| format!(": {summary}")).unwrap_or_default();
     let (kind, name, phase) = (update.spec.kind.as_str(), update.name_any(), runs::phase(update));
-    let permalink = status.and_then(|status| status.permalink.as_ref());
+    let permalink = status.and_then(|status| links::permalink(status.permalink.as_deref()?));
     let permalink = permalink.map(|url| format!("run in Pulumi Cloud: {url}"));
     std::iter::once(format!("run {name} ({kind}) is {phase}{progress}")).chain(permalink).collect()
 }
@@ -153,6 +153,12 @@ mod tests {
             "consecutive failures with the current inputs: 2",
         ];
         assert_eq!(details(&facts, now()), expected);
+    }
+
+    #[test]
+    fn details_contain_no_url_that_a_browser_cannot_open() {
+        let run = update("web-1", "up", &json!({ "phase": "Running", "permalink": "file:///state/web.json" }));
+        assert_eq!(of_run(&run), ["run web-1 (up) is Running"]);
     }
 
     #[test]
