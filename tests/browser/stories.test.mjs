@@ -148,9 +148,9 @@ test("a user finds out why a Stack does not run", async () => {
 test("a user reads the output of a failed run of the past", async () => {
   const user = await atList("viewer");
   await user.follow("link", "web");
-  const failed = await user.page.waitForSelector("::-p-xpath(//section[h2='History']//tr[contains(., 'failed')]//a)");
+  const failed = await user.page.waitForSelector("::-p-xpath(//section[h2='History']//tr[contains(., 'Failed')]//a)");
   await user.follow("link", await failed.evaluate((link) => link.textContent));
-  await user.sees("failed", "Output");
+  await user.sees("Failed", "Output");
   assert.match(await user.text("pre.log"), /error/);
   await review(user, directory, "failed-run");
   assertFewClicks(user);

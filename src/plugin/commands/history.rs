@@ -2,7 +2,6 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt as _;
 use pulumi_controller::api::auto::Update;
 use pulumi_controller::api::columns;
 use pulumi_controller::api::pulumi::{Snapshot, Stack};
@@ -40,7 +39,7 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
 /// The last runs of a Stack, newest first.
 #[derive(Serialize)]
 struct History {
-    /// Runs whose Updates still exist.
+    /// Runs whose Updates still exist, and runs that the status of the Stack records.
     runs: Vec<Run>,
     /// Recent combinations of an artifact and a result. Includes results of runs whose Updates no longer exist.
     results: Vec<RunResult>,
@@ -51,8 +50,8 @@ struct History {
 struct Run {
     name: String,
     #[serde(rename = "type")]
-    kind: &'static str,
-    phase: &'static str,
+    kind: String,
+    phase: String,
     #[serde(skip)]
     age: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +68,9 @@ struct Run {
     approved_by: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
+    /// Reason of a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,35 +93,28 @@ impl History {
     fn of(stack: &Stack, updates: &[Update], now: Timestamp) -> Self {
         let snapshots = stack.status.iter().flat_map(|status| &status.history);
         History {
-            runs: updates.iter().map(|update| Run::of(stack, update, now)).collect(),
+            runs: runs::all(stack, updates).iter().map(|run| Run::of(run, now)).collect(),
             results: snapshots.map(|snapshot| RunResult::of(snapshot, now)).collect(),
         }
     }
 }
 
 impl Run {
-    fn of(stack: &Stack, update: &Update, now: Timestamp) -> Self {
-        let name = update.name_any();
-        let status = update.status.clone().unwrap_or_default();
-        let of_stack = stack.status.as_ref();
-        let record = of_stack.into_iter().flat_map(|status| &status.runs).find(|run| run.name == name);
-        let open = of_stack.and_then(|status| status.current_update.as_ref()).filter(|open| open.name == name);
-        let cause = open.map(|open| open.message.clone()).filter(|message| !message.is_empty());
-        let approved = open.and_then(|open| open.plan.as_ref()).map(|plan| plan.approved_by.clone());
-        let started = status.start_time.as_ref().or(update.metadata.creation_timestamp.as_ref());
+    fn of(run: &runs::Run<'_>, now: Timestamp) -> Self {
         Run {
-            name,
-            cause: record.and_then(|run| run.cause.clone()).or(cause),
-            approved_by: record.map(|run| run.approved_by.clone()).or(approved).unwrap_or_default(),
-            kind: update.spec.kind.as_str(),
-            phase: runs::phase(update),
-            age: age(started, now),
-            duration: status.duration,
-            revision: update.artifact().map(|artifact| artifact.revision.clone()),
-            changes: status.progress.map(|progress| progress.summary).filter(|summary| !summary.is_empty()),
-            message: status.message,
-            permalink: status.permalink,
-            start_time: status.start_time,
+            name: run.name.to_owned(),
+            kind: run.kind().to_owned(),
+            phase: run.phase().to_owned(),
+            age: age(run.since(), now),
+            start_time: run.started().cloned(),
+            duration: run.duration(),
+            revision: run.revision().map(str::to_owned),
+            cause: run.cause().map(str::to_owned),
+            approved_by: run.approved_by().to_vec(),
+            changes: run.changes(),
+            reason: run.reason().map(str::to_owned),
+            message: run.message().map(str::to_owned),
+            permalink: run.permalink().map(str::to_owned),
         }
     }
 }
@@ -142,17 +137,17 @@ impl Screen for History {
     fn text(&self) -> String {
         let short = |revision: &str| columns::revision(revision).unwrap_or_default();
         let run = |run: &Run| {
-            let changes = run.changes.as_deref().or(run.message.as_deref()).unwrap_or_default();
+            let result = [&run.changes, &run.message, &run.reason].into_iter().find_map(Option::as_deref);
             vec![
                 run.name.clone(),
-                run.kind.to_owned(),
-                run.phase.to_owned(),
+                run.kind.clone(),
+                run.phase.clone(),
                 run.age.clone(),
                 run.duration.clone().unwrap_or_default(),
                 run.revision.as_deref().map(short).unwrap_or_default(),
                 columns::text(run.cause.as_deref().unwrap_or_default(), MAX_CAUSE),
                 columns::text(&run.approved_by.join(", "), MAX_CAUSE),
-                columns::text(changes, MAX_CHANGES),
+                columns::text(result.unwrap_or_default(), MAX_CHANGES),
             ]
         };
         let runs: Vec<_> = self.runs.iter().map(run).collect();
@@ -182,11 +177,14 @@ mod tests {
     use crate::plugin::reference_tests::assert_example;
 
     #[test]
-    fn the_history_lists_updates_and_earlier_results() {
-        let record = json!({ "name": "web-000012b1a9f", "type": "up", "state": "succeeded",
+    fn the_history_lists_updates_deleted_runs_and_earlier_results() {
+        let record = json!({ "name": "web-000023c4d5e", "type": "up", "state": "succeeded",
             "cause": "Requested at: \"2026-11-02\"", "approvedBy": ["alice", "bob"] });
-        let current = json!({ "name": "web-000023c4d5e", "type": "up", "message": "New commit detected: \"main\"" });
-        let status = json!({ "runs": [record], "currentUpdate": current, "history": [{
+        let deleted = json!({ "name": "web-000012b1a9f", "type": "up", "state": "failed", "reason": "UpdateFailed",
+            "cause": "Initial stack update", "revision": REVISION, "startTime": "2026-11-01T10:00:00Z",
+            "endTime": "2026-11-01T10:00:12Z" });
+        let current = json!({ "name": "web-000034d5e6f", "type": "up", "message": "New commit detected: \"main\"" });
+        let status = json!({ "runs": [record, deleted], "currentUpdate": current, "history": [{
             "digest": DIGEST,
             "firstReconciled": "2026-11-01T10:00:00Z",
             "lastReconciled": "2026-11-02T10:00:00Z",
@@ -199,12 +197,24 @@ mod tests {
             "progress": { "summary": "3 done, creating aws:s3:Bucket logs" } });
         let succeeded = json!({ "phase": "Succeeded", "startTime": "2026-11-02T11:00:00Z", "duration": "1m4s",
             "progress": { "summary": "4 create, 12 same" } });
-        let mut updates = [update("web-000023c4d5e", "up", &running), update("web-000012b1a9f", "up", &succeeded)];
+        let mut updates = [update("web-000034d5e6f", "up", &running), update("web-000023c4d5e", "up", &succeeded)];
         for update in &mut updates {
             let artifact = json!({ "digest": DIGEST, "revision": REVISION });
             update.spec.artifact = Some(serde_json::from_value(artifact).unwrap());
         }
         let history = History::of(&stack("web", &json!({}), &status), &updates, now());
         assert_example("kubectl pulumi history web", &history.text());
+    }
+
+    #[test]
+    fn the_history_contains_only_urls_that_a_browser_can_open() {
+        let permalink = |url: &str| {
+            let updates = [update("web-1", "up", &json!({ "permalink": url }))];
+            let mut history = History::of(&stack("web", &json!({}), &json!({})), &updates, now());
+            history.runs.remove(0).permalink
+        };
+        let url = "https://app.pulumi.com/acme/web/dev/updates/1";
+        assert_eq!(permalink(url).as_deref(), Some(url));
+        assert_eq!(permalink("file:///state/.pulumi/stacks/web/dev.json"), None);
     }
 }

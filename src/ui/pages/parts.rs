@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use crate::text::printable;
 use crate::ui::row::Key;
+use crate::view::links;
 use crate::view::phase::Phase;
 use crate::view::time::age;
 
@@ -51,12 +52,12 @@ pub(super) fn text(text: &str) -> Markup {
     html! { (printable(text)) }
 }
 
-/// Returns a link to Pulumi Cloud if the URL has a safe scheme. The URL comes from a run, so the UI does not trust the
-/// URL.
-pub(super) fn permalink(url: &str) -> Markup {
+/// Returns the list entry with the link to an update in Pulumi Cloud, or nothing without a URL that a browser can open.
+pub(super) fn permalink(url: Option<&str>) -> Markup {
     html! {
-        @if url.starts_with("https://") {
-            a href=(url) rel="noopener noreferrer" target="_blank" { "Open in Pulumi Cloud" }
+        @if let Some(url) = url.and_then(links::permalink) {
+            dt { "Pulumi Cloud" }
+            dd { a href=(url) rel="noopener noreferrer" target="_blank" { "Open in Pulumi Cloud" } }
         }
     }
 }
@@ -67,8 +68,12 @@ mod tests {
 
     #[test]
     fn only_a_safe_url_becomes_a_link() {
-        assert!(permalink("https://app.pulumi.com/acme/web/dev/updates/1").into_string().starts_with("<a href="));
-        assert_eq!(permalink("javascript:alert(1)").into_string(), "");
+        let link = permalink(Some("https://app.pulumi.com/acme/web/dev/updates/1")).into_string();
+        let expected = "<dt>Pulumi Cloud</dt><dd><a href=\"https://app.pulumi.com/acme/web/dev/updates/1\"";
+        assert!(link.starts_with(expected), "{link}");
+        for url in [Some("javascript:alert(1)"), Some("file:///state/web.json"), None] {
+            assert_eq!(permalink(url).into_string(), "", "{url:?}");
+        }
         assert_eq!(text("a\u{202e}<b>").into_string(), "a\u{fffd}&lt;b&gt;");
     }
 }

@@ -10,7 +10,7 @@ use super::parts;
 use super::resources;
 use crate::api::auto::Update;
 use crate::api::names::LABEL_STACK_NAME;
-use crate::api::pulumi::{RunRecord, Stack};
+use crate::api::pulumi::Stack;
 use crate::ui::error::UiError;
 use crate::ui::response;
 use crate::ui::row::Key;
@@ -24,17 +24,17 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
     let stack: Option<Stack> = reader.get_opt(&key.0, &key.1).await?;
     let missing = |kind, name: &str| UiError::NoObject { kind, namespace: key.0.clone(), name: name.to_owned() };
     let stack = stack.ok_or_else(|| missing("Stack", &key.1))?;
-    let record = stack.status.and_then(|status| status.runs.into_iter().find(|run| run.name == name));
     let update: Result<Option<Update>, UiError> = reader.get_opt(&key.0, name).await.map_err(UiError::from);
     let update = match update {
         Err(error) if error.is_forbidden() => None,
         other => other?,
     };
     let update = update.filter(|update| update.labels().get(LABEL_STACK_NAME) == Some(&key.1));
-    if record.is_none() && update.is_none() {
+    let run = runs::Run::of(stack.status.as_ref(), update.as_ref(), name);
+    if run.record.is_none() && run.update.is_none() {
         return Err(missing("run", name));
     }
-    let stored = match &record {
+    let stored = match run.record {
         Some(record) => ui.stored_runs.read(&visitor.user, &key, record).await,
         None => Ok(Stored::Missing),
     };
@@ -47,64 +47,47 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: &Visitor, key: Key, name: &s
             (Stored::Missing, Some(error.to_string()))
         }
     };
-    let run = Run { name, record, update, stored, failure };
-    let content = content(&run, &key, Timestamp::now());
+    let content = content(&Facts { run, stored, failure }, &key, Timestamp::now());
     Ok(response::html(StatusCode::OK, frame::page(&ui.cluster_name, visitor, Place::Other, name, &content)))
 }
 
-/// Data of a run. If the run is old, its Update no longer exists. If the run is open, the Stack status contains no
-/// record yet.
-struct Run<'a> {
-    name: &'a str,
-    record: Option<RunRecord>,
-    update: Option<Update>,
+/// Data of the page.
+struct Facts<'a> {
+    run: runs::Run<'a>,
     stored: Stored,
     /// Reason why the stored data is not available.
     failure: Option<String>,
 }
 
-fn content(run: &Run<'_>, key: &Key, now: Timestamp) -> Markup {
-    let record = run.record.as_ref();
-    let status = run.update.as_ref().and_then(|update| update.status.as_ref());
-    let state = match (&run.record, &run.update) {
-        (Some(record), _) => record.state.as_str(),
-        (None, Some(update)) => runs::phase(update),
-        (None, None) => "unknown",
-    };
-    let update_kind = || run.update.as_ref().map(|update| update.spec.kind.as_str());
-    let kind = record.map(|record| record.kind.as_str()).or_else(update_kind);
-    let update_start = || status.and_then(|status| status.start_time.as_ref());
-    let started = record.and_then(|record| record.start_time.as_ref()).or_else(update_start);
+fn content(facts: &Facts<'_>, key: &Key, now: Timestamp) -> Markup {
+    let run = &facts.run;
     let text = |name: &str, value: Option<&str>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (parts::text(value)) } } }
     };
-    let approved = record.map(|record| record.approved_by.join(", ")).filter(|users| !users.is_empty());
+    let approved = Some(run.approved_by().join(", ")).filter(|users| !users.is_empty());
+    let started = run.started();
     html! {
         p.path { a href=(parts::path(key)) { (key.0) "/" (key.1) } " /" }
-        h1 { (run.name) " " (parts::run_state(state)) }
+        h1 { (run.name) " " (parts::run_state(run.phase())) }
         dl.facts {
-            (text("Type", kind))
-            (text("Reason", record.and_then(|record| record.reason.as_deref())))
-            (text("Cause", record.and_then(|record| record.cause.as_deref())))
-            (text("Revision", record.and_then(|record| record.revision.as_deref())))
+            (text("Type", Some(run.kind())))
+            (text("Reason", run.reason()))
+            (text("Cause", run.cause()))
+            (text("Revision", run.revision()))
             (text("Approved by", approved.as_deref()))
-            (text("Duration", status.and_then(|status| status.duration.as_deref())))
+            (text("Duration", run.duration().as_deref()))
             @if started.is_some() { dt { "Started" } dd { (parts::ago(started, now)) " ago" } }
-            @if let Some(url) = status.and_then(|status| status.permalink.as_deref()) {
-                dt { "Pulumi Cloud" } dd { (parts::permalink(url)) }
-            }
+            (parts::permalink(run.permalink()))
         }
-        @if let Some(message) = status.and_then(|status| status.message.as_deref()) {
-            pre.cause { (parts::text(message)) }
-        }
-        (changes(run))
-        (output(run))
+        @if let Some(message) = run.message() { pre.cause { (parts::text(message)) } }
+        (changes(facts))
+        (output(facts))
     }
 }
 
-fn changes(run: &Run<'_>) -> Markup {
-    let stored = run.stored.run().map(|stored| stored.changes.as_slice()).unwrap_or_default();
-    let planned = run.update.as_ref().and_then(|update| update.status.as_ref()?.plan.as_ref());
+fn changes(facts: &Facts<'_>) -> Markup {
+    let stored = facts.stored.run().map(|stored| stored.changes.as_slice()).unwrap_or_default();
+    let planned = facts.run.update.and_then(|update| update.status.as_ref()?.plan.as_ref());
     html! {
         @if !stored.is_empty() {
             section aria-labelledby="changes" {
@@ -120,20 +103,20 @@ fn changes(run: &Run<'_>) -> Markup {
     }
 }
 
-fn output(run: &Run<'_>) -> Markup {
-    let stored = run.stored.run().and_then(|stored| stored.output.as_deref());
-    let last = run.update.as_ref().and_then(|update| update.status.as_ref()?.last_output.as_deref());
+fn output(facts: &Facts<'_>) -> Markup {
+    let stored = facts.stored.run().and_then(|stored| stored.output.as_deref());
+    let last = facts.run.update.and_then(|update| update.status.as_ref()?.last_output.as_deref());
     html! {
         section aria-labelledby="output" {
             h2 id="output" { "Output" }
-            @if let Some(failure) = &run.failure { p.notice.warn { (parts::text(failure)) } }
+            @if let Some(failure) = &facts.failure { p.notice.warn { (parts::text(failure)) } }
             @if let Some(text) = stored {
                 pre.log tabindex="0" role="region" aria-label="Output" { (text) }
             } @else if let Some(text) = last {
-                p.hint { "These are the last lines. " (missing_output(run)) }
+                p.hint { "These are the last lines. " (missing_output(facts)) }
                 pre.log tabindex="0" role="region" aria-label="Output" { (parts::text(text)) }
-            } @else if run.failure.is_none() {
-                p.empty { (missing_output(run)) }
+            } @else if facts.failure.is_none() {
+                p.empty { (missing_output(facts)) }
             }
         }
     }
@@ -141,10 +124,10 @@ fn output(run: &Run<'_>) -> Markup {
 
 /// Returns the reason why the page does not contain the complete output. Returns an empty string if the UI could not
 /// read the storage, because this failure has its own message.
-fn missing_output(run: &Run<'_>) -> &'static str {
-    match run.stored {
-        _ if run.failure.is_some() => "",
-        _ if run.record.is_none() => {
+fn missing_output(facts: &Facts<'_>) -> &'static str {
+    match facts.stored {
+        _ if facts.failure.is_some() => "",
+        _ if facts.run.record.is_none() => {
             "The page shows the stored output of the last ten completed runs, except drift checks."
         }
         Stored::Forbidden => {
@@ -159,39 +142,42 @@ fn missing_output(run: &Run<'_>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::ui::stored_runs::{ChangedResource, StoredRun};
-    use crate::view::fixtures::{now, update};
+    use crate::view::fixtures::{now, stack, update};
+
+    /// Returns a Stack whose status contains a record of the run `web-1`. `fields` extends the record.
+    fn stack_with_record(fields: &Value) -> Stack {
+        let mut record = json!({ "name": "web-1", "type": "up", "state": "succeeded" });
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            record[name] = value.clone();
+        }
+        stack("web", &json!({}), &json!({ "runs": [record] }))
+    }
 
     #[test]
     fn the_page_shows_the_stored_output_or_the_last_lines() {
         let key = ("apps".to_owned(), "web".to_owned());
-        let record: RunRecord = serde_json::from_value(
-            json!({ "name": "web-1", "type": "up", "state": "succeeded", "approvedBy": ["alice"] }),
-        )
-        .unwrap();
+        let recorded = stack_with_record(&json!({ "approvedBy": ["alice"], "startTime": "2026-11-02T11:00:00Z",
+            "endTime": "2026-11-02T11:01:04Z" }));
         let changed = ChangedResource {
             operation: "update".to_owned(),
             urn: "urn:pulumi:dev::web::aws:s3:Bucket::logs".to_owned(),
             ..ChangedResource::default()
         };
         let stored = StoredRun { output: Some("Updating <dev>".to_owned()), changes: vec![changed] };
-        let ended =
-            Run { name: "web-1", record: Some(record), update: None, stored: Stored::Found(stored), failure: None };
+        let run = runs::Run::of(recorded.status.as_ref(), None, "web-1");
+        let ended = Facts { run, stored: Stored::Found(stored), failure: None };
         let text = content(&ended, &key, now()).into_string();
         assert!(text.contains("Updating &lt;dev&gt;") && text.contains("<strong>logs</strong>"), "{text}");
         assert!(text.contains("<dt>Approved by</dt><dd>alice</dd>"), "{text}");
+        assert!(text.contains("<dt>Duration</dt><dd>1m4s</dd>") && text.contains(">Succeeded</span>"), "{text}");
         let failed =
             update("web-2", "up", &json!({ "phase": "Failed", "lastOutput": "error: x", "message": "broken" }));
-        let lost = Run {
-            name: "web-2",
-            record: None,
-            update: Some(failed),
-            stored: Stored::Missing,
-            failure: Some("too <busy>".to_owned()),
-        };
+        let run = runs::Run::of(recorded.status.as_ref(), Some(&failed), "web-2");
+        let lost = Facts { run, stored: Stored::Missing, failure: Some("too <busy>".to_owned()) };
         let text = content(&lost, &key, now()).into_string();
         assert!(
             text.contains("too &lt;busy&gt;")
@@ -204,12 +190,10 @@ mod tests {
 
     #[test]
     fn the_page_tells_why_there_is_no_output() {
+        let stack = stack_with_record(&json!({}));
         let of = |stored, failure: Option<&str>| {
-            let record =
-                serde_json::from_value(json!({ "name": "web-1", "type": "up", "state": "succeeded" })).unwrap();
-            let failure = failure.map(str::to_owned);
-            let run = Run { name: "web-1", record: Some(record), update: None, stored, failure };
-            output(&run).into_string()
+            let run = runs::Run::of(stack.status.as_ref(), None, "web-1");
+            output(&Facts { run, stored, failure: failure.map(str::to_owned) }).into_string()
         };
         let forbidden = of(Stored::Forbidden, None);
         assert!(

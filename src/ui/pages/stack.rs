@@ -159,7 +159,7 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
             (details(stack, &status, facts.workspace.as_ref(), now))
             (conditions(&status, now))
             (outputs(&status, forms.key))
-            (history(&status, forms.key, now))
+            (history(stack, forms.key, now))
             (dependencies(&facts.graph))
         }
     }
@@ -281,7 +281,7 @@ fn details(stack: &Stack, status: &StackStatus, workspace: Option<&Workspace>, n
                 (text("Policy violations", phase::violations(status.policy_violations.as_ref()).as_deref()))
                 (sleep(workspace))
                 dt { "Age" } dd { (parts::ago(stack.metadata.creation_timestamp.as_ref(), now)) }
-                @if let Some(url) = permalink { dt { "Pulumi Cloud" } dd { (parts::permalink(url)) } }
+                (parts::permalink(permalink))
             }
         }
     }
@@ -363,11 +363,12 @@ fn output(value: &Value) -> String {
     }
 }
 
-fn history(status: &StackStatus, key: &Key, now: Timestamp) -> Markup {
+fn history(stack: &Stack, key: &Key, now: Timestamp) -> Markup {
+    let runs = runs::all(stack, &[]);
     html! {
         section aria-labelledby="history" {
             h2 id="history" { "History" }
-            @if status.runs.is_empty() { p.empty { "No run has ended yet." } } @else {
+            @if runs.is_empty() { p.empty { "No run has ended yet." } } @else {
                 div.scroll tabindex="0" role="group" aria-label="History" {
                     table.cards {
                         thead {
@@ -378,21 +379,16 @@ fn history(status: &StackStatus, key: &Key, now: Timestamp) -> Markup {
                             }
                         }
                         tbody {
-                            @for run in &status.runs {
+                            @for run in &runs {
                                 tr {
                                     th scope="row" { a href={ (parts::path(key)) "/runs/" (run.name) } { (run.name) } }
-                                    td data-label="Type" { (run.kind) }
-                                    td data-label="State" { (parts::run_state(&run.state)) }
-                                    td data-label="Started" { (parts::ago(run.start_time.as_ref(), now)) }
-                                    td.cause data-label="Cause" { @if let Some(cause) = &run.cause { (parts::text(cause)) } }
-                                    td data-label="Changes" {
-                                        @for (number, (operation, count)) in run.changes.iter().enumerate() {
-                                            @if number > 0 { ", " }
-                                            (count) " " (parts::text(operation))
-                                        }
-                                    }
+                                    td data-label="Type" { (run.kind()) }
+                                    td data-label="State" { (parts::run_state(run.phase())) }
+                                    td data-label="Started" { (parts::ago(run.started(), now)) }
+                                    td.cause data-label="Cause" { (parts::text(run.cause().unwrap_or_default())) }
+                                    td data-label="Changes" { (parts::text(&run.changes().unwrap_or_default())) }
                                     td data-label="Revision" {
-                                        @let revision = run.revision.as_deref().and_then(columns::revision);
+                                        @let revision = run.revision().and_then(columns::revision);
                                         @if let Some(revision) = revision { code { (parts::text(&revision)) } }
                                     }
                                 }

@@ -57,7 +57,7 @@ fn the_page_shows_the_open_run_and_the_history() {
     assert!(text.contains("data-live=\"/stacks/apps/web/live?version=&amp;run=web-2\""), "{text}");
     assert!(text.contains("<span id=\"run-summary\">3 done</span>") && text.contains("running &lt;up&gt;"), "{text}");
     assert!(text.contains("<a href=\"/stacks/apps/web/runs/web-1\">web-1</a>"), "{text}");
-    assert!(text.contains("<span class=\"badge bad\">failed</span>") && text.contains("2 create, 1 same"), "{text}");
+    assert!(text.contains("<span class=\"badge bad\">Failed</span>") && text.contains("2 create, 1 same"), "{text}");
     assert!(text.contains("title=\"2026-11-02T11:00:00Z\">60m</time>"), "{text}");
 }
 
