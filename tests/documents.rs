@@ -205,6 +205,21 @@ fn every_annotation_exists_in_the_code() {
     assert!(checked > 40, "found only {checked} annotations");
 }
 
+/// The pod of a Workspace can come from a pool and have any name. A new pod has no selected Pulumi stack.
+#[test]
+fn every_command_for_a_workspace_pod_works_in_all_pods() {
+    let mut checked = 0;
+    for (path, command) in documented_commands() {
+        let path = path.display();
+        assert!(!command.contains("-workspace-0"), "{path}: kubectl {command}: select the pod with its Service");
+        let Some((_, arguments)) = command.split_once(" -- pulumi ") else { continue };
+        let needs_stack = !arguments.starts_with("about");
+        assert!(!needs_stack || arguments.contains("--stack "), "{path}: kubectl {command}: add --stack");
+        checked += 1;
+    }
+    assert!(checked > 10, "found only {checked} Pulumi commands");
+}
+
 /// Tests that the checks in this file find mistakes.
 #[test]
 fn unknown_fields_paths_and_annotations_are_found() {
