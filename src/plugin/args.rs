@@ -36,7 +36,7 @@ pub struct GlobalFlags {
     #[arg(long, global = true, value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Timeout of the command, such as `30s` or `10m`. `logs --follow` has no timeout.
+    /// Timeout of the command, such as `30s` or `10m`. `logs --follow` has no timeout after the run has started.
     #[arg(long, global = true, default_value = "5m", value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Duration,
 
