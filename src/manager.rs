@@ -1,7 +1,7 @@
 //! The `manager` role builds the shared components, and runs the controllers while this process is the leader.
 
 mod controllers;
-mod requeue;
+mod namespace_requeue;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;

@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use futures::channel::mpsc;
-use kube::runtime::reflector::ObjectRef;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::controller::stack::{Evaluator, ExpressionError};
+use pulumi_controller::runtime::requeue::{self, Requeues};
 use pulumi_controller::subprocess::Subprocess;
 use serde_json::json;
 use tempfile::TempDir;
@@ -28,7 +27,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Fixture {
     evaluator: Evaluator,
-    requeued: mpsc::Receiver<ObjectRef<Stack>>,
+    requeued: Requeues<Stack>,
     tasks: TaskTracker,
     end: CancellationToken,
     directory: TempDir,
@@ -43,7 +42,7 @@ impl Fixture {
         std::fs::write(&program, format!("#!/bin/sh\necho $$ >> {}\nexec {binary} \"$@\"\n", started.display()))
             .unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let (requeue, requeued) = mpsc::channel(100);
+        let (requeue, requeued) = requeue::queue();
         let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
         let evaluator = Evaluator::new(Subprocess::of(program), requeue, tasks.clone(), end.clone());
         Fixture { evaluator, requeued, tasks, end, directory }

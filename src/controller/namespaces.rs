@@ -5,8 +5,7 @@ mod run_share;
 
 use std::collections::BTreeMap;
 
-use futures::channel::mpsc;
-use futures::{SinkExt, StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
@@ -23,6 +22,7 @@ use crate::api::names::{
 use crate::api::pulumi::Stack;
 use crate::api::tolerant::Tolerant;
 use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::requeue::Requeue;
 use crate::runtime::tolerant_watcher::watcher_with;
 
 pub use run_share::RunShare;
@@ -183,7 +183,7 @@ impl NamespaceWatch {
         mut self,
         client: Client,
         stacks_of: impl Fn(&str) -> Vec<ObjectRef<Stack>> + Send,
-        mut requeue: mpsc::Sender<ObjectRef<Stack>>,
+        requeue: Requeue<Stack>,
         end: CancellationToken,
     ) {
         let cached = self.cache.writer.as_reader();
@@ -209,12 +209,8 @@ impl NamespaceWatch {
                 if affects_runs {
                     (self.requeue_runs)(&namespace);
                 }
-                let stacks = if affects_stacks { stacks_of(&namespace) } else { Vec::new() };
-                for stack in stacks {
-                    // The receiver is dropped only when the controller shuts down.
-                    if requeue.send(stack).await.is_err() {
-                        return;
-                    }
+                if affects_stacks {
+                    stacks_of(&namespace).into_iter().for_each(|stack| requeue.request(stack));
                 }
             }
         }

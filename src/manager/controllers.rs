@@ -21,7 +21,7 @@ use crate::controller::namespaces::{NamespaceWatch, Namespaces};
 use crate::controller::references::{self, References};
 use crate::controller::{authority, program, receiver, stack, update, workspace};
 use crate::history::HistoryStore;
-use crate::manager::requeue::{self, Requeue, Requeues};
+use crate::manager::namespace_requeue::{objects_in, objects_of_namespace, runs_of_namespace};
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::controller::Start;
@@ -30,6 +30,7 @@ use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::{CacheSync, IndexWriter};
 use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileRunner;
+use crate::runtime::requeue::{self, Requeue, Requeues};
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
@@ -129,8 +130,7 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
 
 /// Creates the reader for namespace settings and, if the controller watches all namespaces, the namespace watch. When
 /// the settings of a namespace change, the watch requeues the namespace's Updates that have not started. When a
-/// namespace is deleted, the watch requeues the namespace's Workspaces. A full queue drops an object, because the
-/// controllers also requeue every object periodically.
+/// namespace is deleted, the watch requeues the namespace's Workspaces.
 fn namespaces(
     config: &ManagerConfig,
     parts: &Parts,
@@ -141,21 +141,20 @@ fn namespaces(
     if config.watch_namespace.is_some() {
         return (Namespaces::without_watch(reader, is_paused), None);
     }
-    let requeue_runs = requeue::runs_of_namespace(updates.store().clone(), requeue_update);
-    let requeue_workspaces = requeue::objects_of_namespace(workspaces, requeue_workspace);
+    let requeue_runs = runs_of_namespace(updates.store().clone(), requeue_update);
+    let requeue_workspaces = objects_of_namespace(workspaces, requeue_workspace);
     let (namespaces, watch) = Namespaces::with_watch(reader, is_paused, requeue_runs, requeue_workspaces);
     (namespaces, Some(watch))
 }
 
 /// Returns a stream of the Stacks that follow Git repositories. For each Stack, the stream also requeues the Workspace
-/// with the same name, because this Workspace may wait for the artifact. A full queue drops a Workspace, because the
-/// controller also requeues every Workspace periodically.
+/// with the same name, because this Workspace may wait for the artifact.
 fn stacks_of(
     followers: mpsc::Receiver<git::Follower>,
-    mut requeue: Requeue<Workspace>,
+    requeue: Requeue<Workspace>,
 ) -> impl Stream<Item = ObjectRef<Stack>> + Send {
     followers.map(move |(namespace, name)| {
-        drop(requeue.try_send(ObjectRef::new(&name).within(&namespace)));
+        requeue.request(ObjectRef::new(&name).within(&namespace));
         ObjectRef::new(&name).within(&namespace)
     })
 }
@@ -233,7 +232,7 @@ impl Wiring<'_> {
         requeue: Requeue<Stack>,
     ) {
         let Parts { client, tasks, end, .. } = self.parts;
-        let stacks_of = move |namespace: &str| requeue::objects_in(&stacks, namespace);
+        let stacks_of = move |namespace: &str| objects_in(&stacks, namespace);
         if let Some(watch) = watch {
             tasks.spawn(watch.run(client.clone(), stacks_of, requeue, end.clone()));
         }
@@ -250,15 +249,15 @@ impl Wiring<'_> {
         let sources = Sources::new(parts.client.clone());
         let no_cross_namespace_refs = config.no_cross_namespace_refs;
         let (dependents, requeued_dependents) = stack::Dependents::new(known_stacks.clone(), no_cross_namespace_refs);
-        let duplicates = stack::DuplicateStacks::new(dependents.requeue_sender(), no_cross_namespace_refs);
+        let duplicates = stack::DuplicateStacks::new(dependents.requeue(), no_cross_namespace_refs);
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
-        let evaluator = stack::Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end);
+        let evaluator = stack::Evaluator::new(Subprocess::of_this_binary(), dependents.requeue(), tasks, end);
         let (source_watches, requeued) = self.source_watches(&known_stacks, &sources);
         let (git, followers) = self.follow_git();
         let requeue_waiting = requeue_workspace.clone();
         let (known_approvals, approvals) = stack::approvals();
         let destroy_limit = stack::DestroyLimit::new(config.max_destroys);
-        self.watch_namespaces(namespace_watch, known_stacks.store().clone(), dependents.requeue_sender());
+        self.watch_namespaces(namespace_watch, known_stacks.store().clone(), dependents.requeue());
         let context = Arc::new(stack::Context {
             sources,
             source_watches,

@@ -1,5 +1,6 @@
 //! Extensions of kube-rs: leader election, writes that require leadership, reads with timeouts, watches that skip
-//! invalid objects, the run limiter, fair slots, the reconcile runner, and events for the Kubernetes API and for Flux.
+//! invalid objects, the run limiter, fair slots, the reconcile runner, requests to requeue objects, and events for the
+//! Kubernetes API and for Flux.
 //!
 //! The controllers depend on this module, but this module does not depend on the controllers. Only [`writes`] writes to
 //! the API.
@@ -21,6 +22,7 @@ pub mod lists;
 mod promotions;
 pub mod reads;
 pub mod reconcile;
+pub mod requeue;
 pub mod run_limiter;
 pub mod scope;
 pub mod served_schemas;

@@ -3,7 +3,6 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use futures::channel::mpsc;
 use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt};
 use pulumi_controller::api::auto::Update;
@@ -12,6 +11,7 @@ use pulumi_controller::controller::stack::{self, Dependents, DuplicateStacks, St
 use pulumi_controller::controller::update::{self, UpdateGroup, Updates};
 use pulumi_controller::runtime::index::{IndexWriter, StoreWriter as _};
 use pulumi_controller::runtime::reads::Reader;
+use pulumi_controller::runtime::requeue;
 use pulumi_controller::source::kinds::GroupKind;
 use serde_json::json;
 
@@ -38,7 +38,7 @@ impl AtRest {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (stacks, mut stack_writer) = stack::stacks();
         let (updates, mut update_writer) = update::updates();
-        let (requeue, _) = mpsc::channel(1);
+        let (requeue, _) = requeue::queue();
         let duplicates = DuplicateStacks::new(requeue, true);
         for number in 0..count {
             let stack = stack_number(number);

@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::channel::mpsc;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::reflector::ObjectRef;
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::{Update, Workspace};
 use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::requeue::Requeue;
 
 /// Minimum interval between two polls for an object. The actual interval is an eighth of the time since the first
 /// waiter was registered, but at least the minimum and at most the maximum.
@@ -114,8 +114,8 @@ impl Poll {
     pub async fn run(
         self,
         reader: Reader,
-        updates: mpsc::Sender<ObjectRef<Update>>,
-        workspaces: mpsc::Sender<ObjectRef<Workspace>>,
+        updates: Requeue<Update>,
+        workspaces: Requeue<Workspace>,
         end: CancellationToken,
     ) {
         let polling = async {
@@ -184,15 +184,10 @@ impl Poll {
     }
 }
 
-/// Requeues a waiter. If the queue is full, drops the request, because the controllers also requeue each waiter
-/// periodically.
-fn requeue(waiter: Waiter, updates: &mpsc::Sender<ObjectRef<Update>>, workspaces: &mpsc::Sender<ObjectRef<Workspace>>) {
-    let requeued = match waiter {
-        Waiter::Update(update) => updates.clone().try_send(update).is_ok(),
-        Waiter::Workspace(workspace) => workspaces.clone().try_send(workspace).is_ok(),
-    };
-    if !requeued {
-        tracing::debug!("dropped a request to requeue an object that waits for a Secret or ConfigMap: queue is full");
+fn requeue(waiter: Waiter, updates: &Requeue<Update>, workspaces: &Requeue<Workspace>) {
+    match waiter {
+        Waiter::Update(update) => updates.request(update),
+        Waiter::Workspace(workspace) => workspaces.request(workspace),
     }
 }
 
@@ -217,6 +212,7 @@ mod tests {
 
     use super::*;
     use crate::runtime::fake_api::{FakeResponse, client};
+    use crate::runtime::requeue::queue;
 
     fn update(name: &str) -> Waiter {
         Waiter::Update(ObjectRef::new(name).within("apps"))
@@ -233,8 +229,8 @@ mod tests {
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "aws"}}),
             ),
         });
-        let (updates, requeued) = mpsc::channel(8);
-        let (workspaces, requeued_workspaces) = mpsc::channel(8);
+        let (updates, requeued) = queue();
+        let (workspaces, requeued_workspaces) = queue();
         let (poll, end) = (Poll::default(), CancellationToken::new());
         let reader = Reader::new(client, Duration::from_secs(5));
         let polling = tokio::spawn(poll.clone().run(reader, updates, workspaces, end.clone()));

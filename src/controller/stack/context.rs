@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::channel::mpsc;
 use kube::ResourceExt;
 use kube::core::Selector;
 use kube::runtime::reflector::ObjectRef;
@@ -27,6 +26,7 @@ use crate::runtime::events::Events;
 use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::CacheSync;
 use crate::runtime::reads::Reader;
+use crate::runtime::requeue::Requeue;
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::source::flux::Sources;
@@ -87,7 +87,7 @@ pub struct Context {
     /// Requeue interval for unmet dependencies and unavailable sources.
     pub requeue_dependency: std::time::Duration,
     /// Requeues Workspaces that wait for the bytes of an artifact.
-    pub requeue_workspace: mpsc::Sender<ObjectRef<Workspace>>,
+    pub requeue_workspace: Requeue<Workspace>,
     /// Detection and fetch times of the artifacts that are not in a Workspace yet.
     pub arrivals: Arrivals,
 }
@@ -104,13 +104,9 @@ impl Context {
         self.updates.in_group(&UpdateGroup::stack(namespace, stack))
     }
 
-    /// Requeues a Workspace. If the queue is full, drops the request, because the Workspace controller also requeues
-    /// the Workspace periodically.
+    /// Requeues a Workspace whose artifact is available.
     pub fn artifact_arrived(&self, namespace: &str, workspace: &str) {
-        let reference = ObjectRef::new(workspace).within(namespace);
-        if self.requeue_workspace.clone().try_send(reference).is_err() {
-            tracing::debug!(namespace, workspace, "dropped a request to requeue the Workspace: queue is full");
-        }
+        self.requeue_workspace.request(ObjectRef::new(workspace).within(namespace));
     }
 }
 

@@ -6,8 +6,6 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::Stream;
-use futures::channel::mpsc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -16,12 +14,10 @@ use crate::api::pulumi::Stack;
 use crate::controller::stack::prerequisites;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::index::{IndexWriter, Indexed, indexed};
+use crate::runtime::requeue::{self, Requeue, Requeues};
 use crate::source;
 use crate::source::kinds::GroupKind;
 
-/// Capacity of the requeue channel for Stacks. If the channel is full, the index drops the request, because the
-/// controller also requeues a Stack with unmet dependencies periodically.
-const WAITING: usize = 1024;
 /// Maximum number of Stacks in a message about a dependency cycle.
 const MAX_LISTED: usize = 10;
 
@@ -62,7 +58,7 @@ pub struct Dependents {
     no_cross_namespace_refs: bool,
     /// Hold the lock only for short critical sections, and never across an `.await`.
     state: Arc<Mutex<WatchState>>,
-    requeue: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: Requeue<Stack>,
 }
 
 #[derive(Default)]
@@ -81,16 +77,13 @@ impl fmt::Debug for Dependents {
 
 impl Dependents {
     /// Returns the index, and the stream of Stacks to requeue. The Stack controller consumes the stream.
-    pub fn new(
-        stacks: Stacks,
-        no_cross_namespace_refs: bool,
-    ) -> (Dependents, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
-        let (requeue, requeued) = mpsc::channel(WAITING);
+    pub fn new(stacks: Stacks, no_cross_namespace_refs: bool) -> (Dependents, Requeues<Stack>) {
+        let (requeue, requeued) = requeue::queue();
         (Dependents { stacks, no_cross_namespace_refs, state: Arc::default(), requeue }, requeued)
     }
 
-    /// Returns a sender that requeues Stacks.
-    pub fn requeue_sender(&self) -> mpsc::Sender<ObjectRef<Stack>> {
+    /// Returns the write side of the stream.
+    pub fn requeue(&self) -> Requeue<Stack> {
         self.requeue.clone()
     }
 
@@ -108,7 +101,9 @@ impl Dependents {
             Event::InitDone => self.affected_by_relist(&mut state),
         };
         drop(state);
-        affected.iter().for_each(|stack| self.requeue_one(stack));
+        for (namespace, name) in affected {
+            self.requeue.request(ObjectRef::new(&name).within(&namespace));
+        }
     }
 
     /// Returns the Stacks that the deletion of a Stack affects. These are the dependents of the deleted Stack, and its
@@ -153,12 +148,6 @@ impl Dependents {
     /// Returns a Stack from the cache. The cached Stack contains only some of the fields.
     pub fn cached(&self, (namespace, name): &ObjectKey) -> Option<Arc<Stack>> {
         self.stacks.store().get(&ObjectRef::new(name).within(namespace))
-    }
-
-    fn requeue_one(&self, (namespace, name): &ObjectKey) {
-        if self.requeue.clone().try_send(ObjectRef::new(name).within(namespace)).is_err() {
-            tracing::debug!(namespace, stack = name, "dropped a request to requeue the Stack: queue is full");
-        }
     }
 
     /// Returns the names in the shortest dependency cycle that contains the Stack. If a Stack is in another namespace,

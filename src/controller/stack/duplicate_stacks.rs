@@ -11,7 +11,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::channel::mpsc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -22,6 +21,7 @@ use crate::controller::stack::backend::{self, Address};
 use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
+use crate::runtime::requeue::Requeue;
 
 /// Pulumi stack that a Stack manages, and the fields that determine the Stack's precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ pub struct DuplicateStacks {
     no_cross_namespace_refs: bool,
     claims: Arc<Mutex<Claims>>,
     waiting: Arc<Mutex<WaitingStacks>>,
-    requeue: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: Requeue<Stack>,
 }
 
 impl fmt::Debug for DuplicateStacks {
@@ -160,8 +160,8 @@ impl fmt::Debug for DuplicateStacks {
 }
 
 impl DuplicateStacks {
-    /// Creates an empty index. The index sends each Stack that the controller must requeue to the channel `requeue`.
-    pub fn new(requeue: mpsc::Sender<ObjectRef<Stack>>, no_cross_namespace_refs: bool) -> DuplicateStacks {
+    /// Creates an empty index. `requeue` receives the Stacks that the controller must reconcile again.
+    pub fn new(requeue: Requeue<Stack>, no_cross_namespace_refs: bool) -> DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), requeue }
     }
 
@@ -246,9 +246,7 @@ impl DuplicateStacks {
     fn requeue_waiting(&self, key: &ObjectKey) {
         let waiting = lock(&self.waiting).take(key);
         for (namespace, name) in waiting {
-            if self.requeue.clone().try_send(ObjectRef::new(&name).within(&namespace)).is_err() {
-                tracing::debug!(namespace, stack = name, "dropped a request to requeue the Stack: queue is full");
-            }
+            self.requeue.request(ObjectRef::new(&name).within(&namespace));
         }
     }
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -19,6 +18,7 @@ use crate::api::auto::{RunProgress, Update};
 use crate::controller::update::resource_steps::ResourceSteps;
 use crate::rpc::client::{AgentAddress, Agents, RpcError};
 use crate::rpc::proto;
+use crate::runtime::requeue::Requeue;
 use crate::runtime::run_limiter::Permit;
 
 /// Timeout of the request that acknowledges a recorded result to the agent.
@@ -62,7 +62,7 @@ pub struct RunSnapshot {
 #[derive(Clone)]
 pub struct Attachments {
     agents: Agents,
-    requeue: mpsc::Sender<ObjectRef<Update>>,
+    requeue: Requeue<Update>,
     tasks: TaskTracker,
     /// Stops the tasks on shutdown. The runs continue, and the next controller process attaches to them.
     end: CancellationToken,
@@ -114,12 +114,7 @@ impl std::fmt::Debug for Attachments {
 }
 
 impl Attachments {
-    pub fn new(
-        agents: Agents,
-        requeue: mpsc::Sender<ObjectRef<Update>>,
-        tasks: TaskTracker,
-        end: CancellationToken,
-    ) -> Self {
+    pub fn new(agents: Agents, requeue: Requeue<Update>, tasks: TaskTracker, end: CancellationToken) -> Self {
         Attachments {
             agents,
             requeue,

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
-use futures::channel::mpsc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::Controller;
@@ -28,6 +27,7 @@ use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::requeue::{Requeue, Requeues};
 use crate::runtime::watch;
 
 /// Maximum number of steps per reconciliation. The limit prevents one Update from delaying other Updates.
@@ -36,7 +36,7 @@ const STEPS: usize = 6;
 /// Inputs of the Update controller in addition to the Update watch.
 pub struct Feeds<G, F> {
     /// Updates that the controller must reconcile immediately, for example because their attached task reports a change.
-    pub requeues: mpsc::Receiver<ObjectRef<Update>>,
+    pub requeues: Requeues<Update>,
     /// Updates whose run can start because a run slot is free.
     pub slots: G,
     /// Receives each event about an Update after the store contains the change.
@@ -61,31 +61,27 @@ pub async fn controller(
 }
 
 /// Returns a function that requeues the waiting Updates of a Workspace when a run in the Workspace has ended. The
-/// function receives the events about Updates. A full queue drops an Update, because the controller also requeues waiting
-/// Updates periodically.
-pub fn requeue_after_run(updates: Updates, mut requeue: mpsc::Sender<ObjectRef<Update>>) -> impl FnMut(&Event<Update>) {
+/// function receives the events about Updates.
+pub fn requeue_after_run(updates: Updates, requeue: Requeue<Update>) -> impl FnMut(&Event<Update>) {
     move |event| {
         let (Event::Apply(update) | Event::InitApply(update) | Event::Delete(update)) = event else { return };
         // Without this condition, each Update that was completed before the controller started would requeue other
         // Updates.
         if update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
             for waiting in waiting(&updates, update.namespace(), &update.spec.workspace_name) {
-                drop(requeue.try_send(waiting));
+                requeue.request(waiting);
             }
         }
     }
 }
 
 /// Returns a function that requeues the waiting Updates of a Workspace when the Workspace changes. The function receives
-/// the events about Workspaces. For a full queue, see [`requeue_after_run`].
-pub fn requeue_of_workspace(
-    updates: Updates,
-    mut requeue: mpsc::Sender<ObjectRef<Update>>,
-) -> impl FnMut(&Event<Workspace>) {
+/// the events about Workspaces.
+pub fn requeue_of_workspace(updates: Updates, requeue: Requeue<Update>) -> impl FnMut(&Event<Workspace>) {
     move |event| {
         let (Event::Apply(workspace) | Event::InitApply(workspace) | Event::Delete(workspace)) = event else { return };
         for waiting in waiting(&updates, workspace.namespace(), &workspace.name_any()) {
-            drop(requeue.try_send(waiting));
+            requeue.request(waiting);
         }
     }
 }

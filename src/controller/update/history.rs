@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::channel::mpsc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
@@ -26,6 +25,7 @@ use crate::history::{HistoryError, HistoryStore, RunName};
 use crate::rpc::client::{AgentAddress, Agents};
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::fair_slots::{FairSlots, Limits};
+use crate::runtime::requeue::Requeue;
 use crate::telemetry::metrics::{HistoryResult, Metrics};
 
 /// Limits for concurrently stored runs, in total and for each namespace. The files of one run use at most 7 MiB of
@@ -60,7 +60,7 @@ pub struct HistoryWriter(Arc<Shared>);
 struct Shared {
     store: HistoryStore,
     agents: Agents,
-    requeue: mpsc::Sender<ObjectRef<Update>>,
+    requeue: Requeue<Update>,
     tasks: TaskTracker,
     end: CancellationToken,
     metrics: Metrics,
@@ -88,7 +88,7 @@ impl HistoryWriter {
     pub fn new(
         store: HistoryStore,
         agents: Agents,
-        requeue: mpsc::Sender<ObjectRef<Update>>,
+        requeue: Requeue<Update>,
         tasks: TaskTracker,
         end: CancellationToken,
         metrics: Metrics,
@@ -168,8 +168,7 @@ impl HistoryWriter {
         if let Some(state) = self.runs().get_mut(&job.uid) {
             *state = Stored::Done(history);
         }
-        // If the queue is full, the controller reconciles the Update after its requeue interval.
-        drop(self.0.requeue.clone().try_send(job.update.clone()));
+        self.0.requeue.request(job.update.clone());
         if result != HistoryResult::Failed {
             self.delete_old(&job).await;
         }

@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -16,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::auto::Workspace;
 use crate::api::names::AGENT_PORT;
+use crate::runtime::requeue::Requeue;
 
 /// Interval between two probes. A probe sends one or two packets.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ const PROBE_DURATION: Duration = Duration::from_secs(20);
 /// All probes of this process. Clones are cheap.
 #[derive(Clone)]
 pub struct AgentProbes {
-    requeue: mpsc::Sender<ObjectRef<Workspace>>,
+    requeue: Requeue<Workspace>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// Probes by pod UID. Hold the lock only for short critical sections, and never across an `.await`.
@@ -43,7 +43,7 @@ struct Probe {
 impl AgentProbes {
     /// Creates the component. `requeue` receives the Workspaces whose agent has opened its port. All tasks stop when
     /// `end` is canceled.
-    pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>, tasks: TaskTracker, end: CancellationToken) -> Self {
+    pub fn new(requeue: Requeue<Workspace>, tasks: TaskTracker, end: CancellationToken) -> Self {
         AgentProbes { requeue, tasks, end, probes: Arc::default() }
     }
 
@@ -78,9 +78,7 @@ impl AgentProbes {
         if let Some(probe) = self.lock().get_mut(pod_uid) {
             probe.is_open = true;
         }
-        if self.requeue.clone().try_send(workspace).is_err() {
-            tracing::debug!("dropped a request to requeue the Workspace: queue is full");
-        }
+        self.requeue.request(workspace);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Probe>> {
@@ -94,13 +92,14 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::runtime::requeue;
 
     /// Address of the agent in this test. All agents use the same port, so no other test may use this address.
     const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 83, 7, 1));
 
     #[tokio::test]
     async fn a_workspace_is_requeued_once_when_its_agent_becomes_reachable() {
-        let (requeue, mut requeued) = mpsc::channel(4);
+        let (requeue, mut requeued) = requeue::queue();
         let probes = AgentProbes::new(requeue, TaskTracker::new(), CancellationToken::new());
         let app = ObjectRef::<Workspace>::new("app").within("team");
         assert!(!probes.is_open(app.clone(), "pod", ADDRESS), "the port is closed");

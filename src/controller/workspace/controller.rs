@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
-use futures::channel::mpsc;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -32,6 +31,7 @@ use crate::controller::update::waits_for_references;
 use crate::runtime::controller::Start;
 use crate::runtime::first_objects::FirstReader;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::requeue::Requeue;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{LastStates, only_changes};
 
@@ -109,14 +109,13 @@ fn strip_unused_fields(workspace: &mut Workspace) {
 }
 
 /// Returns a function that requeues a Workspace when a run in the Workspace is bound, when the run completes, and when the
-/// run starts or stops waiting for references. The function receives the events about Updates. A full queue drops a
-/// Workspace, because the controller also requeues every Workspace periodically.
-pub fn run_changes(mut requeue: mpsc::Sender<ObjectRef<Workspace>>) -> impl FnMut(&Event<Update>) {
+/// run starts or stops waiting for references. The function receives the events about Updates.
+pub fn run_changes(requeue: Requeue<Workspace>) -> impl FnMut(&Event<Update>) {
     let mut states = LastStates::default();
     move |event| {
         if let Some(update) = states.changed(event, run_state) {
             let namespace = update.namespace().unwrap_or_default();
-            drop(requeue.try_send(ObjectRef::new(&update.spec.workspace_name).within(&namespace)));
+            requeue.request(ObjectRef::new(&update.spec.workspace_name).within(&namespace));
         }
     }
 }

@@ -10,8 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::channel::mpsc;
-use futures::{SinkExt, StreamExt};
+use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::ListParams;
@@ -24,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Workspace;
 use crate::api::tolerant::Tolerant;
+use crate::runtime::requeue::Requeue;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
 
@@ -48,7 +48,7 @@ type Key = (String, String);
 pub struct InputWatch(Arc<Shared>);
 
 struct Shared {
-    requeue: mpsc::Sender<ObjectRef<Workspace>>,
+    requeue: Requeue<Workspace>,
     /// Objects that each Workspace mounts. Hold the lock only for short critical sections, and never across an
     /// `.await`.
     mounts: Mutex<HashMap<Key, Mounts>>,
@@ -70,7 +70,7 @@ impl fmt::Debug for InputWatch {
 
 impl InputWatch {
     /// Creates the watch. `requeue` receives the Workspaces whose agents the controller must poll.
-    pub fn new(requeue: mpsc::Sender<ObjectRef<Workspace>>) -> Self {
+    pub fn new(requeue: Requeue<Workspace>) -> Self {
         InputWatch(Arc::new(Shared { requeue, mounts: Mutex::default() }))
     }
 
@@ -103,7 +103,7 @@ impl InputWatch {
                 match event {
                     Ok(event) => {
                         if let Some((namespace, name)) = seen.changed(event) {
-                            self.changed(&namespace, &format!("{}/{name}", K::kind(&()))).await;
+                            self.changed(&namespace, &format!("{}/{name}", K::kind(&())));
                         }
                     }
                     Err(error) if is_forbidden(&error) => break,
@@ -114,23 +114,12 @@ impl InputWatch {
     }
 
     /// Records a change to an object and requeues the Workspaces that mount the object.
-    async fn changed(&self, namespace: &str, object: &str) {
-        let workspaces: Vec<ObjectRef<Workspace>> = {
-            let mut mounts = self.lock();
-            let users = mounts.iter_mut().filter(|(key, mounts)| key.0 == namespace && mounts.objects.contains(object));
-            users
-                .map(|(key, mounts)| {
-                    mounts.pending.insert(object.to_owned(), Instant::now());
-                    ObjectRef::new(&key.1).within(&key.0)
-                })
-                .collect()
-        };
-        let mut requeue = self.0.requeue.clone();
-        for workspace in workspaces {
-            // The receiver is dropped only when the controller shuts down.
-            if requeue.send(workspace).await.is_err() {
-                return;
-            }
+    fn changed(&self, namespace: &str, object: &str) {
+        let mut mounts = self.lock();
+        let users = mounts.iter_mut().filter(|(key, mounts)| key.0 == namespace && mounts.objects.contains(object));
+        for (key, mounts) in users {
+            mounts.pending.insert(object.to_owned(), Instant::now());
+            self.0.requeue.request(ObjectRef::new(&key.1).within(&key.0));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Tests for the dependents index and the cycle search.
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
 use super::*;
@@ -21,15 +21,17 @@ fn ready(name: &str, status: &str, reason: &str) -> Stack {
 }
 
 /// Returns the Stacks that the events requeue, in order.
-async fn requeued(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
+fn requeued(no_cross_namespace_refs: bool, events: Vec<Event<Stack>>) -> Vec<String> {
     let (store, mut writer) = stacks();
-    let (dependents, requeued) = Dependents::new(store, no_cross_namespace_refs);
+    let (dependents, mut requeued) = Dependents::new(store, no_cross_namespace_refs);
+    let mut names = Vec::new();
     for event in events {
         writer.apply(&event);
         dependents.handle(&event);
+        let stacks = std::iter::from_fn(|| requeued.next().now_or_never().flatten());
+        names.extend(stacks.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)));
     }
-    drop(dependents);
-    requeued.map(|stack| format!("{}/{}", stack.namespace.unwrap_or_default(), stack.name)).collect().await
+    names
 }
 
 fn listed(stacks: impl IntoIterator<Item = Stack>) -> Vec<Event<Stack>> {
@@ -37,8 +39,8 @@ fn listed(stacks: impl IntoIterator<Item = Stack>) -> Vec<Event<Stack>> {
     std::iter::once(Event::Init).chain(all).chain([Event::InitDone]).collect()
 }
 
-#[tokio::test]
-async fn dependents_are_requeued_when_the_state_of_a_dependency_changes() {
+#[test]
+fn dependents_are_requeued_when_the_state_of_a_dependency_changes() {
     let others = [("apps", "a", vec!["base"]), ("apps", "b", vec![]), ("more", "c", vec!["base"])];
     let others = others.map(|(namespace, name, needs)| Event::Apply(stack(namespace, name, &needs)));
     let base = [
@@ -49,24 +51,24 @@ async fn dependents_are_requeued_when_the_state_of_a_dependency_changes() {
         Event::Apply(ready("base", "True", "ProcessingCompleted")),
         Event::Delete(ready("base", "True", "ProcessingCompleted")),
     ];
-    assert_eq!(requeued(true, others.into_iter().chain(base).collect()).await, ["apps/a"; 3]);
+    assert_eq!(requeued(true, others.into_iter().chain(base).collect()), ["apps/a"; 3]);
 }
 
-#[tokio::test]
-async fn the_dependencies_of_a_deleted_stack_are_requeued() {
+#[test]
+fn the_dependencies_of_a_deleted_stack_are_requeued() {
     let app = || stack("apps", "app", &["base"]);
     let seen = vec![Event::Apply(app()), Event::Delete(app())];
-    assert_eq!(requeued(true, seen).await, ["apps/base"]);
+    assert_eq!(requeued(true, seen), ["apps/base"]);
     let unseen = listed([app(), stack("apps", "base", &[])]).into_iter().chain(listed([stack("apps", "base", &[])]));
     assert_eq!(
-        requeued(true, unseen.collect()).await,
+        requeued(true, unseen.collect()),
         ["apps/app", "apps/base"],
         "the second list does not contain the dependent"
     );
 }
 
-#[tokio::test]
-async fn a_dependency_cycle_is_reported_in_a_bounded_message() {
+#[test]
+fn a_dependency_cycle_is_reported_in_a_bounded_message() {
     let (store, mut writer) = stacks();
     let mut add = |name: &str, needs: &str| writer.apply(&Event::Apply(stack("apps", name, &[needs])));
     let (dependents, _requeued) = Dependents::new(store, true);
@@ -79,14 +81,14 @@ async fn a_dependency_cycle_is_reported_in_a_bounded_message() {
     assert_eq!((named.len(), named.last().map(String::as_str)), (MAX_LISTED + 2, Some("n0")), "{named:?}");
 }
 
-#[tokio::test]
-async fn cross_namespace_dependents_are_ignored_if_not_allowed() {
+#[test]
+fn cross_namespace_dependents_are_ignored_if_not_allowed() {
     let mut stranger = stack("more", "stranger", &[]);
     let base = json!([{"name": "base", "namespace": "apps"}]);
     stranger.spec.depends_on = serde_json::from_value(base).unwrap();
     let events = || vec![Event::Apply(stranger.clone()), Event::Apply(stack("apps", "base", &[]))];
-    assert_eq!(requeued(true, events()).await, [""; 0]);
-    assert_eq!(requeued(false, events()).await, ["more/stranger"]);
+    assert_eq!(requeued(true, events()), [""; 0]);
+    assert_eq!(requeued(false, events()), ["more/stranger"]);
 }
 
 #[test]

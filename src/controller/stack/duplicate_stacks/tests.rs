@@ -1,12 +1,13 @@
 //! Tests for the precedence of Stacks with the same Pulumi stack, and for the requeue after a deletion.
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::RunProject;
 use crate::api::pulumi::{PulumiStack, StackStatus};
 use crate::runtime::fake_api::{self, FakeResponse};
+use crate::runtime::requeue;
 
 fn stack(name: &str, created: i64, spec: Value) -> Stack {
     let created = Timestamp::from_second(created).unwrap().to_string();
@@ -44,7 +45,7 @@ fn reader(project: &'static str) -> (Reader, fake_api::Log) {
 
 #[tokio::test]
 async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
-    let (requeue, mut requeued) = mpsc::channel(8);
+    let (requeue, mut requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, log) = reader("web");
     let rows = [
@@ -78,9 +79,9 @@ async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
     let requests = log.verbs().len();
     assert_eq!(preceding("second", "web").await.as_deref(), Some("apps/first"));
     assert_eq!(log.verbs().len(), requests, "each Stack is read once: {:?}", log.verbs());
-    assert!(requeued.try_recv().is_err(), "no Stack is requeued without a change");
+    assert!(requeued.next().now_or_never().is_none(), "no Stack is requeued without a change");
     duplicates.record(&stack("first", 10, json!({})));
-    assert!(requeued.try_recv().is_err(), "no Stack is requeued without a change");
+    assert!(requeued.next().now_or_never().is_none(), "no Stack is requeued without a change");
     duplicates.forget(&("apps".to_owned(), "first".to_owned()));
     assert_eq!(requeued.next().await.map(|stack| stack.name), Some("second".to_owned()));
     assert_eq!(preceding("second", "web").await, None, "the second Stack takes precedence");
@@ -88,7 +89,7 @@ async fn removing_the_older_duplicate_requeues_the_newer_duplicate() {
 
 #[tokio::test]
 async fn a_duplicate_is_requeued_when_the_earlier_stack_no_longer_conflicts() {
-    let (requeue, mut requeued) = mpsc::channel(8);
+    let (requeue, mut requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let second = stack("second", 20, json!({}));
@@ -103,7 +104,7 @@ async fn a_duplicate_is_requeued_when_the_earlier_stack_no_longer_conflicts() {
 
 #[tokio::test]
 async fn a_duplicate_without_a_workspace_is_detected_by_its_last_run() {
-    let (requeue, _requeued) = mpsc::channel(8);
+    let (requeue, _requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let mut first = stack("bare-first", 10, json!({}));
@@ -144,7 +145,7 @@ async fn a_stack_in_another_namespace_takes_precedence_only_after_an_up() {
         ("references are forbidden", (10, dev()), (20, None), true, false),
     ];
     for (name, other, own, no_cross_namespace_refs, expected) in rows {
-        let (requeue, _requeued) = mpsc::channel(8);
+        let (requeue, _requeued) = requeue::queue();
         let duplicates = DuplicateStacks::new(requeue, no_cross_namespace_refs);
         let (reader, _) = reader("web");
         let own = in_namespace("mine", own.0, own.1);
@@ -157,7 +158,7 @@ async fn a_stack_in_another_namespace_takes_precedence_only_after_an_up() {
 
 #[tokio::test]
 async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
-    let (requeue, _requeued) = mpsc::channel(8);
+    let (requeue, _requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let older = stack("older", 10, json!({}));
@@ -176,7 +177,7 @@ async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
 #[tokio::test]
 async fn a_duplicate_with_a_backend_in_a_secret_is_detected() {
     const URL: &str = "s3://state?endpoint=s3.example.com";
-    let (requeue, _requeued) = mpsc::channel(8);
+    let (requeue, _requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let applied = |mut stack: Stack, backend: &str| {
@@ -204,7 +205,7 @@ async fn a_duplicate_with_a_backend_in_a_secret_is_detected() {
 
 #[tokio::test]
 async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
-    let (requeue, mut requeued) = mpsc::channel(8);
+    let (requeue, mut requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _log) = reader("web");
     duplicates.record(&stack("first", 10, json!({})));
@@ -219,12 +220,12 @@ async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
     assert!(waiting.by_preceding.is_empty() && waiting.preceding_of.is_empty(), "{:?}", waiting.by_preceding);
     drop(waiting);
     duplicates.forget(&key(&stack("first", 10, json!({}))));
-    assert!(requeued.try_recv().is_err(), "no Stack waits");
+    assert!(requeued.next().now_or_never().is_none(), "no Stack waits");
 }
 
 #[tokio::test]
 async fn stacks_with_and_without_an_organization_are_duplicates_after_their_first_runs() {
-    let (requeue, _requeued) = mpsc::channel(8);
+    let (requeue, _requeued) = requeue::queue();
     let duplicates = DuplicateStacks::new(requeue, true);
     let (reader, _) = reader("web");
     let of = |name: &str, created: i64, spec: serde_json::Value, applied: &str| {

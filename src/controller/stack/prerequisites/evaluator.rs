@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::channel::mpsc;
 use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -18,6 +17,7 @@ use crate::api::pulumi::Stack;
 use crate::controller::stack::prerequisites::expression::{ExpressionError, Request};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::fair_slots::{self, Busy, FairSlots, Slot};
+use crate::runtime::requeue::Requeue;
 use crate::subprocess::{Failure, Limits, Subprocess};
 
 /// Subcommand of the child process.
@@ -76,7 +76,7 @@ pub struct Evaluator(Arc<Shared>);
 struct Shared {
     subprocess: Subprocess,
     slots: ClassSlots,
-    requeue: mpsc::Sender<ObjectRef<Stack>>,
+    requeue: Requeue<Stack>,
     tasks: TaskTracker,
     end: CancellationToken,
     /// Hold the lock only for short critical sections, and never across an `.await`.
@@ -154,12 +154,7 @@ pub fn max_memory() -> u64 {
 
 impl Evaluator {
     /// Creates an evaluator. If a caller no longer waits for a result, the evaluator sends the Stack to `requeue`.
-    pub fn new(
-        subprocess: Subprocess,
-        requeue: mpsc::Sender<ObjectRef<Stack>>,
-        tasks: TaskTracker,
-        end: CancellationToken,
-    ) -> Self {
+    pub fn new(subprocess: Subprocess, requeue: Requeue<Stack>, tasks: TaskTracker, end: CancellationToken) -> Self {
         let (slots, cache) = (ClassSlots::default(), Mutex::default());
         Self(Arc::new(Shared { subprocess, slots, requeue, tasks, end, cache }))
     }
@@ -283,14 +278,7 @@ impl Evaluation {
         sender: oneshot::Sender<EvaluationResult>,
     ) -> Self {
         if sender.send(result).is_err() {
-            let stack = ObjectRef::new(&stack_key.1).within(&stack_key.0);
-            if self.shared.requeue.clone().try_send(stack).is_err() {
-                tracing::debug!(
-                    namespace = stack_key.0,
-                    stack = stack_key.1,
-                    "dropped a request to requeue the Stack: queue is full"
-                );
-            }
+            self.shared.requeue.request(ObjectRef::new(&stack_key.1).within(&stack_key.0));
         }
         self
     }

@@ -55,8 +55,6 @@ mod caches {
     use super::super::*;
     use std::time::Duration;
 
-    use futures::channel::mpsc;
-
     use crate::api::pulumi::StackSpec;
     use crate::controller::namespaces::Namespaces;
     use crate::controller::stack::destroy_limit::DestroyLimit;
@@ -69,6 +67,7 @@ mod caches {
     use crate::runtime::fake_api::{FakeResponse, client};
     use crate::runtime::first_objects::FirstObjects;
     use crate::runtime::index::CacheSync;
+    use crate::runtime::requeue;
     use crate::source::flux::Sources;
     use crate::subprocess::Subprocess;
 
@@ -78,7 +77,7 @@ mod caches {
         let parts = TestParts::new(client);
         let (stacks, mut stacks_writer) = stacks();
         let (updates, mut updates_writer) = updates();
-        let (requeue_workspace, _) = mpsc::channel(1);
+        let (requeue_workspace, _) = requeue::queue();
         let (dependents, _) = Dependents::new(stacks.clone(), true);
         let sources = Sources::new(parts.client.clone());
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
@@ -86,8 +85,8 @@ mod caches {
             SourceWatches::new(parts.client.clone(), parts.scope.clone(), stacks.clone(), sources.clone(), tasks, end);
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
         let context = Arc::new(Context {
-            evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue_sender(), tasks, end),
-            duplicates: DuplicateStacks::new(dependents.requeue_sender(), true),
+            evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue(), tasks, end),
+            duplicates: DuplicateStacks::new(dependents.requeue(), true),
             approvals: approvals().0,
             namespaces: Namespaces::without_watch(parts.reader.clone(), false),
             destroy_limit: DestroyLimit::new((0, SignedDuration::ZERO)),

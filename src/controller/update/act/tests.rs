@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use futures::channel::mpsc;
-use kube::runtime::reflector::ObjectRef;
 use serde_json::{Value, json};
 
 use crate::api::auto::{RunBinding, Update};
@@ -28,6 +26,7 @@ use crate::rpc::proto;
 use crate::runtime::events::EventKind;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::reconcile::ReconcileError;
+use crate::runtime::requeue::{self, Requeues};
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
@@ -66,7 +65,7 @@ fn rejecting(times: usize, response: FakeResponse) -> (kube::Client, Arc<Mutex<V
 }
 
 fn context(parts: &TestParts) -> Context {
-    let (requeue, _) = mpsc::channel(1);
+    let (requeue, _) = requeue::queue();
     let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
     Context {
         reader: parts.reader.clone(),
@@ -173,11 +172,11 @@ async fn an_accepted_result_keeps_its_details_and_plausible_times() {
     assert!(next.is_err(), "the full status is retried after an API server outage");
 }
 
-/// Returns a context with a run history, the history store, and the receiver of the Updates that the tasks requeue.
-fn context_with_history(parts: &TestParts) -> (Context, HistoryStore, mpsc::Receiver<ObjectRef<Update>>) {
+/// Returns a context with a run history, the history store, and the stream of the Updates that the tasks requeue.
+fn context_with_history(parts: &TestParts) -> (Context, HistoryStore, Requeues<Update>) {
     let retention = Retention { max_runs: 9, max_age: Duration::ZERO, max_size: None };
     let store = HistoryStore::in_memory("", retention, parts.metrics.clone());
-    let (requeue, requeues) = mpsc::channel(1);
+    let (requeue, requeues) = requeue::queue();
     let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());
     let history = HistoryWriter::new(store.clone(), parts.agents.clone(), requeue, tasks, end, metrics);
     (Context { history: Some(history), ..context(parts) }, store, requeues)

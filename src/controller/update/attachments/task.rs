@@ -147,7 +147,7 @@ impl Attachments {
         if self
             .change_attachment(following, |attachment| attachment.progress.replace(progress.clone()) != Some(progress))
         {
-            self.requeue(&following.target);
+            self.requeue.request(following.target.update.clone());
         }
     }
 
@@ -165,7 +165,7 @@ impl Attachments {
             is_new
         });
         if is_new {
-            self.requeue(&following.target);
+            self.requeue.request(following.target.update.clone());
         }
     }
 
@@ -174,12 +174,6 @@ impl Attachments {
     fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
-    }
-
-    fn requeue(&self, target: &Target) {
-        if self.requeue.clone().try_send(target.update.clone()).is_err() {
-            tracing::debug!(update = %target.update, "dropped a request to requeue the Update: queue is full");
-        }
     }
 }
 

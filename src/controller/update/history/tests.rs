@@ -11,6 +11,7 @@ use crate::api::conditions::update_reason;
 use crate::controller::test_parts::TestParts;
 use crate::history::{File, Place, Retention};
 use crate::runtime::fake_api::{FakeResponse, client};
+use crate::runtime::requeue::{self, Requeues};
 
 const RETENTION: Retention = Retention { max_runs: 5, max_age: Duration::ZERO, max_size: None };
 
@@ -30,14 +31,14 @@ fn update() -> Update {
 struct Fixture {
     writer: HistoryWriter,
     store: HistoryStore,
-    requeues: mpsc::Receiver<ObjectRef<Update>>,
+    requeues: Requeues<Update>,
     _parts: TestParts,
 }
 
 fn fixture(storage: Box<dyn ObjectStore>) -> Fixture {
     let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     let parts = TestParts::new(client);
-    let (requeue, requeues) = mpsc::channel(10);
+    let (requeue, requeues) = requeue::queue();
     let place = Place { storage, prefix: String::new(), base: "s3://runs".to_owned(), retention: RETENTION };
     let store = HistoryStore::new(place, parts.metrics.clone());
     let (tasks, end, metrics) = (parts.tasks.clone(), parts.end.clone(), parts.metrics.clone());

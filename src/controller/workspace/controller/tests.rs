@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::channel::mpsc;
-use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::reflector;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -23,6 +22,7 @@ use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::{CacheSync, StoreWriter as _};
 use crate::runtime::reconcile::ReconcileRunner;
+use crate::runtime::requeue::{self, Requeue};
 use crate::runtime::tolerant_watcher;
 
 /// Delay that is longer than any operation that does not wait for a cache.
@@ -91,7 +91,7 @@ fn respond(request: &RecordedRequest, cached: &FakeResponse, live: &[Value]) -> 
     }
 }
 
-fn context(parts: &TestParts, updates: update::Updates, requeue: mpsc::Sender<ObjectRef<Workspace>>) -> Context {
+fn context(parts: &TestParts, updates: update::Updates, requeue: Requeue<Workspace>) -> Context {
     Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
@@ -136,7 +136,7 @@ fn start_with(
 ) -> (Log, tokio::task::JoinHandle<()>) {
     let (client, log) = client(respond);
     let parts = TestParts::new(client);
-    let (requeue, requeues) = mpsc::channel(1);
+    let (requeue, requeues) = requeue::queue();
     let (updates, mut updates_writer) = update::updates();
     let listed = tolerant_watcher::watcher::<Update>(parts.scope.api(parts.client.clone()), parts.scope.own_kinds());
     tokio::spawn(listed.for_each(move |event| {
@@ -235,7 +235,7 @@ async fn events_of_any_size_do_not_prevent_a_reconciliation() {
     for (events, expected) in cases {
         let (client, log) = client(move |_| list(&events));
         let parts = TestParts::new(client);
-        let context = context(&parts, update::updates().0, mpsc::channel(1).0);
+        let context = context(&parts, update::updates().0, requeue::queue().0);
         let ready = json!({"type": "Ready", "status": "False", "reason": "Waiting", "message": "",
             "lastTransitionTime": "2026-01-01T11:00:00Z"});
         let workspace: Workspace = serde_json::from_value(json!({
@@ -261,7 +261,7 @@ async fn a_listed_workspace_is_used_only_in_the_version_of_the_watch() {
         workspace
     };
     for (version, is_used) in [("1", true), ("2", false)] {
-        let context = context(&parts, update::updates().0, mpsc::channel(1).0);
+        let context = context(&parts, update::updates().0, requeue::queue().0);
         for event in [Event::Init, Event::InitApply(workspace("1")), Event::InitDone] {
             context.first_workspaces.handle(&event);
         }

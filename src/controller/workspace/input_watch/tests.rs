@@ -1,9 +1,11 @@
 //! Tests for the watches that report changes to mounted objects.
 
+use futures::FutureExt;
 use serde_json::json;
 
 use super::*;
 use crate::runtime::fake_api::{FakeResponse, client};
+use crate::runtime::requeue;
 
 fn secret(name: &str, version: u32) -> PartialObjectMeta<Secret> {
     let metadata = json!({"namespace": "apps", "name": name, "resourceVersion": version.to_string()});
@@ -48,7 +50,7 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
                 "metadata": {"resourceVersion": "1"}, "items": []}),
         ),
     });
-    let (requeue, _requeued) = mpsc::channel(1);
+    let (requeue, _requeued) = requeue::queue();
     let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
     let end = CancellationToken::new();
     let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
@@ -74,7 +76,7 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
 #[tokio::test(start_paused = true)]
 async fn no_watch_is_started_while_listing_is_forbidden() {
     let (client, log) = client(|_| FakeResponse::refusal(403, "Forbidden"));
-    let (requeue, _requeued) = mpsc::channel(1);
+    let (requeue, _requeued) = requeue::queue();
     let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
     let end = CancellationToken::new();
     let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
@@ -92,7 +94,8 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
 
 #[tokio::test(start_paused = true)]
 async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
-    let (requeue, requeued) = mpsc::channel(8);
+    let (requeue, mut requeued) = requeue::queue();
+    let mut requeues = || std::iter::from_fn(|| requeued.next().now_or_never().flatten()).count();
     let watch = InputWatch::new(requeue);
     let objects = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     watch.set_mounts("apps", "one", objects(&["Secret/aws", "ConfigMap/aws"]));
@@ -101,8 +104,8 @@ async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
     let seconds = |name: &str| watch.next_poll("apps", name).map(|wait| wait.as_secs());
     assert_eq!(seconds("one"), None, "no poll is necessary without a change");
 
-    watch.changed("apps", "Secret/aws").await;
-    assert_eq!((seconds("one"), seconds("two")), (Some(2), None));
+    watch.changed("apps", "Secret/aws");
+    assert_eq!((requeues(), seconds("one"), seconds("two")), (1, Some(2), None));
     assert_eq!(watch.next_poll("other", "one"), None, "an object of another namespace");
     tokio::time::advance(Duration::from_secs(40)).await;
     assert_eq!(seconds("one"), Some(10), "the interval grows");
@@ -112,16 +115,15 @@ async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
     watch.mark_mounted("apps", "one", ["Secret/aws".to_owned()].iter());
     assert_eq!(seconds("one"), None);
 
-    watch.changed("apps", "Secret/aws").await;
+    watch.changed("apps", "Secret/aws");
+    assert_eq!(requeues(), 1);
     tokio::time::advance(CHANGE_TIMEOUT).await;
     assert_eq!(seconds("one"), None, "the change never arrives; the usual poll interval applies");
-    watch.changed("apps", "Secret/aws").await;
+    watch.changed("apps", "Secret/aws");
+    assert_eq!(requeues(), 1);
     watch.set_mounts("apps", "one", BTreeSet::new());
     assert_eq!(seconds("one"), None, "the object is no longer mounted");
     watch.forget("apps", "two");
-    watch.changed("apps", "ConfigMap/aws").await;
-
-    drop(watch);
-    let names: Vec<String> = requeued.map(|workspace| workspace.to_string()).collect().await;
-    assert_eq!(names.len(), 3, "{names:?}");
+    watch.changed("apps", "ConfigMap/aws");
+    assert_eq!(requeues(), 0, "no Workspace mounts the object");
 }

@@ -1,6 +1,6 @@
 //! Tests for the task's reports, their timing, and the rate limit.
 
-use futures::channel::mpsc;
+use futures::{FutureExt, StreamExt};
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -10,16 +10,15 @@ use crate::api::auto::Update;
 use crate::rpc::client::{AgentAddress, Agents};
 use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
+use crate::runtime::requeue::{self, Requeues};
 use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 
-type Requeues = mpsc::Receiver<ObjectRef<Update>>;
-
-fn attachments() -> (Attachments, Requeues) {
+fn attachments() -> (Attachments, Requeues<Update>) {
     let now = jiff::Timestamp::now();
     let authority = Authority::generate(now).expect("valid authority");
     let client = authority.issue_client(now).expect("valid certificate");
     let agents = Agents::new(&[client], authority.certificate_pem()).expect("valid identity");
-    let (requeue, requeues) = mpsc::channel(16);
+    let (requeue, requeues) = requeue::queue();
     (Attachments::new(agents, requeue, TaskTracker::new(), CancellationToken::new()), requeues)
 }
 
@@ -63,9 +62,9 @@ fn begun(sequence: u64) -> proto::Progress {
     progress_event(sequence, progress::Event::Resource(step))
 }
 
-/// Returns how often the Update was requeued since the last call.
-fn count_requeues(requeues: &mut Requeues) -> usize {
-    std::iter::from_fn(|| requeues.try_recv().ok()).count()
+/// Returns 1 if the Update was requeued since the last call, and 0 otherwise.
+fn count_requeues(requeues: &mut Requeues<Update>) -> usize {
+    std::iter::from_fn(|| requeues.next().now_or_never().flatten()).count()
 }
 
 #[tokio::test(start_paused = true)]

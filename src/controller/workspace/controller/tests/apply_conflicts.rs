@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use futures::channel::mpsc;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
@@ -14,6 +13,7 @@ use crate::controller::test_parts::TestParts;
 use crate::controller::update;
 use crate::runtime::fake_api::{FakeResponse, RecordedRequest, apply_json_merge_patch, client};
 use crate::runtime::index::StoreWriter as _;
+use crate::runtime::requeue;
 
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/web";
 
@@ -73,7 +73,7 @@ async fn a_service_rewritten_by_a_webhook_is_reported_and_applied_again() {
     for event in [Event::Init, Event::InitDone] {
         updates_writer.apply(&event);
     }
-    let (requeue, _requeues) = mpsc::channel(1);
+    let (requeue, _requeues) = requeue::queue();
     let context = Arc::new(context(&parts, updates, requeue));
     let workspace: Arc<Workspace> = Arc::new(serde_json::from_value(workspace).unwrap());
     for _ in 0..10 {

@@ -1,46 +1,24 @@
-//! Queues through which other components make a controller reconcile objects immediately.
+//! Requeues the objects of a namespace.
 
 use std::sync::Arc;
 
-use futures::channel::mpsc;
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::api::auto::Update;
-
-/// Capacity of a queue. A full queue can drop further objects, because the controllers also requeue every object
-/// periodically.
-const CAPACITY: usize = 4096;
-
-/// Sender of objects that a controller must reconcile immediately.
-pub(super) type Requeue<K> = mpsc::Sender<ObjectRef<K>>;
-/// Receiver of the objects that the controller must reconcile immediately.
-pub(super) type Requeues<K> = mpsc::Receiver<ObjectRef<K>>;
-
-/// Creates an empty queue.
-pub(super) fn queue<K: Resource<DynamicType = ()>>() -> (Requeue<K>, Requeues<K>) {
-    mpsc::channel(CAPACITY)
-}
+use crate::runtime::requeue::Requeue;
 
 /// Returns a function that requeues the cached Updates of a namespace that have not started their runs.
-pub(super) fn runs_of_namespace(updates: Store<Update>, mut requeue: Requeue<Update>) -> impl FnMut(&str) {
-    move |namespace| {
-        for update in waiting_in(&updates, namespace) {
-            drop(requeue.try_send(update));
-        }
-    }
+pub(super) fn runs_of_namespace(updates: Store<Update>, requeue: Requeue<Update>) -> impl FnMut(&str) {
+    move |namespace| waiting_in(&updates, namespace).into_iter().for_each(|update| requeue.request(update))
 }
 
 /// Returns a function that requeues the cached objects of a namespace.
-pub(super) fn objects_of_namespace<K>(objects: Store<K>, mut requeue: Requeue<K>) -> impl FnMut(&str)
+pub(super) fn objects_of_namespace<K>(objects: Store<K>, requeue: Requeue<K>) -> impl FnMut(&str)
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
-    move |namespace| {
-        for object in objects_in(&objects, namespace) {
-            drop(requeue.try_send(object));
-        }
-    }
+    move |namespace| objects_in(&objects, namespace).into_iter().for_each(|object| requeue.request(object))
 }
 
 /// Returns the cached objects of a namespace.
