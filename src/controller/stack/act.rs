@@ -10,10 +10,10 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::conditions::stack_reason;
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::controller::first_report::{delay_after_apply, with_due_time};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::report_delay::{report_delay_after_apply, with_due_time};
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
@@ -316,7 +316,7 @@ async fn apply_workspace(
     match put_workspace(observed, desired, context, now).await {
         Ok(applied) => {
             failpoint::hit("stack-workspace-applied");
-            match report_delay_after_apply(stack, observed.workspace.as_ref(), &applied, now) {
+            match delay_after_apply(stack, observed.workspace.as_ref(), &applied, now) {
                 Some(left) => Ok(Next::Rest(Some(left.unsigned_abs()))),
                 None => requeue(stack, &State::Working(message), None, context, now).await,
             }

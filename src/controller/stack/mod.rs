@@ -38,7 +38,6 @@ mod policy_packs;
 mod policy_report;
 mod prerequisites;
 mod reconcile;
-mod report_delay;
 mod restrictions;
 mod run;
 mod run_events;
@@ -52,6 +51,7 @@ mod waiting;
 mod workspace_state;
 mod write_outputs;
 
+pub use annotations::has_new_request;
 pub use approval::{Approvals, approvals, unapproved_run};
 pub use arrivals::Arrivals;
 pub use context::{Context, StackCache};

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 
 use crate::api::auto::{UpdateKind, Workspace};
 use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
+use crate::controller::first_report;
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
 use crate::controller::stack::approval::{self, Gate};
@@ -13,7 +14,6 @@ use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::drift::{self, Check};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::{self, DependencyState};
-use crate::controller::stack::report_delay::report_delay;
 use crate::controller::stack::restrictions::{Restriction, restriction};
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_update, describe_run, reference, run_kind};
 use crate::controller::stack::schedule::{self, Due};
@@ -262,8 +262,10 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         // The controller records the run only after the Workspace wakes up, because only a ready pod reports its
         // mounted inputs.
         Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
-        Readiness::Waiting(message) | Readiness::LacksSource(message) => report_delay(stack, workspace, now)
-            .map_or_else(|| Action::WaitForWorkspace(awaiting_workspace(&message)), Action::DelayReport),
+        Readiness::Waiting(message) | Readiness::LacksSource(message) => {
+            first_report::delay_of_workspace_wait(stack, workspace, now)
+                .map_or_else(|| Action::WaitForWorkspace(awaiting_workspace(&message)), Action::DelayReport)
+        }
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),
         Readiness::SourceRefused(message) => Action::SourceStalled(message),

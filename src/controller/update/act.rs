@@ -176,7 +176,7 @@ async fn record_binding(
     let Slot { permit, group, warnings } = match run_slot::acquire(observed, pod, context) {
         Ok(slot) => slot,
         Err(waiting) => {
-            if let Some(left) = first_report::delay_of_wait(update, now) {
+            if let Some(left) = first_report::delay_of_slot_wait(update, now) {
                 return Ok(Next::Done(Some(left.unsigned_abs())));
             }
             let status = status::waiting(update, update_reason::QUEUED, &waiting.message, now);

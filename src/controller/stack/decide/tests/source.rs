@@ -1,7 +1,7 @@
 //! Tests for missing sources, and for artifacts that the store no longer contains.
 
 use super::*;
-use crate::controller::stack::report_delay::{report_delay_after_apply, with_due_time};
+use crate::controller::first_report::{delay_after_apply, with_due_time};
 use crate::controller::stack::status::State;
 use crate::controller::stack::status::with_state;
 
@@ -141,9 +141,8 @@ fn a_ready_stack_reports_the_wait_for_its_workspace_after_two_seconds() {
 #[test]
 fn only_the_first_of_several_applies_delays_the_report() {
     let stack = with_ready(Status::True, 1);
-    let is_delayed = |before: Option<Workspace>| {
-        report_delay_after_apply(&stack, before.as_ref(), &applied_before(0), now()).is_some()
-    };
+    let is_delayed =
+        |before: Option<Workspace>| delay_after_apply(&stack, before.as_ref(), &applied_before(0), now()).is_some();
     assert!(is_delayed(None) && is_delayed(Some(applied_before(2))));
     assert!(!is_delayed(Some(applied_before(1))), "another client reverts each apply");
 }
