@@ -1,10 +1,11 @@
-//! Objects for the tests of the `view` module and of the web UI. The kubectl plugin is a separate crate, so its tests
-//! have their own copy.
+//! Objects for the tests of the `view` module, the web UI and the kubectl plugin. The kubectl plugin is a separate
+//! crate, and `plugin/fixtures.rs` includes this file as a module. The API types have different paths in the two
+//! crates, so this file imports the types from its parent module.
 
-use crate::api::auto::Update;
-use crate::api::pulumi::Stack;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+
+use super::{Stack, Update};
 
 /// Revision of the examples.
 pub const REVISION: &str = "main@sha1:9f2c7d10a1b2c3d4e5f60718293a4b5c6d7e8f90";

@@ -12,3 +12,7 @@ pub mod run_log;
 pub mod runs;
 pub mod steps;
 pub mod time;
+
+// The module `fixtures` imports these types from here.
+#[cfg(test)]
+use crate::api::{auto::Update, pulumi::Stack};
