@@ -90,6 +90,8 @@ fn only_the_approved_plan_is_executed() {
         assert_eq!(plan.changes.get("create"), Some(&2), "{plan:?}");
         assert!(plan.resources.iter().any(|resource| resource.operation == "create"), "{plan:?}");
         assert!(main.log.operations().await.is_empty(), "a plan changes nothing");
+        let is_released = |update: &Update| update.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+        until_update(scene, &plan.update_name, "to have no finalizer", WaitLimit::Reaction, is_released).await;
 
         // The event contains a command that approves the plan. The test runs this command without changes.
         let events = main.until_event("ApprovalRequired").await;

@@ -85,9 +85,9 @@ pub async fn act(
         }
         // The expression can read the status of the Stack, so a status write would require another evaluation.
         Action::AwaitExpression => Ok(Next::Rest(Some(context.requeue_dependency))),
-        Action::AwaitApproval(message) => waiting::await_approval(stack, message, context, now).await,
-        Action::ReportRejection(message) => stall(stack, waiting::PLAN_REJECTED, message, context, now).await,
-        Action::AwaitPermission(held) => waiting::await_permission(stack, held, context, now).await,
+        Action::AwaitApproval(message) => waiting::await_approval(observed, message, context, now).await,
+        Action::ReportRejection(message) => waiting::report_rejection(observed, message, context, now).await,
+        Action::AwaitPermission(held) => waiting::await_permission(observed, held, context, now).await,
         Action::AwaitConfirmation(message) => stall(stack, waiting::DESTROY_UNCONFIRMED, message, context, now).await,
         Action::AnnounceExpiry(message) => waiting::announce_expiry(stack, &message, context, now).await,
         Action::Expire(message) => expire(stack, &message, context, now).await,
@@ -418,11 +418,7 @@ async fn settle(
         Settled::RetryAfter(wait) => (State::Failed, Some(wait.unsigned_abs())),
     };
     let next = requeue(&observed.stack, &state, known, context, now).await?;
-    let unreleased = old_updates::release_and_delete(observed, context).await?;
-    Ok(match next {
-        Next::Rest(after) => Next::Rest(after.into_iter().chain(unreleased).min()),
-        again @ Next::Again(_) => again,
-    })
+    old_updates::release_and_delete(next, observed, context).await
 }
 
 /// Deletes the Updates and the Workspace of the Stack, and then removes the finalizer of the Stack.

@@ -137,8 +137,61 @@ impl StackCache {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use jiff::SignedDuration;
+
     use super::*;
     use crate::api::pulumi::StackSpec;
+    use crate::controller::stack::approvals;
+    use crate::controller::test_parts::TestParts;
+    use crate::runtime::requeue;
+    use crate::subprocess::Subprocess;
+
+    impl Context {
+        /// Returns a context with empty caches and default settings.
+        pub(crate) fn of(parts: &TestParts, stacks: Stacks, updates: Updates) -> Self {
+            let (tasks, end) = (|| parts.tasks.clone(), || parts.end.clone());
+            let (dependents, _) = Dependents::new(stacks.clone(), true);
+            let sources = Sources::new(parts.client.clone());
+            let (client, scope) = (parts.client.clone(), parts.scope.clone());
+            let (source_watches, _) =
+                SourceWatches::new(client, scope, stacks.clone(), sources.clone(), tasks(), end());
+            Context {
+                evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue(), tasks(), end()),
+                duplicates: DuplicateStacks::new(dependents.requeue(), true),
+                approvals: approvals().0,
+                namespaces: Namespaces::without_watch(parts.reader.clone(), false),
+                destroy_limit: DestroyLimit::new((0, SignedDuration::ZERO)),
+                caches: CacheSync::default().with(&stacks).with(&updates),
+                sources,
+                source_watches,
+                git: parts.git.clone(),
+                dependents,
+                stack_cache: StackCache::default(),
+                mutated_workspaces: MutatedWorkspaces::default(),
+                first_workspaces: FirstObjects::default(),
+                scope: parts.scope.clone(),
+                reader: parts.reader.clone(),
+                writer: parts.writer.clone(),
+                fetcher: parts.fetcher.clone(),
+                store: parts.store.clone(),
+                events: parts.events.clone(),
+                metrics: parts.metrics.clone(),
+                stacks,
+                updates,
+                watched: None,
+                interval_jitter: 0,
+                cluster_policy_packs: Arc::default(),
+                same_revision_kinds: Arc::default(),
+                default_service_account: None,
+                no_cross_namespace_refs: true,
+                requeue_dependency: Duration::from_secs(30),
+                requeue_workspace: requeue::queue().0,
+                arrivals: Arrivals::default(),
+            }
+        }
+    }
 
     fn stack(version: &str, text: usize) -> Arc<Stack> {
         let mut stack = Stack::new("base", StackSpec { stack: "x".repeat(text), ..StackSpec::default() });

@@ -11,6 +11,7 @@ use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
+use crate::controller::stack::step::Next;
 use crate::controller::update::{interrupted_run, is_marked_for};
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
@@ -23,8 +24,9 @@ const MAX_UPDATES: usize = 5;
 const HELD_RETRY: Duration = Duration::from_secs(2);
 
 /// Removes the finalizers from completed Updates whose results are in the status. Deletes all completed Updates except
-/// the newest ones. Returns the retry interval if the finalizers of an Update are still necessary.
-pub async fn release_and_delete(observed: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
+/// the newest ones. The Stack must have no open run. `next` is the result of the reconciliation step so far. If the
+/// finalizers of an Update are still necessary, the returned result requeues the Stack earlier.
+pub async fn release_and_delete(next: Next, observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let held: Vec<_> = observed.updates.iter().filter(|u| has_finalizer(u, names::STACK_FINALIZER)).collect();
     let pod = match held.iter().any(|u| has_finalizer(u, names::UPDATE_FINALIZER)) {
         true => read_pod(observed, context).await?,
@@ -49,7 +51,11 @@ pub async fn release_and_delete(observed: &Observed, context: &Context) -> Resul
     for update in older.filter(|u| !may_hold_a_lock(&observed.stack, u) && !has_plan(u)) {
         delete(update, context).await?;
     }
-    Ok(held.iter().any(|u| may_have_ended(u) && !is_releasable(u, pod.as_ref())).then_some(HELD_RETRY))
+    let retry = held.iter().any(|u| may_have_ended(u) && !is_releasable(u, pod.as_ref())).then_some(HELD_RETRY);
+    Ok(match next {
+        Next::Rest(after) => Next::Rest(after.into_iter().chain(retry).min()),
+        again @ Next::Again(_) => again,
+    })
 }
 
 /// Returns whether the finalizers of an Update are no longer necessary. If the pod is marked for the run, the Update

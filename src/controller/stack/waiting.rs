@@ -17,7 +17,7 @@ use crate::controller::stack::restrictions::Held;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::State;
 use crate::controller::stack::step::{Next, WATCHED_RETRY, next_step, requeue};
-use crate::controller::stack::{approval, expiry};
+use crate::controller::stack::{approval, expiry, old_updates};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -53,7 +53,7 @@ pub const CONFLICT: Stall = (run_events::CONFLICT, State::Conflict);
 /// The pod cannot start.
 pub const WORKSPACE_FAILED: Stall = (stack_reason::WORKSPACE_FAILED, State::WorkspaceFailed);
 /// A user rejected the plan.
-pub const PLAN_REJECTED: Stall = (stack_reason::PLAN_REJECTED, State::PlanRejected);
+const PLAN_REJECTED: Stall = (stack_reason::PLAN_REJECTED, State::PlanRejected);
 /// The destroy waits until a user confirms it.
 pub const DESTROY_UNCONFIRMED: Stall = (stack_reason::DESTROY_UNCONFIRMED, State::DestroyUnconfirmed);
 
@@ -75,11 +75,12 @@ pub async fn stall(
 
 /// Reports that a pause or a schedule prevents the run. Publishes an event if the message has changed.
 pub async fn await_permission(
-    stack: &Stack,
+    observed: &Observed,
     Held { reason, message, until }: Held,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     if ready.is_none_or(|ready| ready.message != message) {
         let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
@@ -91,7 +92,8 @@ pub async fn await_permission(
     let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
     let known =
         until.map(|until| until.duration_since(now).unsigned_abs()).into_iter().chain(unwatched).chain(endless).min();
-    requeue(stack, &State::AwaitingPermission(reason, message), known, context, now).await
+    let next = requeue(stack, &State::AwaitingPermission(reason, message), known, context, now).await?;
+    old_updates::release_and_delete(next, observed, context).await
 }
 
 /// Announces the expiry in a condition and in an event.
@@ -110,11 +112,12 @@ pub async fn announce_expiry(
 /// Reports a plan that requires an approval. Publishes one event for each plan. The event contains the command that
 /// approves the plan.
 pub async fn await_approval(
-    stack: &Stack,
+    observed: &Observed,
     message: String,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
     let status = stack.status.as_ref();
     if let Some(plan) = status.and_then(|status| status.plan.as_deref()) {
         let digest = plan.digest.to_string();
@@ -128,7 +131,19 @@ pub async fn await_approval(
             context.events.publish(run_events::with_revisions(event, plan.revision.as_deref(), None));
         }
     }
-    requeue(stack, &State::AwaitingApproval(message), None, context, now).await
+    let next = requeue(stack, &State::AwaitingApproval(message), None, context, now).await?;
+    old_updates::release_and_delete(next, observed, context).await
+}
+
+/// Reports that a user rejected the plan.
+pub async fn report_rejection(
+    observed: &Observed,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let next = stall(&observed.stack, PLAN_REJECTED, message, context, now).await?;
+    old_updates::release_and_delete(next, observed, context).await
 }
 
 /// Requests a pod for a sleeping Workspace. Sends no new request until the Workspace controller has handled the last
@@ -167,4 +182,83 @@ pub async fn wait_for_dependencies(
         context.writer.annotate(&other, &request_annotation).await?;
     }
     requeue(stack, &State::PrerequisiteNotSatisfied(message), None, context, now).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::auto::Update;
+    use crate::controller::stack::stacks;
+    use crate::controller::test_parts::TestParts;
+    use crate::controller::update::updates;
+    use crate::runtime::fake_api::{FakeResponse, client};
+
+    const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
+    const UPDATE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1";
+
+    /// Returns a Stack whose last run is complete, and the Update of this run with its finalizers.
+    fn observed() -> Observed {
+        let stack = json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack",
+            "metadata": {"namespace": "apps", "name": "app", "uid": "uid", "generation": 1},
+            "spec": {"stack": "dev"},
+        });
+        let complete = json!({
+            "type": "Complete", "status": "True", "reason": "Updated", "message": "",
+            "lastTransitionTime": "2026-01-01T12:00:00Z",
+        });
+        let update: Update = serde_json::from_value(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+            "metadata": {
+                "namespace": "apps", "name": "app-1", "uid": "uid-1",
+                "finalizers": [names::STACK_FINALIZER, names::UPDATE_FINALIZER],
+            },
+            "spec": {"workspaceName": "app", "stackName": "dev", "type": "preview"},
+            "status": {"conditions": [complete]},
+        }))
+        .unwrap();
+        let stack = serde_json::from_value(stack).unwrap();
+        Observed { updates: vec![Arc::new(update)], ..Observed::of(stack) }
+    }
+
+    #[tokio::test]
+    async fn the_last_update_is_released_while_the_next_run_waits_for_a_user() {
+        let now: Timestamp = "2026-01-01T13:00:00Z".parse().unwrap();
+        for waits_for in ["an approval", "another plan", "the end of a pause"] {
+            for is_marked in [false, true] {
+                let observed = observed();
+                let stack = serde_json::to_value(&observed.stack).unwrap();
+                let mark = json!({ names::ANNOTATION_RUN: "uid-1" });
+                let marked_pod = json!({"metadata": {"name": "app-workspace-0", "annotations": mark}});
+                let (client, log) = client(move |request| match (request.method.as_str(), request.path.as_str()) {
+                    ("GET", POD) if is_marked => FakeResponse::Json(200, marked_pod.clone()),
+                    ("PATCH", UPDATE) => FakeResponse::Json(200, json!({"metadata": {"name": "app-1"}})),
+                    ("PATCH", _) => FakeResponse::Json(200, stack.clone()),
+                    _ => FakeResponse::refusal(404, "NotFound"),
+                });
+                let parts = TestParts::new(client);
+                let context = Context::of(&parts, stacks().0, updates().0);
+                let message = waits_for.to_owned();
+                let next = match waits_for {
+                    "an approval" => await_approval(&observed, message, &context, now).await,
+                    "another plan" => report_rejection(&observed, message, &context, now).await,
+                    _ => {
+                        let held = Held { reason: stack_reason::OUTSIDE_SCHEDULE, message, until: None };
+                        await_permission(&observed, held, &context, now).await
+                    }
+                };
+                let requeues_soon = matches!(next, Ok(Next::Rest(Some(after))) if after < WATCHED_RETRY);
+                assert_eq!(requeues_soon, is_marked, "{waits_for}: {next:?}");
+                let released = log.all().into_iter().filter(|request| request.path == UPDATE);
+                let removed: Vec<String> = released.map(|request| request.body.to_string()).collect();
+                assert_eq!(removed.len(), usize::from(!is_marked), "{waits_for}: {removed:?}");
+                let finalizers = [names::STACK_FINALIZER, names::UPDATE_FINALIZER];
+                assert!(removed.iter().all(|body| finalizers.iter().all(|name| body.contains(name))), "{removed:?}");
+            }
+        }
+    }
 }

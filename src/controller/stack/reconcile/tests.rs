@@ -53,23 +53,11 @@ mod watches {
 
 mod caches {
     use super::super::*;
-    use std::time::Duration;
-
     use crate::api::pulumi::StackSpec;
-    use crate::controller::namespaces::Namespaces;
-    use crate::controller::stack::destroy_limit::DestroyLimit;
-    use crate::controller::stack::{
-        Arrivals, Dependents, DuplicateStacks, Evaluator, MutatedWorkspaces, SourceWatches, StackCache, approvals,
-        stacks,
-    };
+    use crate::controller::stack::stacks;
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
     use crate::runtime::fake_api::{FakeResponse, client};
-    use crate::runtime::first_objects::FirstObjects;
-    use crate::runtime::index::CacheSync;
-    use crate::runtime::requeue;
-    use crate::source::flux::Sources;
-    use crate::subprocess::Subprocess;
 
     #[tokio::test(start_paused = true)]
     async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
@@ -77,46 +65,7 @@ mod caches {
         let parts = TestParts::new(client);
         let (stacks, mut stacks_writer) = stacks();
         let (updates, mut updates_writer) = updates();
-        let (requeue_workspace, _) = requeue::queue();
-        let (dependents, _) = Dependents::new(stacks.clone(), true);
-        let sources = Sources::new(parts.client.clone());
-        let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
-        let (source_watches, _) =
-            SourceWatches::new(parts.client.clone(), parts.scope.clone(), stacks.clone(), sources.clone(), tasks, end);
-        let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
-        let context = Arc::new(Context {
-            evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue(), tasks, end),
-            duplicates: DuplicateStacks::new(dependents.requeue(), true),
-            approvals: approvals().0,
-            namespaces: Namespaces::without_watch(parts.reader.clone(), false),
-            destroy_limit: DestroyLimit::new((0, SignedDuration::ZERO)),
-            caches: CacheSync::default().with(&stacks).with(&updates),
-            sources,
-            source_watches,
-            git: parts.git.clone(),
-            dependents,
-            stack_cache: StackCache::default(),
-            mutated_workspaces: MutatedWorkspaces::default(),
-            first_workspaces: FirstObjects::default(),
-            scope: parts.scope.clone(),
-            reader: parts.reader.clone(),
-            writer: parts.writer.clone(),
-            fetcher: parts.fetcher.clone(),
-            store: parts.store.clone(),
-            events: parts.events.clone(),
-            metrics: parts.metrics.clone(),
-            stacks,
-            updates,
-            watched: None,
-            interval_jitter: 0,
-            cluster_policy_packs: Arc::default(),
-            same_revision_kinds: Arc::default(),
-            default_service_account: None,
-            no_cross_namespace_refs: true,
-            requeue_dependency: Duration::from_secs(30),
-            requeue_workspace,
-            arrivals: Arrivals::default(),
-        });
+        let context = Arc::new(Context::of(&parts, stacks, updates));
         let mut stack = Stack::new("web", StackSpec { stack: "dev".to_owned(), ..StackSpec::default() });
         stack.metadata.namespace = Some("apps".to_owned());
         let stack = Arc::new(stack);
