@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::api::auto::{ArtifactReference, RunBinding, TerminationEvidence, Update, Workspace};
@@ -335,11 +336,20 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
             let known = known.map(|known| format!("; {known}")).unwrap_or_default();
             Action::Await(format!("agent is unreachable: {why}{known}"))
         }
-        Some(RunState::Connecting | RunState::Running | RunState::Ended(_)) => {
-            let message = if has_process(observed) { "run in progress" } else { status::STARTING };
-            first_report::delay_of_run(update, now)
-                .map_or_else(|| Action::Await(message.to_owned()), Action::AwaitShortRun)
-        }
+        Some(RunState::Connecting | RunState::Running | RunState::Ended(_)) => first_report::delay_of_run(update, now)
+            .map_or_else(|| Action::Await(open_run_message(observed, binding)), Action::AwaitShortRun),
+    }
+}
+
+/// Returns the message about an open run. The deletion of a namespace deletes the pod and the Update of the run, and
+/// then waits until the agent has ended the run. The message about such a run names the pod. For other runs whose agent
+/// reports the progress, `observe` does not read the pod.
+fn open_run_message(observed: &Observed, binding: &RunBinding) -> String {
+    let is_terminating = |pod: &&Pod| is_in_bound_pod(observed, binding) && pod.metadata.deletion_timestamp.is_some();
+    match observed.pod.as_ref().filter(is_terminating) {
+        Some(pod) => format!("pod {} is terminating; waiting for the agent to end the run", pod.name_any()),
+        None if has_process(observed) => "run in progress".to_owned(),
+        None => status::STARTING.to_owned(),
     }
 }
 

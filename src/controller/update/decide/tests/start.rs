@@ -214,6 +214,31 @@ fn the_message_of_a_bound_run_changes_when_the_cli_starts() {
 }
 
 #[test]
+fn the_message_of_an_open_run_names_its_terminating_pod() {
+    let mut deleted = update(Some(bound()));
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    let rows = [
+        (
+            "the namespace is being deleted",
+            "pod-uid",
+            true,
+            "pod p is terminating; waiting for the agent to end the run",
+        ),
+        ("only the Stack is being deleted", "pod-uid", false, "run in progress"),
+        ("the pod is not the pod of the run", "other", true, "run in progress"),
+    ];
+    for (name, uid, is_terminating, expected) in rows {
+        let mut pod = pod(uid);
+        pod.metadata.name = Some("p".to_owned());
+        pod.metadata.deletion_timestamp = is_terminating.then(|| Time(now()));
+        let progress = Some(RunProgress { pid: Some(42), ..RunProgress::default() });
+        let (run_state, stack) = (Some(RunState::Running), Owner::Deleting);
+        let open = Observed { pod: Some(pod), run_state, progress, stack, ..observed(deleted.clone()) };
+        assert_eq!(decide(&open), Action::Await(expected.to_owned()), "{name}");
+    }
+}
+
+#[test]
 fn a_bound_run_causes_no_status_write_until_the_cli_starts() {
     let mut update = update(None);
     update.status = Some(status::bound(&update, &bound(), now()));
