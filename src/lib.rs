@@ -12,6 +12,8 @@ pub mod artifact;
 #[cfg(target_os = "linux")]
 pub mod file_watch;
 #[cfg(target_os = "linux")]
+pub mod http_client;
+#[cfg(target_os = "linux")]
 pub mod pulumi;
 #[cfg(target_os = "linux")]
 pub mod subprocess;

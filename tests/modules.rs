@@ -20,7 +20,7 @@ struct Module {
     rule: &'static str,
 }
 
-const BASE: &str = "the base layer (api, artifact, file_watch, pulumi, subprocess, text) uses no other module, except api, which uses artifact, and pulumi, which uses text";
+const BASE: &str = "the base layer (api, artifact, file_watch, http_client, pulumi, subprocess, text) uses no other module, except api, which uses artifact, and pulumi, which uses text";
 const MIDDLE: &str =
     "source, rpc and runtime use the base layer and not each other, except source, which uses the slots of runtime";
 const SUPPORT: &str = "cli, config, telemetry and server support all other layers and use only the base layer, except config, which checks the URL of the history";
@@ -30,13 +30,14 @@ const MODULES: &[Module] = &[
     Module { name: "api", uses: "artifact", rule: BASE },
     Module { name: "artifact", uses: "", rule: BASE },
     Module { name: "file_watch", uses: "", rule: BASE },
+    Module { name: "http_client", uses: "", rule: BASE },
     Module { name: "pulumi", uses: "text", rule: BASE },
     Module { name: "subprocess", uses: "", rule: BASE },
     Module { name: "text", uses: "", rule: BASE },
     Module { name: "view", uses: "api text", rule: "the views for users are pure functions of the API objects" },
     Module {
         name: "source",
-        uses: "api artifact file_watch pulumi subprocess text runtime config server telemetry",
+        uses: "api artifact file_watch http_client pulumi subprocess text runtime config server telemetry",
         rule: MIDDLE,
     },
     Module {
@@ -63,7 +64,7 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "ui",
-        uses: "api history runtime config server telemetry text view",
+        uses: "api history http_client runtime config server telemetry text view",
         rule: "the web UI shares only the API objects and the history with the controllers",
     },
     Module {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::auto::SourceMetadata;
+use crate::http_client::Proxies;
 use crate::source::git::budget::{MinRate, Terms};
-use crate::source::git::http_client::Proxies;
 use crate::source::git::paths::Paths;
 use crate::source::git::reference::Reference;
 use crate::source::git::slots::Slots;
