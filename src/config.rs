@@ -455,7 +455,7 @@ fn artifact_hosts(hosts: &[String]) -> Result<Vec<String>, ConfigError> {
 
 /// Returns the web UI settings, or `None` if the web UI is disabled.
 fn ui(flags: &ManagerFlags) -> Result<Option<UiConfig>, ConfigError> {
-    let settings = ui::of_flags(flags, address("ui-addr", &flags.ui_addr)?);
+    let settings = ui::of_flags(&flags.ui, address("ui-addr", &flags.ui.ui_addr)?);
     settings.map_err(|(flag, value, valid)| invalid(flag, value, valid))
 }
 

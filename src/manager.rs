@@ -60,7 +60,7 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
     let (store, fetcher) = open_artifacts(&config)?;
     let history = open_history(&config, &metrics)?;
     let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
-    serve_ui(&config, (&client, &fetcher), history.as_ref(), &metrics, &tasks, &end).await?;
+    serve_ui(&config, &client, history.as_ref(), &metrics, &tasks, &end).await?;
     let subprocess = Subprocess::of_this_binary();
     // The replica becomes ready only when the installed CustomResourceDefinitions match this version. Until then, a
     // rollout keeps the old replica, which matches the definitions that were installed before.
@@ -196,7 +196,7 @@ async fn serve_webhooks(
 /// Starts the web UI if it is enabled. Every replica serves the web UI, so that a Service can select all replicas.
 async fn serve_ui(
     config: &ManagerConfig,
-    (client, fetcher): (&Client, &Fetcher),
+    client: &Client,
     history: Option<&HistoryStore>,
     metrics: &Metrics,
     tasks: &TaskTracker,
@@ -211,7 +211,6 @@ async fn serve_ui(
         history: history.cloned(),
         cluster_name: config.cluster_name.clone(),
         oidc: settings.oidc.clone(),
-        http: fetcher.client(),
         tasks: tasks.clone(),
     };
     ui::start(settings, listener, end)?;

@@ -408,6 +408,11 @@ fn the_sign_in_with_oidc_needs_an_issuer_a_client_and_the_url_of_the_ui() {
     assert_eq!(oidc.issuer, "https://login.example.com");
     assert_eq!(oidc.redirect.as_str(), "https://pulumi.example.com/sign-in/oidc/callback");
     assert_eq!(oidc.scopes, ["openid", "email", "profile"]);
+    assert_eq!((oidc.client_secret_file, oidc.ca_file), (None, None));
+    let files = ["--ui-oidc-client-secret-file=/etc/ui/secret", "--ui-oidc-ca-file=/etc/ui/ca.crt"];
+    let oidc = of(&[address, issuer, client, url, files[0], files[1]]).unwrap().ui.and_then(|ui| ui.oidc).unwrap();
+    assert_eq!(oidc.client_secret_file.as_deref(), Some("/etc/ui/secret".as_ref()));
+    assert_eq!(oidc.ca_file.as_deref(), Some("/etc/ui/ca.crt".as_ref()));
     let rows = [
         (vec![issuer, client, url], "without --ui-addr"),
         (vec![address, issuer, client], "invalid --ui-url="),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use url::Url;
 
 use super::history::Invalid;
-use crate::cli::ManagerFlags;
+use crate::cli::UiFlags;
 
 /// Path to which the OIDC issuer redirects the user.
 const CALLBACK: &str = "/sign-in/oidc/callback";
@@ -29,13 +29,15 @@ pub struct OidcConfig {
     pub client_id: String,
     /// File that contains the client secret. `None` if the client has no secret.
     pub client_secret_file: Option<PathBuf>,
+    /// File with CA certificates that the UI trusts in addition to the system certificates.
+    pub ca_file: Option<PathBuf>,
     pub scopes: Vec<String>,
     /// URL to which the issuer redirects the user.
     pub redirect: Url,
 }
 
 /// Returns the settings, or `None` if the web UI is disabled.
-pub(super) fn of_flags(flags: &ManagerFlags, address: Option<SocketAddr>) -> Result<Option<UiConfig>, Invalid> {
+pub(super) fn of_flags(flags: &UiFlags, address: Option<SocketAddr>) -> Result<Option<UiConfig>, Invalid> {
     let oidc = oidc(flags)?;
     match (address, oidc) {
         (Some(address), oidc) => Ok(Some(UiConfig { address, oidc })),
@@ -44,7 +46,7 @@ pub(super) fn of_flags(flags: &ManagerFlags, address: Option<SocketAddr>) -> Res
     }
 }
 
-fn oidc(flags: &ManagerFlags) -> Result<Option<OidcConfig>, Invalid> {
+fn oidc(flags: &UiFlags) -> Result<Option<OidcConfig>, Invalid> {
     let issuer = flags.ui_oidc_issuer.trim().to_owned();
     if issuer.is_empty() {
         return Ok(None);
@@ -70,6 +72,6 @@ fn oidc(flags: &ManagerFlags) -> Result<Option<OidcConfig>, Invalid> {
     if !scopes.iter().any(|scope| scope == OPENID) {
         return Err(("ui-oidc-scopes", scopes.join(","), "a list that contains openid".to_owned()));
     }
-    let client_secret_file = flags.ui_oidc_client_secret_file.clone();
-    Ok(Some(OidcConfig { issuer, client_id, client_secret_file, scopes, redirect }))
+    let (client_secret_file, ca_file) = (flags.ui_oidc_client_secret_file.clone(), flags.ui_oidc_ca_file.clone());
+    Ok(Some(OidcConfig { issuer, client_id, client_secret_file, ca_file, scopes, redirect }))
 }

@@ -13,6 +13,7 @@ mod directory;
 mod error;
 mod form;
 mod graph;
+mod issuer_client;
 mod live;
 mod oidc;
 mod oidc_sign_in;
@@ -50,6 +51,7 @@ use self::stored_runs::StoredRuns;
 use self::users::Users;
 use crate::config::OidcConfig;
 use crate::history::HistoryStore;
+use crate::http_client::Proxies;
 use crate::runtime::scope::Scope;
 use crate::server;
 
@@ -76,8 +78,6 @@ pub struct Settings {
     pub cluster_name: String,
     /// OIDC sign-in settings, if OIDC is enabled.
     pub oidc: Option<OidcConfig>,
-    /// Client for requests to the OIDC issuer.
-    pub http: reqwest::Client,
     pub tasks: TaskTracker,
 }
 
@@ -86,7 +86,7 @@ pub struct Settings {
 /// # Errors
 /// Returns an error if the session key cannot be created.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> Result<(), SessionError> {
-    let Settings { client, without_credentials, scope, history, cluster_name, oidc, http, tasks } = settings;
+    let Settings { client, without_credentials, scope, history, cluster_name, oidc, tasks } = settings;
     let directory = Directory::default();
     let ui = Ui {
         users: Users::new(without_credentials),
@@ -94,7 +94,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         sign_in_limits: SignInLimits::default(),
         exchange_limits: SignInLimits::default(),
         request_limits: RequestLimits::default(),
-        oidc: oidc.map(|config| Oidc::new(config, http)),
+        oidc: oidc.map(|config| Oidc::new(config, Proxies::from_environment())),
         permissions: Permissions::default(),
         directory: directory.clone(),
         stored_runs: StoredRuns::new(client.clone(), history),

@@ -7,33 +7,31 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::http::header;
+use axum::http::{HeaderValue, Method, header};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
-use reqwest::{RequestBuilder, Response};
+use reqwest::Request;
 use ring::digest;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use url::{Url, form_urlencoded};
 
 use super::error::UiError;
+use super::issuer_client::{IssuerClient, failed, read_file};
 use crate::config::OidcConfig;
-use crate::text::chain;
+use crate::http_client::Proxies;
 
-/// Timeout of an issuer request.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Lifetime of the cached endpoints.
 const TTL: Duration = Duration::from_secs(60 * 60);
-/// Maximum size of a response, in bytes.
-const MAX_RESPONSE: usize = 64 * 1024;
 /// Maximum size of the client secret file, in bytes.
-const MAX_SECRET: usize = 4096;
+const MAX_SECRET: u64 = 4096;
+/// Maximum number of authentication methods that the UI reads from the configuration of the issuer.
+const MAX_METHODS: usize = 32;
 
 /// Client of an OIDC issuer.
 pub(super) struct Oidc {
     config: OidcConfig,
-    http: reqwest::Client,
+    client: IssuerClient,
     endpoints: Mutex<Option<(Endpoints, Instant)>>,
 }
 
@@ -42,6 +40,16 @@ pub(super) struct Oidc {
 struct Endpoints {
     authorization: Url,
     token: Url,
+    secret_in: SecretIn,
+}
+
+/// Part of a token request that contains the client secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SecretIn {
+    /// The header `Authorization` (`client_secret_basic`).
+    Header,
+    /// The form (`client_secret_post`).
+    Form,
 }
 
 /// Configuration that an issuer publishes.
@@ -50,6 +58,7 @@ struct Published {
     issuer: String,
     authorization_endpoint: String,
     token_endpoint: String,
+    token_endpoint_auth_methods_supported: Option<Vec<String>>,
 }
 
 /// Random values of one sign-in.
@@ -80,8 +89,9 @@ enum Audience {
 }
 
 impl Oidc {
-    pub(super) fn new(config: OidcConfig, http: reqwest::Client) -> Self {
-        Oidc { config, http, endpoints: Mutex::default() }
+    pub(super) fn new(config: OidcConfig, proxies: Proxies) -> Self {
+        let client = IssuerClient::new(config.ca_file.clone(), proxies);
+        Oidc { config, client, endpoints: Mutex::default() }
     }
 
     /// Returns the URL at which the user signs in.
@@ -108,40 +118,52 @@ impl Oidc {
     /// # Errors
     /// Returns an error if the issuer rejects the code, or if the token belongs to another sign-in.
     pub(super) async fn id_token(&self, code: &str, challenge: &Challenge<'_>) -> Result<String, UiError> {
-        let form = form_urlencoded::Serializer::new(String::new())
-            .append_pair("grant_type", "authorization_code")
-            .append_pair("code", code)
-            .append_pair("redirect_uri", self.config.redirect.as_str())
-            .append_pair("client_id", &self.config.client_id)
-            .append_pair("code_verifier", challenge.verifier)
-            .finish();
-        let endpoint = self.endpoints().await?.token;
-        let request = self.http.post(endpoint).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
-        let request = match self.authorization().await? {
-            Some(authorization) => request.header(header::AUTHORIZATION, authorization),
-            None => request,
-        };
-        let tokens: Tokens = fetch("exchange the code for an ID token", request.body(form)).await?;
+        let endpoints = self.endpoints().await?;
+        let secret = self.secret().await?;
+        let request = self.token_request(endpoints, code, challenge, secret.as_deref())?;
+        let tokens: Tokens = self.client.fetch("exchange the code for an ID token", request).await?;
         match is_of_sign_in(&tokens.id_token, &self.config, challenge.nonce) {
             true => Ok(tokens.id_token),
             false => Err(failed("sign in", "the ID token belongs to another issuer, client or sign-in")),
         }
     }
 
-    /// Returns the header with the client credentials. Reads the client secret file for each sign-in, because the file
-    /// can change.
-    async fn authorization(&self) -> Result<Option<String>, UiError> {
+    /// Returns the client secret, or `None` if the client has no secret. Reads the file for each sign-in, because the
+    /// file can change.
+    async fn secret(&self) -> Result<Option<String>, UiError> {
         let Some(path) = &self.config.client_secret_file else { return Ok(None) };
-        let secret = tokio::time::timeout(TIMEOUT, tokio::fs::read_to_string(path)).await;
-        let secret = match secret {
-            Ok(Ok(secret)) if secret.len() <= MAX_SECRET => secret,
-            Ok(Ok(_)) => return Err(failed("read the secret of the OIDC client", "the file is too large")),
-            Ok(Err(error)) => return Err(failed("read the secret of the OIDC client", &error.to_string())),
-            Err(_) => return Err(failed("read the secret of the OIDC client", &timed_out("reading the file"))),
-        };
-        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-        let credentials = format!("{}:{}", encode(&self.config.client_id), encode(secret.trim()));
-        Ok(Some(format!("Basic {}", BASE64_STANDARD.encode(credentials))))
+        let secret = read_file("read the secret of the OIDC client", path, MAX_SECRET).await?;
+        Ok(Some(secret.trim().to_owned()))
+    }
+
+    /// Returns the request that exchanges a code for tokens.
+    fn token_request(
+        &self,
+        endpoints: Endpoints,
+        code: &str,
+        challenge: &Challenge<'_>,
+        secret: Option<&str>,
+    ) -> Result<Request, UiError> {
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.append_pair("grant_type", "authorization_code")
+            .append_pair("code", code)
+            .append_pair("redirect_uri", self.config.redirect.as_str())
+            .append_pair("client_id", &self.config.client_id)
+            .append_pair("code_verifier", challenge.verifier);
+        let mut request = Request::new(Method::POST, endpoints.token);
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        match (secret, endpoints.secret_in) {
+            (Some(secret), SecretIn::Header) => {
+                headers.insert(header::AUTHORIZATION, authorization(&self.config.client_id, secret)?);
+            }
+            (Some(secret), SecretIn::Form) => {
+                form.append_pair("client_secret", secret);
+            }
+            (None, _) => {}
+        }
+        *request.body_mut() = Some(form.finish().into());
+        Ok(request)
     }
 
     async fn endpoints(&self) -> Result<Endpoints, UiError> {
@@ -151,7 +173,8 @@ impl Oidc {
         }
         let request = "read the configuration of the OIDC issuer";
         let address = format!("{}/.well-known/openid-configuration", self.config.issuer.trim_end_matches('/'));
-        let published: Published = fetch(request, self.http.get(address)).await?;
+        let address = Url::parse(&address).map_err(|_| failed(request, "the URL of the issuer is not valid"))?;
+        let published: Published = self.client.fetch(request, Request::new(Method::GET, address)).await?;
         if published.issuer != self.config.issuer {
             return Err(failed(request, "the configuration names another issuer; correct --ui-oidc-issuer"));
         }
@@ -160,7 +183,17 @@ impl Oidc {
         let (Some(authorization), Some(token)) = parsed else {
             return Err(failed(request, "the URLs of the endpoints do not use https"));
         };
-        let found = Endpoints { authorization, token };
+        let methods = published.token_endpoint_auth_methods_supported.as_deref();
+        let secret_in = match (secret_in(methods), &self.config.client_secret_file) {
+            (Some(secret_in), _) => secret_in,
+            // A client without a secret does not authenticate.
+            (None, None) => SecretIn::Header,
+            (None, Some(_)) => {
+                let cause = "the token endpoint supports neither client_secret_basic nor client_secret_post";
+                return Err(failed(request, cause));
+            }
+        };
+        let found = Endpoints { authorization, token, secret_in };
         *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = Some((found.clone(), now + TTL));
         Ok(found)
     }
@@ -177,12 +210,27 @@ impl Oidc {
     }
 }
 
-fn failed(request: &str, cause: &str) -> UiError {
-    UiError::Failed { request: request.to_owned(), cause: cause.to_owned() }
+/// Returns the part of a token request in which the issuer expects the client secret, or `None` if the issuer supports
+/// no method with a client secret. If the issuer publishes no `methods`, it supports `client_secret_basic` (RFC 8414,
+/// section 2).
+fn secret_in(methods: Option<&[String]>) -> Option<SecretIn> {
+    let Some(methods) = methods else { return Some(SecretIn::Header) };
+    let supports = |method: &str| methods.iter().take(MAX_METHODS).any(|found| found == method);
+    match (supports("client_secret_basic"), supports("client_secret_post")) {
+        (true, _) => Some(SecretIn::Header),
+        (false, true) => Some(SecretIn::Form),
+        (false, false) => None,
+    }
 }
 
-fn timed_out(what: &str) -> String {
-    format!("{what} timed out after {} seconds; retry later", TIMEOUT.as_secs())
+/// Returns the header with the client ID and the client secret (RFC 6749, section 2.3.1).
+fn authorization(client_id: &str, secret: &str) -> Result<HeaderValue, UiError> {
+    let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let credentials = BASE64_STANDARD.encode(format!("{}:{}", encode(client_id), encode(secret)));
+    let value = HeaderValue::from_str(&format!("Basic {credentials}"));
+    let mut value = value.map_err(|_| failed("sign in", "the secret of the OIDC client is not valid"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Returns whether an ID token is from this issuer, and for this client and this sign-in.
@@ -198,34 +246,6 @@ fn is_of_sign_in(token: &str, config: &OidcConfig, nonce: &str) -> bool {
     })
 }
 
-/// Sends a request, and parses the response. Errors do not contain the response, because the issuer's response can
-/// contain tokens.
-async fn fetch<T: DeserializeOwned>(request: &'static str, builder: RequestBuilder) -> Result<T, UiError> {
-    let exchange = async {
-        let response = builder.header(header::ACCEPT, "application/json").send().await;
-        let response = response.map_err(|error| failed(request, &chain(&error.without_url())))?;
-        if !response.status().is_success() {
-            return Err(failed(request, &format!("HTTP status {}", response.status())));
-        }
-        let body = read(response).await.ok_or_else(|| failed(request, "the response is incomplete or too large"))?;
-        serde_json::from_slice(&body).map_err(|_| failed(request, "the response is not valid"))
-    };
-    let timeout = || failed(request, &timed_out("waiting for the issuer"));
-    tokio::time::timeout(TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout()))
-}
-
-/// Returns the body of a response, or `None` if the body is incomplete or too large.
-async fn read(mut response: Response) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.ok()? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_RESPONSE {
-            return None;
-        }
-    }
-    Some(body)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -237,6 +257,7 @@ mod tests {
             issuer: "https://login.example.com".to_owned(),
             client_id: "pulumi".to_owned(),
             client_secret_file: None,
+            ca_file: None,
             scopes: vec!["openid".to_owned()],
             redirect: Url::parse("https://pulumi.example.com/sign-in/oidc/callback").unwrap(),
         }
@@ -258,5 +279,48 @@ mod tests {
             assert_eq!(is_of_sign_in(&token, &config(), "n"), expected, "{claims}");
         }
         assert!(!is_of_sign_in("token", &config(), "n"));
+    }
+
+    #[test]
+    fn the_client_secret_is_in_the_part_of_the_request_that_the_issuer_supports() {
+        let many: Vec<_> = std::iter::repeat_n("none", MAX_METHODS).chain(["client_secret_post"]).collect();
+        let rows: [(Option<&[&str]>, _); 7] = [
+            (None, Some(SecretIn::Header)),
+            (Some(&["client_secret_basic", "client_secret_post"]), Some(SecretIn::Header)),
+            (Some(&["client_secret_post", "client_secret_basic"]), Some(SecretIn::Header)),
+            (Some(&["private_key_jwt", "client_secret_post"]), Some(SecretIn::Form)),
+            (Some(&["none", "private_key_jwt"]), None),
+            (Some(&[]), None),
+            (Some(&many), None),
+        ];
+        for (methods, expected) in rows {
+            let list = methods.map(|methods| methods.iter().map(|method| (*method).to_owned()).collect::<Vec<_>>());
+            assert_eq!(secret_in(list.as_deref()), expected, "{methods:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_request_contains_the_client_secret_once() {
+        let oidc = Oidc::new(config(), Proxies::default());
+        let challenge = Challenge { state: "s", nonce: "n", verifier: "v" };
+        let basic = format!("Basic {}", BASE64_STANDARD.encode("pulumi:a%26b"));
+        let form = "grant_type=authorization_code&code=c&\
+                    redirect_uri=https%3A%2F%2Fpulumi.example.com%2Fsign-in%2Foidc%2Fcallback&client_id=pulumi&\
+                    code_verifier=v";
+        let rows = [
+            (Some("a&b"), SecretIn::Header, Some(basic.as_str()), form.to_owned()),
+            (Some("a&b"), SecretIn::Form, None, format!("{form}&client_secret=a%26b")),
+            (None, SecretIn::Header, None, form.to_owned()),
+            (None, SecretIn::Form, None, form.to_owned()),
+        ];
+        for (secret, secret_in, expected, body) in rows {
+            let url = || Url::parse("https://login.example.com/token").unwrap();
+            let endpoints = Endpoints { authorization: url(), token: url(), secret_in };
+            let request = oidc.token_request(endpoints, "c", &challenge, secret).unwrap();
+            let found = request.headers().get(header::AUTHORIZATION).map(|value| value.to_str().unwrap());
+            assert_eq!(found, expected, "{secret_in:?}");
+            let found = request.body().and_then(|body| body.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8_lossy(found), body, "{secret_in:?}");
+        }
     }
 }

@@ -1,20 +1,18 @@
 //! Tests for the whole UI with a fake API server.
 
+mod oidc;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, header};
-use axum::routing::{get, post};
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
-use url::{Url, form_urlencoded};
 
 use super::directory::Directory;
 use super::live::streams::Streams;
@@ -26,7 +24,6 @@ use super::sign_in_limits::SignInLimits;
 use super::state::Ui;
 use super::stored_runs::StoredRuns;
 use super::users::Users;
-use crate::config::OidcConfig;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::server::PeerAddress;
 use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
@@ -331,89 +328,4 @@ async fn requests_of_a_user_are_limited() {
     }
     tokio::time::advance(std::time::Duration::from_secs(1)).await;
     assert_eq!(server.get("/none", &alice).await.status, 404);
-}
-
-/// Starts a fake issuer. Each ID token's nonce equals the authorization code in the request, so a test can choose the
-/// nonce.
-async fn issuer() -> Oidc {
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let issuer = format!("http://{}", listener.local_addr().unwrap());
-    let endpoint = |path: &str| format!("{issuer}{path}");
-    let published = json!({ "issuer": issuer, "authorization_endpoint": endpoint("/authorize?tenant=a"),
-        "token_endpoint": endpoint("/token") });
-    let published = published.to_string();
-    let of_token = issuer.clone();
-    let token = move |form: String| {
-        let fields: std::collections::HashMap<_, _> = form_urlencoded::parse(form.as_bytes()).into_owned().collect();
-        let is_valid = fields["grant_type"] == "authorization_code" && fields["code_verifier"].len() == 43;
-        let nonce = if is_valid { fields["code"].as_str() } else { "invalid" };
-        let claims = json!({ "iss": of_token, "aud": "pulumi", "nonce": nonce }).to_string();
-        let id_token = format!("e30.{}.sig", BASE64_URL_SAFE_NO_PAD.encode(claims));
-        std::future::ready(json!({ "id_token": id_token }).to_string())
-    };
-    let router = Router::new()
-        .route("/.well-known/openid-configuration", get(move || std::future::ready(published.clone())))
-        .route("/token", post(token));
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    let config = OidcConfig {
-        issuer,
-        client_id: "pulumi".to_owned(),
-        client_secret_file: None,
-        scopes: vec!["openid".to_owned(), "email".to_owned()],
-        redirect: Url::parse("https://ui.example.com/sign-in/oidc/callback").unwrap(),
-    };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-    Oidc::new(config, reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().build().unwrap())
-}
-
-#[tokio::test]
-async fn a_user_signs_in_at_the_issuer() {
-    let server = Server::with_issuer(Some(issuer().await));
-    assert!(server.get("/sign-in?next=%2Ffleet", "").await.text.contains("href=\"/sign-in/oidc?next=%2Ffleet\""));
-    let begun = server.get("/sign-in/oidc?next=%2Ffleet", "").await;
-    assert_eq!(begun.status, 303, "{}", begun.text);
-    let cookie = begun.headers[header::SET_COOKIE].to_str().unwrap();
-    assert!(cookie.ends_with("; Secure; HttpOnly; SameSite=Lax"), "{cookie}");
-    let cookie = cookie.split(';').next().unwrap();
-    let address = Url::parse(begun.location()).unwrap();
-    let fields: std::collections::HashMap<_, _> = address.query_pairs().into_owned().collect();
-    assert_eq!((fields["tenant"].as_str(), fields["scope"].as_str()), ("a", "openid email"));
-    assert_eq!(fields["code_challenge_method"], "S256");
-    let (state, nonce) = (&fields["state"], &fields["nonce"]);
-    let callback = |code: &str, state: &str| format!("/sign-in/oidc/callback?code={code}&state={state}");
-    let refused = server.get(&callback(nonce, state), "").await;
-    assert!(refused.status == 403 && refused.text.contains("was started in another browser"), "{}", refused.text);
-    assert_eq!(server.get(&callback(nonce, "other"), cookie).await.status, 403, "another state");
-    let replayed = server.get(&callback("other", state), cookie).await;
-    assert!(replayed.status == 502 && replayed.text.contains("belongs to another"), "{}", replayed.text);
-    let done = server.get(&callback(nonce, state), cookie).await;
-    assert!(done.status == 200 && done.text.contains("0; url=/fleet"), "{}", done.text);
-    let cookies = done.headers.get_all(header::SET_COOKIE).into_iter();
-    let session: Vec<_> = cookies.map(|cookie| cookie.to_str().unwrap().split(';').next().unwrap()).collect();
-    assert_eq!(server.get("/fleet", &session.join("; ")).await.status, 200);
-}
-
-#[tokio::test]
-async fn exchanges_of_a_code_are_limited() {
-    let server = Server::with_issuer(Some(issuer().await));
-    let begun = server.get("/sign-in/oidc", "").await;
-    let cookie = begun.headers[header::SET_COOKIE].to_str().unwrap().split(';').next().unwrap();
-    let address = Url::parse(begun.location()).unwrap();
-    let (_, state) = address.query_pairs().find(|(name, _)| name == "state").unwrap();
-    let mut statuses = Vec::new();
-    for _ in 0..11 {
-        let request = Request::get(format!("/sign-in/oidc/callback?code=guess&state={state}")).header("cookie", cookie);
-        let request = request.extension(PeerAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        statuses.push(server.send(request.body(Body::empty()).unwrap()).await.status);
-    }
-    assert_eq!((statuses[9], statuses[10]), (502, 429), "{statuses:?}");
-}
-
-#[tokio::test]
-async fn without_an_issuer_there_is_no_sign_in_with_oidc() {
-    let server = Server::start();
-    assert_eq!(server.get("/sign-in/oidc", "").await.status, 404);
-    assert!(!server.get("/sign-in", "").await.text.contains("single sign-on"));
 }

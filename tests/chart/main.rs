@@ -342,6 +342,12 @@ fn conflicting_values_are_rejected_with_the_names_of_the_values() {
         ),
         ("ui.enabled=true,ui.oidc.issuer=https://a", "requires ui.enabled, ui.url and ui.oidc.clientId"),
         ("ui.oidc.clientId=a", "require ui.oidc.issuer"),
+        ("ui.oidc.caBundle.secret.name=a", "require ui.oidc.issuer"),
+        (
+            "ui.enabled=true,ui.url=https://b,ui.oidc.issuer=https://a,ui.oidc.clientId=a,\
+             ui.oidc.caBundle.configMap.name=a,ui.oidc.caBundle.secret.name=b",
+            "ui.oidc.caBundle.secret.name cannot be combined",
+        ),
         ("flux.enabled=false,flux.namespace=a", "require flux.enabled"),
         ("traces.workspaceEndpoint=grpc://a:1", "require traces.endpoint"),
         ("serviceAccount.create=false", "requires serviceAccount.name"),

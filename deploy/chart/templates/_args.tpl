@@ -59,6 +59,7 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
   (list "ui-oidc-client-id" (ternary $values.ui.oidc.clientId "" .instance.ui))
   (list "ui-oidc-scopes" (ternary (join "," $values.ui.oidc.scopes) "" .instance.ui))
   (list "ui-oidc-client-secret-file" (ternary "/etc/pulumi-controller/ui/client-secret" "" (and .instance.ui (ne $values.ui.oidc.clientSecret.name ""))))
+  (list "ui-oidc-ca-file" (ternary "/etc/pulumi-controller/ui-ca/ca.crt" "" (and .instance.ui (ne (include "pulumi-controller.caBundle" $values.ui.oidc.caBundle) ""))))
   (list "storage-size" $values.storage.size)
   (list "history-url" $values.history.url)
   (list "history-max-runs" $values.history.maxRuns)

@@ -32,6 +32,18 @@ namespace: {{ .Release.Namespace }}
 {{- end -}}
 {{- end -}}
 
+{{/* Prints the source of a projected volume that contains CA certificates as the file ca.crt. Prints nothing if the
+value names no object. Parameter: a value with the fields configMap and secret. */}}
+{{- define "pulumi-controller.caBundle" -}}
+{{- range $kind := list "configMap" "secret" -}}
+{{- with get $ $kind -}}
+{{- if .name -}}
+{{- dict $kind (dict "name" .name "items" (list (dict "key" .key "path" "ca.crt"))) | toYaml -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels of the pods. NetworkPolicies in the namespaces of tenants select pods by these labels. */}}
 {{- define "pulumi-controller.podLabels" -}}
 app.kubernetes.io/part-of: pulumi-controller

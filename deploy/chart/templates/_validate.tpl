@@ -43,8 +43,12 @@
 {{- if and $values.ui.oidc.issuer (not (and $values.ui.enabled $values.ui.url $values.ui.oidc.clientId)) -}}
 {{- fail "ui.oidc.issuer requires ui.enabled, ui.url and ui.oidc.clientId" -}}
 {{- end -}}
-{{- if and (not $values.ui.oidc.issuer) (or $values.ui.oidc.clientId $values.ui.oidc.scopes $values.ui.oidc.clientSecret.name) -}}
-{{- fail "ui.oidc.clientId, ui.oidc.scopes and ui.oidc.clientSecret.name require ui.oidc.issuer" -}}
+{{- $issuerBundle := include "pulumi-controller.caBundle" $values.ui.oidc.caBundle -}}
+{{- if and (not $values.ui.oidc.issuer) (or $values.ui.oidc.clientId $values.ui.oidc.scopes $values.ui.oidc.clientSecret.name $issuerBundle) -}}
+{{- fail "ui.oidc.clientId, ui.oidc.scopes, ui.oidc.clientSecret.name and ui.oidc.caBundle require ui.oidc.issuer" -}}
+{{- end -}}
+{{- if and $values.ui.oidc.caBundle.configMap.name $values.ui.oidc.caBundle.secret.name -}}
+{{- fail "ui.oidc.caBundle.configMap.name and ui.oidc.caBundle.secret.name cannot be combined: the controller reads only one CA bundle" -}}
 {{- end -}}
 {{- if and (not $values.traces.endpoint) (or $values.traces.workspaceEndpoint $values.traces.headersSecret.name) -}}
 {{- fail "traces.workspaceEndpoint and traces.headersSecret.name require traces.endpoint" -}}
@@ -76,7 +80,8 @@
   "no-cross-namespace-refs" "controller.noCrossNamespaceRefs" "events-addr" "flux.eventsAddr"
   "artifact-hosts" "flux.artifactHosts" "receiver-addr" "receiver.enabled" "ui-addr" "ui.enabled" "ui-url" "ui.url"
   "ui-oidc-issuer" "ui.oidc.issuer" "ui-oidc-client-id" "ui.oidc.clientId" "ui-oidc-scopes" "ui.oidc.scopes"
-  "ui-oidc-client-secret-file" "ui.oidc.clientSecret.name" "watch-all-namespaces" "watch.namespace"
+  "ui-oidc-client-secret-file" "ui.oidc.clientSecret.name"
+  "ui-oidc-ca-file" "ui.oidc.caBundle" "watch-all-namespaces" "watch.namespace"
   "watch-namespace" "watch.namespace" "watch-label-selector" "watch.labelSelector or shards"
   "leader-election-lease-duration" "leaderElection.leaseDuration"
   "leader-election-renew-deadline" "leaderElection.renewDeadline"

@@ -16,8 +16,8 @@ const SECRET_VOLUME: &str = "ui-oidc";
 const AUTHORITY_VOLUME: &str = "ui-oidc-authority";
 /// Directory with the client secret.
 const SECRET_PATH: &str = "/etc/pulumi-controller/ui";
-/// Directory with the CA certificates that the controller trusts.
-const AUTHORITY_PATH: &str = "/etc/ssl/certs";
+/// Directory with the CA certificates of the issuer.
+const AUTHORITY_PATH: &str = "/etc/pulumi-controller/ui-ca";
 
 /// Issuer that `tests/cluster/cluster oidc` has started.
 struct Issuer {
@@ -53,7 +53,7 @@ impl Issuer {
     async fn enable(&self, controller: &Controller, before: &[String]) {
         let metadata = json!({"name": NAME, "namespace": "flux-system"});
         let secret = json!({"client-secret": self.read("client-secret")});
-        let authority = json!({"ca-certificates.crt": self.read("authority.crt")});
+        let authority = json!({"ca.crt": self.read("authority.crt")});
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
             {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": secret},
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": authority},
@@ -71,6 +71,7 @@ impl Issuer {
             format!("--ui-oidc-issuer={}", self.url),
             format!("--ui-oidc-client-id={}", self.client_id),
             format!("--ui-oidc-client-secret-file={SECRET_PATH}/client-secret"),
+            format!("--ui-oidc-ca-file={AUTHORITY_PATH}/ca.crt"),
         ];
         controller.start_with(&[before, &flags].concat(), 1).await;
     }
