@@ -170,9 +170,13 @@ async fn stream(
         let visitor = ui.visitor(&headers)?;
         live::run::answer(&ui, visitor, (namespace, name), query.as_deref().unwrap_or_default()).await
     };
-    // If the response is an error, the script ignores the body and later opens another stream, so the response needs no
-    // page.
-    Box::pin(answer).await.unwrap_or_else(|error| status(error.status()))
+    match Box::pin(answer).await {
+        Ok(response) => response,
+        // The script cannot read the status of the response, so an event tells the script that the session has ended.
+        Err(UiError::SignedOut) => live::run::signed_out(),
+        // The script later opens another stream, so the response needs no page.
+        Err(error) => status(error.status()),
+    }
 }
 
 async fn act(

@@ -24,15 +24,12 @@
   // closes the stream permanently. The script therefore opens each further stream itself.
   function connect() {
     let isOpen = false;
+    let hasEvents = false;
     source = new EventSource(container.dataset.live);
     source.addEventListener("open", () => {
       isOpen = true;
       delay = MIN_DELAY;
       element("live-state").replaceChildren();
-      // Each connection starts with the beginning of the output.
-      element("run-log")?.replaceChildren();
-      element("run-resources")?.querySelector("tbody").replaceChildren();
-      rows.clear();
     });
     source.addEventListener("error", () => {
       source.close();
@@ -44,19 +41,35 @@
       delay = Math.min(2 * delay, MAX_DELAY);
     });
     for (const [name, handle] of Object.entries(handlers)) {
-      source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
+      source.addEventListener(name, (event) => {
+        // Each stream starts with the beginning of the output. A stream without a session has no output.
+        if (!hasEvents && name !== "signed-out") {
+          clearOutput();
+        }
+        hasEvents = true;
+        handle(JSON.parse(event.data));
+      });
     }
   }
 
+  function clearOutput() {
+    element("run-log")?.replaceChildren();
+    element("run-resources")?.querySelector("tbody").replaceChildren();
+    rows.clear();
+  }
+
   function reportInterruption() {
-    const state = element("live-state");
     // Screen readers announce each change, so a repeated failure does not write the text again.
-    if (!state.hasChildNodes()) {
-      const notice = document.createElement("p");
-      notice.className = "notice warn";
-      notice.textContent = "Live updates are interrupted, retrying. If this message remains, reload the page.";
-      state.append(notice);
+    if (!element("live-state").hasChildNodes()) {
+      showNotice("Live updates are interrupted, retrying. If this message remains, reload the page.");
     }
+  }
+
+  function showNotice(...content) {
+    const notice = document.createElement("p");
+    notice.className = "notice warn";
+    notice.append(...content);
+    element("live-state").replaceChildren(notice);
   }
 
   on("progress", (progress) => {
@@ -113,6 +126,16 @@
     const note = element("run-note");
     note.textContent = text;
     note.hidden = false;
+  });
+
+  // The session has ended, so each further stream would also end. The link loads the page again, and the server redirects
+  // a user without a session to the sign-in page.
+  on("signed-out", () => {
+    source.close();
+    const link = document.createElement("a");
+    link.href = location.pathname;
+    link.textContent = "Sign in again";
+    showNotice("Your session has ended, so the page shows no live updates. ", link);
   });
 
   // The page is outdated. Text that the user has entered is not discarded.

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::Engine as _;
@@ -61,6 +62,17 @@ pub(super) struct Session {
     expires: i64,
 }
 
+impl Session {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the time until the expiry of the session.
+    pub(super) fn remaining(&self, now: i64) -> Duration {
+        Duration::from_secs(u64::try_from(self.expires.saturating_sub(now)).unwrap_or_default())
+    }
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         self.token.zeroize();
@@ -112,8 +124,13 @@ impl Sessions {
         let text: String = (0..COOKIES).map_while(|number| find_cookie(headers, number)).collect();
         let opened = self.unseal(CONTEXT, &text)?;
         let session: Session = serde_json::from_slice(&opened).ok()?;
+        self.is_valid(&session, now).then_some(session)
+    }
+
+    /// Returns whether a session has neither expired nor ended before its expiry.
+    pub(super) fn is_valid(&self, session: &Session, now: i64) -> bool {
         let is_ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&session.id);
-        (session.expires > now && !is_ended).then_some(session)
+        session.expires > now && !is_ended
     }
 
     /// Ends a session before its expiry.
@@ -270,6 +287,11 @@ mod tests {
         assert_eq!(with(&format!("{{\"exp\":{}}}", NOW + 10 * MAX_DURATION)), MAX_DURATION);
         assert_eq!(with("{}"), MAX_DURATION);
         assert_eq!(with("not JSON"), MAX_DURATION);
+        let session = sessions.create("token".to_owned(), "alice".to_owned(), NOW).unwrap();
+        for (after, expected) in [(0, MAX_DURATION), (60, MAX_DURATION - 60), (MAX_DURATION, 0), (i64::MAX - NOW, 0)] {
+            let remaining = session.remaining(NOW + after).as_secs();
+            assert_eq!(remaining, u64::try_from(expected).unwrap(), "after {after} seconds");
+        }
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn failed(ui: &Ui, next: &str, error: &UiError) -> Response {
 pub(super) async fn end(ui: &Ui, headers: &HeaderMap, body: Body) -> Answer {
     let visitor = ui.visitor(headers)?;
     Form::of_session(ui, headers, &visitor, body).await?;
-    ui.sessions.end(&visitor.session, Timestamp::now().as_second());
+    ui.end_session(&visitor.session);
     Ok(with_cookies(redirect("/sign-in"), Sessions::no_cookies()))
 }
 

@@ -58,6 +58,14 @@ impl Ui {
         Ok(Visitor { user, session, form_token })
     }
 
+    /// Ends a session before its expiry, together with its streams.
+    pub(super) fn end_session(&self, session: &Session) {
+        // A new stream checks the session after it has a slot. Either this check or the call below therefore ends a
+        // stream that the browser opens at the same time.
+        self.sessions.end(session, Timestamp::now().as_second());
+        self.streams.sign_out(session.id());
+    }
+
     /// Counts a request, and returns whether the rate limit of its user permits the request. A request without a
     /// session has no user. Such a request causes an API server request only during a sign-in, which has its own rate
     /// limit.

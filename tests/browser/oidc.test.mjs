@@ -154,6 +154,7 @@ test("the session ends with the ID token, and an action is not performed after i
   await user.goto(web);
   await signIn(user);
   await user.sees("web Suspended");
+  await user.until("the notice", async () => (await user.text("#live-state")).includes("Your session has ended"), 60_000);
   await user.until("the session to expire", async () => (await user.context.cookies()).length === 0, 60_000);
   await user.follow("button", "Resume");
   await user.sees(SIGN_IN);

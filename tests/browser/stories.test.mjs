@@ -193,6 +193,25 @@ test("a page whose live updates are interrupted shows a notice and tries again",
   await user.close();
 });
 
+test("a sign-out ends the live updates in another tab", async () => {
+  const user = await Visitor.open(browser, url);
+  await user.signIn(tokens.viewer);
+  await user.goto(`/stacks/${namespace}/web`);
+  const tab = await user.openTab();
+  await tab.goto("/");
+  await tab.follow("button", "Sign out");
+  await tab.sees("Sign in");
+  await user.page.bringToFront();
+  const notice = () => user.text("[role=status]#live-state");
+  await user.until("the notice", async () => (await notice()).includes("Your session has ended"));
+  await review(user, directory, "signed-out");
+  await user.follow("link", "Sign in again");
+  await user.sees("Token of the Kubernetes API");
+  user.assertNoProblems();
+  tab.assertNoProblems();
+  await user.close();
+});
+
 test("a viewer sees no actions", async () => {
   const user = await atList("viewer");
   await user.follow("link", "network");

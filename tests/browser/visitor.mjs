@@ -16,11 +16,22 @@ export class Visitor {
     visitor.url = url;
     visitor.origins = [url, issuer];
     visitor.context = await browser.createBrowserContext();
-    visitor.page = await visitor.context.newPage();
-    visitor.page.setDefaultTimeout(LIMIT);
+    await visitor.#openPage();
     await visitor.page.setJavaScriptEnabled(script);
-    await visitor.#watch();
     return visitor;
+  }
+
+  // Opens another tab of this browser, which has the same cookies.
+  async openTab() {
+    const tab = Object.assign(new Visitor(), { url: this.url, origins: this.origins, context: this.context });
+    await tab.#openPage();
+    return tab;
+  }
+
+  async #openPage() {
+    this.page = await this.context.newPage();
+    this.page.setDefaultTimeout(LIMIT);
+    await this.#watch();
   }
 
   async #watch() {

@@ -5,6 +5,7 @@
 //! - `resources`: the resource states that the output lines report.
 //! - `note`: a message for the user.
 //! - `end`: the page is outdated, and the script must reload the page.
+//! - `signed-out`: the session has ended. The user must sign in again, so the script opens no further stream.
 
 mod events;
 mod lines;

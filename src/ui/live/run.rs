@@ -9,15 +9,17 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt as _, StreamExt as _};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 
-use super::events::{HEARTBEAT, event};
+use super::events::{HEARTBEAT, SIGNED_OUT, event};
 use super::lines::Lines;
 use super::resource_line;
 use crate::api::auto::Update;
@@ -64,7 +66,24 @@ struct Follower {
     key: Key,
     directory: Directory,
     versions: Versions,
+    session_end: SessionEnd,
     sender: mpsc::Sender<Bytes>,
+}
+
+/// End of the session to which a stream belongs.
+struct SessionEnd {
+    /// Token that is canceled when the user signs out.
+    signed_out: CancellationToken,
+    expires: Instant,
+}
+
+impl SessionEnd {
+    async fn wait(&self) {
+        tokio::select! {
+            () = self.signed_out.cancelled() => {}
+            () = tokio::time::sleep_until(self.expires) => {}
+        }
+    }
 }
 
 /// Versions of a Stack. The stream compares the versions to determine whether the page is outdated.
@@ -98,17 +117,34 @@ pub(in crate::ui) async fn answer(ui: &Ui, visitor: Visitor, key: Key, query: &s
     let stack: Option<Stack> = visitor.user.reader.get_opt(namespace, name).await?;
     let missing = || UiError::NoObject { kind: "Stack", namespace: namespace.clone(), name: name.clone() };
     let current = stack.ok_or_else(missing)?.resource_version().unwrap_or_default();
-    let slot = ui.streams.wait(&visitor.session.user).await.ok_or(UiError::Busy)?;
+    let session = &visitor.session;
+    let slot = ui.streams.wait(&session.user, session.id()).await.ok_or(UiError::Busy)?;
+    // The session can have ended before the stream had a slot.
+    let now = Timestamp::now().as_second();
+    if !ui.sessions.is_valid(session, now) {
+        return Err(UiError::SignedOut);
+    }
+    let session_end = SessionEnd { signed_out: slot.signed_out(), expires: Instant::now() + session.remaining(now) };
     let (sender, receiver) = mpsc::channel(CAPACITY);
     let versions = Versions { page: parameter("version").unwrap_or_default(), current, row };
-    let follower = Follower { user: visitor.user, key, directory: ui.directory.clone(), versions, sender };
+    let follower = Follower { user: visitor.user, key, directory: ui.directory.clone(), versions, session_end, sender };
     ui.streams.spawn(slot, Box::pin(follower.follow(run)));
-    let mut response = Response::new(Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>)));
+    Ok(stream(Body::from_stream(ReceiverStream::new(receiver).map(Ok::<_, Infallible>))))
+}
+
+/// Returns the stream for a request without a valid session. The stream contains only the event that the session has
+/// ended.
+pub(in crate::ui) fn signed_out() -> Response {
+    stream(Body::from(SIGNED_OUT))
+}
+
+fn stream(events: Body) -> Response {
+    let mut response = Response::new(events);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     // Without this header, some proxies buffer the events.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 impl Follower {
@@ -137,6 +173,9 @@ impl Follower {
             () = receiver.closed() => {}
             () = heartbeat => {}
             () = end => {}
+            // If the browser does not read the events, the stream ends without this event. The next stream of the page
+            // then contains the event.
+            () = self.session_end.wait() => drop(self.sender.try_send(SIGNED_OUT)),
         }
     }
 
@@ -203,8 +242,11 @@ impl Follower {
     }
 
     /// Waits until the page is outdated, without sending the run's progress, for example because the user lacks
-    /// permission to read Updates.
+    /// permission to read Updates. Ends the stream if the API server has rejected the token.
     async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
+        if matches!(error, UiError::SignedOut) {
+            return self.sender.send(SIGNED_OUT).await.map_err(|_| Closed);
+        }
         self.send("note", &json!(printable(&error.to_string()))).await?;
         self.until_outdated().await
     }
