@@ -8,6 +8,7 @@
 //! Every replica serves the UI. Each replica keeps its session key only in memory.
 
 mod actions;
+mod attempts;
 mod csrf;
 mod directory;
 mod error;

@@ -212,7 +212,8 @@ async fn sign_in(State(ui): State<Arc<Ui>>, request: Request) -> Response {
 async fn oidc_begin(State(ui): State<Arc<Ui>>, request: Request) -> Response {
     let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
     let (parts, _) = request.into_parts();
-    let answer = Box::pin(oidc_sign_in::begin(&ui, peer, parts.uri.query().unwrap_or_default())).await;
+    let query = parts.uri.query().unwrap_or_default();
+    let answer = Box::pin(oidc_sign_in::begin(&ui, &parts.headers, peer, query)).await;
     finish(&ui, &parts.headers, &parts.uri, answer)
 }
 

@@ -85,6 +85,29 @@ async fn a_user_signs_in_at_the_issuer() {
 }
 
 #[tokio::test]
+async fn sign_ins_in_two_tabs_are_independent() {
+    let server = Server::with_issuer(Some(issuer().await));
+    let (mut cookies, mut callbacks) = (Vec::<String>::new(), Vec::<String>::new());
+    for next in ["/fleet", "/"] {
+        let begun = server.get(&format!("/sign-in/oidc?next={next}"), &cookies.join("; ")).await;
+        let set: Vec<_> = begun.headers.get_all(header::SET_COOKIE).into_iter().collect();
+        assert_eq!(set.len(), 1, "the first sign-in continues: {set:?}");
+        cookies.push(set[0].to_str().unwrap().split(';').next().unwrap().to_owned());
+        let address = Url::parse(begun.location()).unwrap();
+        let fields: HashMap<_, _> = address.query_pairs().into_owned().collect();
+        callbacks.push(format!("/sign-in/oidc/callback?code={}&state={}", fields["nonce"], fields["state"]));
+    }
+    for (number, next) in ["/fleet", "/"].into_iter().enumerate() {
+        let done = server.get(&callbacks[number], &cookies.join("; ")).await;
+        assert!(done.status == 200 && done.text.contains(&format!("0; url={next}\"")), "{}", done.text);
+        let set = done.headers.get_all(header::SET_COOKIE).into_iter().map(|value| value.to_str().unwrap());
+        let deleted: Vec<_> = set.filter(|cookie| cookie.contains("-oidc-")).collect();
+        let (name, _) = cookies[number].split_once('=').unwrap();
+        assert!(deleted.len() == 1 && deleted[0].starts_with(&format!("{name}=; Path=/; Max-Age=0;")), "{deleted:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_client_secret_is_sent_as_the_issuer_expects_it() {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "s3cret\n").unwrap();
