@@ -41,7 +41,13 @@ pub(super) async fn answer(ui: &Ui, headers: &HeaderMap, peer: Option<IpAddr>, b
     };
     let next = form.get("next").filter(|path| is_own_path(path)).unwrap_or("/").to_owned();
     match cookies(ui, headers, peer, &form).await {
-        Ok(cookies) => with_cookies(redirect(&next), cookies),
+        Ok(cookies) => {
+            // The cookies replace the cookies of an earlier session. A copy of the earlier cookies must not stay valid.
+            if let Some(earlier) = ui.sessions.open(headers, Timestamp::now().as_second()) {
+                ui.end_session(&earlier);
+            }
+            with_cookies(redirect(&next), cookies)
+        }
         // The API server has rejected the token.
         Err(UiError::SignedOut) => failed(ui, &next, &UiError::InvalidToken),
         Err(error) => failed(ui, &next, &error),

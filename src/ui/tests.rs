@@ -295,6 +295,16 @@ async fn a_sign_out_removes_the_cookies() {
 }
 
 #[tokio::test]
+async fn a_sign_in_with_a_token_ends_the_earlier_session() {
+    let server = Server::start();
+    let alice = server.sign_in("of-alice").await;
+    assert_eq!(server.post("/sign-in", &alice, "token=unknown").await.status, 401);
+    assert_eq!(server.get("/", &alice).await.status, 200, "the failed sign-in changes nothing");
+    assert_eq!(server.post("/sign-in", &alice, "token=of-bob").await.status, 303);
+    assert_eq!(server.get("/", &alice).await.status, 303, "a copied cookie");
+}
+
+#[tokio::test]
 async fn sign_ins_are_limited() {
     let server = Server::start();
     let mut statuses = Vec::new();
