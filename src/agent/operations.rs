@@ -205,7 +205,7 @@ impl Operations {
         environment: &mut Environment,
     ) -> Result<RunPolicies, Refusal> {
         let directory_of = |artifact: &proto::Artifact| self.source.policy_pack_directory(artifact);
-        RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, environment)
+        RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, &self.layout, environment)
     }
 
     /// Returns whether an operation is in the journal.

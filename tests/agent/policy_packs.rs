@@ -2,10 +2,11 @@
 
 use std::fs;
 
+use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome, RunRequest};
 use pulumi_controller::rpc::protocol::settings_digest;
 
-use crate::harness::{Workspace, archive, signal};
+use crate::harness::{Workspace, archive, signal, variable};
 
 const PROGRAM: &str = "name: example\nruntime: yaml\n";
 const PACK: &str = "name: house\nruntime: nodejs\n";
@@ -179,6 +180,25 @@ async fn a_run_enforces_its_policy_packs_and_reports_the_violations() {
     assert_eq!(value("--policy-pack="), Some(directory), "the pack is installed at the path that the run uses");
     let file = value("--policy-pack-config=").unwrap();
     assert_eq!(fs::read_to_string(file).unwrap(), config);
+}
+
+#[tokio::test]
+async fn a_run_that_configures_an_installed_policy_pack_is_rejected() {
+    let workspace = Workspace::start_with(Some(CLI), &[]).await;
+    workspace.put(PROGRAM).await;
+    let (artifact, bytes) = pack("one");
+    workspace.put_policy_pack(&artifact, bytes, &[]).await.unwrap();
+    until_installed(&workspace, &artifact).await;
+    let mut run = request(&workspace, &artifact, "").await;
+    let directory = installs(&workspace).pop().unwrap();
+    for (name, value) in
+        [("PULUMI_OPTION_POLICY_PACK", directory.as_str()), ("PULUMI_OPTION_POLICY_PACK_CONFIG", "off")]
+    {
+        run.environment.push(variable(name, Source::Value(value.into())));
+    }
+    let refusal = workspace.run(&run).await.unwrap_err();
+    assert!(refusal.is_refusal() && refusal.message.contains("must not contain a directory in"), "{refusal}");
+    assert!(!workspace.path("home/up").exists());
 }
 
 #[tokio::test]

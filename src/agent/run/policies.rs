@@ -1,21 +1,28 @@
 //! Policy packs of a run. The controller requests installed packs. In addition, the user can set environment variables
 //! that select packs from the program's source.
+//!
+//! The Pulumi engine starts each directory only once. If a directory occurs several times, the last configuration
+//! replaces the earlier configurations. A user could therefore disable a requested pack by repeating its directory with
+//! another configuration, so the agent rejects such a run.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::agent::durable;
 use crate::agent::environment::Environment;
 use crate::agent::journal::JournalRecord;
+use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;
 use crate::pulumi::arguments::{OperationKind, PolicyPack};
 use crate::pulumi::cli;
 use crate::rpc::proto;
 
-/// Maximum number of policy packs in a request.
+/// Maximum number of policy packs in a request, and in the user's environment variables.
 const MAX_PACKS: usize = 20;
+/// Characters that the CLI interprets in a list of directories. The CLI would read another directory than the agent.
+const INTERPRETED: [char; 3] = ['"', '\n', '\r'];
 /// Content of the configuration file for a pack without a configuration.
 const EMPTY: &str = "{}";
 
@@ -41,15 +48,59 @@ enum Config {
     File(PathBuf),
 }
 
+/// Directory of a policy pack, as the engine identifies it, and without symbolic links.
+#[derive(Debug)]
+struct Location {
+    /// Absolute path without `.` and `..`. Like the CLI, the agent does not resolve symbolic links for this path.
+    path: PathBuf,
+    /// Path without symbolic links, or `None` if the directory does not exist.
+    target: Option<PathBuf>,
+}
+
+impl Location {
+    /// Returns the location of a directory, which can be relative to the directory in which the CLI runs.
+    fn of(directory: &Path, working_directory: &Path) -> Self {
+        let mut path = PathBuf::new();
+        for component in working_directory.join(directory).components() {
+            match component {
+                Component::ParentDir => {
+                    path.pop();
+                }
+                Component::CurDir => {}
+                other => path.push(other),
+            }
+        }
+        Location { target: path.canonicalize().ok(), path }
+    }
+
+    fn is_same(&self, other: &Location) -> bool {
+        self.path == other.path || (self.target.is_some() && self.target == other.target)
+    }
+
+    /// Returns whether the directory is `parent` or is below `parent`.
+    fn is_in(&self, parent: &Location) -> bool {
+        let is_in = |path: &PathBuf| {
+            let mut parents = std::iter::once(&parent.path).chain(&parent.target);
+            parents.any(|parent| path.starts_with(parent))
+        };
+        std::iter::once(&self.path).chain(&self.target).any(is_in)
+    }
+}
+
 impl RunPolicies {
     /// Returns the policy packs of an operation. `directory_of` returns the directory of an installed pack.
     ///
     /// Moves the user's packs from the environment to the result. Otherwise, the CLI would append these packs to the
     /// packs on the command line, and would fail because these packs have no configuration files.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the user's packs contain an installed pack, or if a directory has two configurations.
     pub fn new(
         kind: OperationKind,
         requested: &[proto::PolicyPack],
         directory_of: impl Fn(&proto::Artifact) -> Option<PathBuf>,
+        layout: &Layout,
         environment: &mut Environment,
     ) -> Result<Self, Refusal> {
         if requested.is_empty() || !kind.is_forward() {
@@ -66,7 +117,8 @@ impl RunPolicies {
             Ok(Pack { name: pack.name.clone(), directory, config: Config::Text(config(pack)?) })
         });
         let mut packs = installed.collect::<Result<Vec<_>, Refusal>>()?;
-        packs.extend(packs_of_user(environment)?);
+        packs.extend(packs_of_user(environment, layout)?);
+        check_distinct(&packs, layout)?;
         for variable in [cli::POLICY_PACK, cli::POLICY_PACK_CONFIG] {
             environment.variables.remove(std::ffi::OsStr::new(variable));
         }
@@ -111,7 +163,7 @@ fn config(pack: &proto::PolicyPack) -> Result<String, Refusal> {
 }
 
 /// Returns the packs that the user's environment variables select.
-fn packs_of_user(environment: &Environment) -> Result<Vec<Pack>, Refusal> {
+fn packs_of_user(environment: &Environment, layout: &Layout) -> Result<Vec<Pack>, Refusal> {
     let list = |variable: &str| -> Vec<PathBuf> {
         environment.get(variable).map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()
     };
@@ -123,12 +175,64 @@ fn packs_of_user(environment: &Environment) -> Result<Vec<Pack>, Refusal> {
             cli::POLICY_PACK
         )));
     }
+    check_user_directories(&directories, layout)?;
     let configs = configs.into_iter().map(Config::File).map(Some).chain(std::iter::repeat(None));
     let pack = |(directory, config): (PathBuf, Option<Config>)| {
         let config = config.unwrap_or_else(|| Config::Text(EMPTY.to_owned()));
         Pack { name: String::new(), directory, config }
     };
     Ok(directories.into_iter().zip(configs).map(pack).collect())
+}
+
+/// Returns an error if the user's packs contain an installed pack.
+fn check_user_directories(directories: &[PathBuf], layout: &Layout) -> Result<(), Refusal> {
+    let variable = cli::POLICY_PACK;
+    if directories.len() > MAX_PACKS {
+        return Err(Refusal::Invalid(format!("{variable} must contain at most {MAX_PACKS} policy packs")));
+    }
+    if directories.iter().any(|directory| directory.to_string_lossy().contains(INTERPRETED)) {
+        return Err(Refusal::Invalid(format!("{variable} must not contain quotation marks or line breaks")));
+    }
+    let (program, installed) = (layout.program(), layout.policy_packs());
+    let parent = Location::of(&installed, &program);
+    match directories.iter().any(|directory| Location::of(directory, &program).is_in(&parent)) {
+        true => Err(Refusal::Invalid(format!(
+            "{variable} must not contain a directory in {}, which contains the policy packs from spec.policyPacks and \
+             --policy-packs",
+            installed.display()
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Returns an error if two packs have the same directory, but different configurations.
+///
+/// Packs with the same directory and the same configuration are valid, because two sources in `--policy-packs` can
+/// contain the same archive.
+fn check_distinct(packs: &[Pack], layout: &Layout) -> Result<(), Refusal> {
+    let program = layout.program();
+    let mut earlier: Vec<(&Pack, Location)> = Vec::new();
+    for pack in packs {
+        let location = Location::of(&pack.directory, &program);
+        let is_other = |other: &&(&Pack, Location)| other.1.is_same(&location) && other.0.config != pack.config;
+        if let Some((other, _)) = earlier.iter().find(is_other) {
+            return Err(Refusal::Invalid(format!(
+                "{} and {} have the same directory, but different configurations",
+                description(other),
+                description(pack)
+            )));
+        }
+        earlier.push((pack, location));
+    }
+    Ok(())
+}
+
+/// Describes a pack in an error. Does not contain the user's directory, because its variable can come from a Secret.
+fn description(pack: &Pack) -> String {
+    match pack.name.as_str() {
+        "" => format!("a policy pack in {}", cli::POLICY_PACK),
+        name => format!("policy pack {name}"),
+    }
 }
 
 #[cfg(test)]
@@ -153,12 +257,21 @@ mod tests {
         packs: &[proto::PolicyPack],
         variables: &[(&str, &str)],
     ) -> Result<(Vec<(String, Config)>, usize), String> {
+        found_in(&Layout::new("/nowhere"), kind, packs, variables)
+    }
+
+    fn found_in(
+        layout: &Layout,
+        kind: OperationKind,
+        packs: &[proto::PolicyPack],
+        variables: &[(&str, &str)],
+    ) -> Result<(Vec<(String, Config)>, usize), String> {
         let mut environment = environment(variables);
         let directory_of = |artifact: &proto::Artifact| {
-            (artifact.digest != "missing").then(|| PathBuf::from(format!("/policies/{}", artifact.digest)))
+            (artifact.digest != "missing").then(|| layout.policy_packs().join(&artifact.digest))
         };
         let policies =
-            RunPolicies::new(kind, packs, directory_of, &mut environment).map_err(|error| error.to_string())?;
+            RunPolicies::new(kind, packs, directory_of, layout, &mut environment).map_err(|error| error.to_string())?;
         let packs = policies.0.into_iter().map(|pack| (pack.directory.display().to_string(), pack.config));
         Ok((packs.collect(), environment.variables.len()))
     }
@@ -170,8 +283,10 @@ mod tests {
     #[test]
     fn an_up_and_its_preview_enforce_all_packs() {
         let packs = [requested("a", ""), requested("b", "{\"all\":\"advisory\"}")];
-        let expected =
-            vec![("/policies/a".to_owned(), text("{}")), ("/policies/b".to_owned(), text("{\"all\":\"advisory\"}"))];
+        let expected = vec![
+            ("/nowhere/policies/a".to_owned(), text("{}")),
+            ("/nowhere/policies/b".to_owned(), text("{\"all\":\"advisory\"}")),
+        ];
         for kind in [OperationKind::Up, OperationKind::Preview] {
             assert_eq!(found(kind, &packs, &[]), Ok((expected.clone(), 0)));
         }
@@ -186,12 +301,12 @@ mod tests {
         let packs = [requested("a", "")];
         let variables = [(cli::POLICY_PACK, "policy,other"), (cli::POLICY_PACK_CONFIG, "one.json,two.json")];
         let expected = vec![
-            ("/policies/a".to_owned(), text("{}")),
+            ("/nowhere/policies/a".to_owned(), text("{}")),
             ("policy".to_owned(), Config::File("one.json".into())),
             ("other".to_owned(), Config::File("two.json".into())),
         ];
         assert_eq!(found(OperationKind::Up, &packs, &variables), Ok((expected, 0)));
-        let expected = vec![("/policies/a".to_owned(), text("{}")), ("policy".to_owned(), text("{}"))];
+        let expected = vec![("/nowhere/policies/a".to_owned(), text("{}")), ("policy".to_owned(), text("{}"))];
         assert_eq!(found(OperationKind::Up, &packs, &[(cli::POLICY_PACK, "policy")]), Ok((expected, 0)));
         assert_eq!(found(OperationKind::Up, &[], &variables), Ok((vec![], 2)), "the CLI reads the variables");
     }
@@ -206,5 +321,66 @@ mod tests {
         assert!(up(&vec![requested("a", ""); 21], &[]).contains("at most 20"));
         let variables = [(cli::POLICY_PACK, "policy,other"), (cli::POLICY_PACK_CONFIG, "one.json")];
         assert!(up(&[requested("a", "")], &variables).contains("one file for each policy pack"));
+        let many = vec!["policy"; 21].join(",");
+        assert!(up(&[requested("a", "")], &[(cli::POLICY_PACK, many.as_str())]).contains("at most 20 policy packs"));
+    }
+
+    #[test]
+    fn the_variables_of_the_user_cannot_configure_an_installed_pack() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::new(root.path());
+        let (source, installed) = (layout.source(), layout.policy_packs().join("a"));
+        std::fs::create_dir_all(source.join("policy")).unwrap();
+        std::fs::create_dir_all(installed.join("tree/base")).unwrap();
+        std::fs::create_dir_all(root.path().join("far/away")).unwrap();
+        std::os::unix::fs::symlink(&source, layout.workspace()).unwrap();
+        std::os::unix::fs::symlink(&installed, source.join("link")).unwrap();
+        std::os::unix::fs::symlink(root.path().join("far/away"), source.join("far")).unwrap();
+        let absolute = installed.display().to_string();
+        let rows = [
+            (absolute.clone(), Some("must not contain a directory in")),
+            (format!("{absolute}/tree/base"), Some("must not contain a directory in")),
+            (format!("{absolute}/missing"), Some("must not contain a directory in")),
+            (format!("policy,{absolute}/tree"), Some("must not contain a directory in")),
+            ("../policies/a".to_owned(), Some("must not contain a directory in")),
+            ("./policy/../../policies/./a/".to_owned(), Some("must not contain a directory in")),
+            ("link".to_owned(), Some("must not contain a directory in")),
+            ("link/tree/base".to_owned(), Some("must not contain a directory in")),
+            // The kernel would resolve the symbolic link before `..`, but the CLI removes both.
+            ("far/../../policies/a".to_owned(), Some("must not contain a directory in")),
+            (format!("\"{absolute}\""), Some("must not contain quotation marks or line breaks")),
+            (format!("{absolute}\nx"), Some("must not contain quotation marks or line breaks")),
+            (format!("\r\n{absolute}"), Some("must not contain quotation marks or line breaks")),
+            ("policy".to_owned(), None),
+            ("missing".to_owned(), None),
+            ("../policies-of-users".to_owned(), None),
+        ];
+        for (value, expected) in rows {
+            let variables = [(cli::POLICY_PACK, value.as_str())];
+            let result = found_in(&layout, OperationKind::Up, &[requested("a", "")], &variables);
+            match expected {
+                Some(message) => assert!(result.as_ref().is_err_and(|e| e.contains(message)), "{value:?}: {result:?}"),
+                None => assert!(result.is_ok(), "{value:?}: {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_has_only_one_configuration() {
+        let disabled = "{\"all\":\"disabled\"}";
+        let named = |name: &str, config: &str| proto::PolicyPack { name: name.to_owned(), ..requested("a", config) };
+        let of_user = [(cli::POLICY_PACK, "policy,./policy"), (cli::POLICY_PACK_CONFIG, "one.json,two.json")];
+        let up = |packs: &[proto::PolicyPack], variables: &[(&str, &str)]| {
+            found(OperationKind::Up, packs, variables).map(|(packs, _)| packs.len())
+        };
+        assert_eq!(
+            up(&[named("cluster/house", ""), named("own", disabled)], &[]),
+            Err("policy pack cluster/house and policy pack own have the same directory, but different configurations"
+                .to_owned())
+        );
+        assert_eq!(up(&[named("cluster/house", ""), named("cluster/mirror", "{}")], &[]), Ok(2));
+        let error = up(&[requested("a", "")], &of_user).expect_err("should be rejected");
+        assert!(error.contains("a policy pack in PULUMI_OPTION_POLICY_PACK have the same directory"), "{error}");
+        assert_eq!(up(&[requested("a", "")], &[(cli::POLICY_PACK, "policy,policy")]), Ok(3));
     }
 }
