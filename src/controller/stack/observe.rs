@@ -144,7 +144,8 @@ async fn observe_policy_packs(
         Ok::<_, Unavailable>(ResolvedPack { name: pack.name, resolved, config: pack.config, in_store })
     });
     // The controller sends these requests concurrently, because the number of policy packs is limited.
-    futures::future::try_join_all(resolving).await
+    let packs = futures::future::try_join_all(resolving).await?;
+    policy_packs::check_distinct(&packs, cluster.len()).map(|()| packs)
 }
 
 /// Returns the pauses and the schedule that are defined outside the Stack. For a started run, returns none, because

@@ -154,6 +154,35 @@ pub fn named(name: &str, why: Unavailable) -> Unavailable {
     }
 }
 
+/// Returns an error if a policy pack in the spec is a policy pack of the cluster, or an earlier policy pack in the spec
+/// with another configuration. The first `cluster` packs are the policy packs of the cluster.
+///
+/// The Pulumi engine starts each directory of the pod only once. The last configuration replaces the earlier
+/// configurations, so a Stack could disable a policy pack of the cluster by listing it again.
+pub fn check_distinct(packs: &[ResolvedPack], cluster: usize) -> Result<(), Unavailable> {
+    for (number, pack) in packs.iter().skip(cluster).enumerate() {
+        let is_same = |other: &ResolvedPack| {
+            (&other.resolved.digest, &other.resolved.directory) == (&pack.resolved.digest, &pack.resolved.directory)
+        };
+        if let Some(other) = packs.iter().take(cluster).find(|other| is_same(other)) {
+            return Err(Unavailable::Invalid(format!(
+                "invalid spec.policyPacks[{}]: the archive and the directory are those of policy pack {}, which a \
+                 Stack can neither disable nor configure; remove the entry",
+                pack.name, other.name
+            )));
+        }
+        let mut earlier = packs.iter().skip(cluster).take(number);
+        if let Some(other) = earlier.find(|other| is_same(other) && other.config != pack.config) {
+            return Err(Unavailable::Invalid(format!(
+                "invalid spec.policyPacks[{}]: the archive and the directory are those of policy pack {}, but the \
+                 configuration differs",
+                pack.name, other.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the policy packs for the spec of the Workspace.
 pub fn artifacts(packs: &[ResolvedPack]) -> Vec<WorkspacePolicyPack> {
     let artifact = |pack: &ResolvedPack| WorkspacePolicyPack {

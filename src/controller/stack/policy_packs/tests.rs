@@ -82,6 +82,42 @@ fn invalid_packs_are_errors_that_name_the_field() {
 }
 
 #[test]
+fn a_pack_in_the_spec_cannot_configure_a_pack_of_the_cluster() {
+    let in_directory = |name: &str, directory: &str| {
+        let mut pack = resolved(name, "1");
+        pack.resolved.directory = directory.parse().expect("a valid directory");
+        pack
+    };
+    let disabled = |pack: ResolvedPack| ResolvedPack { config: [("all".to_owned(), json!("disabled"))].into(), ..pack };
+    let house = || resolved("cluster/house", "1");
+    let of_cluster = "those of policy pack cluster/house, which a Stack can neither disable nor configure";
+    // Columns: the packs, how many of them are packs of the cluster, and the error.
+    let rows = [
+        (vec![house(), disabled(resolved("own", "1"))], 1, Some(of_cluster)),
+        (vec![house(), resolved("own", "1")], 1, Some(of_cluster)),
+        (vec![house(), resolved("other", "2"), disabled(resolved("own", "1"))], 1, Some(of_cluster)),
+        (vec![house(), disabled(resolved("own", "2"))], 1, None),
+        (vec![house(), disabled(in_directory("own", "base"))], 1, None),
+        (vec![in_directory("cluster/house", "base"), disabled(in_directory("own", "base"))], 1, Some(of_cluster)),
+        (vec![house(), resolved("cluster/mirror", "1")], 2, None),
+        (
+            vec![resolved("a", "1"), disabled(resolved("b", "1"))],
+            0,
+            Some("invalid spec.policyPacks[b]: the archive and the directory are those of policy pack a, but"),
+        ),
+        (vec![resolved("a", "1"), resolved("b", "1")], 0, None),
+        (vec![], 0, None),
+    ];
+    for (packs, cluster, expected) in rows {
+        let error = check_distinct(&packs, cluster).err().map(|error| error.to_string());
+        match (&error, expected) {
+            (Some(error), Some(expected)) => assert!(error.contains(expected), "{error}"),
+            _ => assert_eq!(error.as_deref(), expected, "{packs:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_changed_or_added_pack_starts_a_run_and_a_removed_pack_does_not() {
     let configured = ResolvedPack { config: [("all".to_owned(), json!("advisory"))].into(), ..resolved("a", "1") };
     let repacked = |content: &str| {
