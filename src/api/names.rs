@@ -37,6 +37,9 @@ pub const LABEL_WORKSPACE_NAME: &str = "auto.pulumi.com/workspace-name";
 /// Label of a pod of a pool. The value is the key of the pool. The pod keeps the label when a Workspace takes the pod
 /// from the pool.
 pub const LABEL_POOL: &str = "auto.pulumi.com/pool";
+/// Label of a pod of a pool. The value identifies the shard that manages the pool: the start of the hash of the shard's
+/// label selector. The pods of a controller without a label selector do not have this label.
+pub const LABEL_POOL_SHARD: &str = "auto.pulumi.com/pool-shard";
 /// Label on a workspace pod with an open run. The Workspace's PodDisruptionBudget selects pods with this label.
 pub const LABEL_RUN: &str = "auto.pulumi.com/run";
 /// Value of [`LABEL_RUN`].

@@ -5,12 +5,15 @@ use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, ListSemantic};
 use kube::{Api, Client, Resource};
+use sha2::{Digest as _, Sha256};
 
 use crate::api::tolerant::Tolerant;
 
 /// Number of objects per page of the initial list of a watch. Users can create objects of up to 1.5 MiB, and the
 /// controller keeps a whole page in memory. A smaller number would delay the start with thousands of objects.
 const PAGE_SIZE: u32 = 50;
+/// Number of digits in the identifier of a shard. The name of the shard's Lease ends with the same digits.
+const SHARD_DIGITS: usize = 8;
 
 /// Part of the cluster that this process manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +37,13 @@ impl Scope {
     /// Returns whether the watch for a kind of this controller contains all of the kind's objects in a namespace.
     pub fn watches_all_of(&self, namespace: &str) -> bool {
         self.selector.is_none() && self.namespace().is_none_or(|watched| watched == namespace)
+    }
+
+    /// Returns the identifier of this controller's shard, which is a valid label value. Returns `None` if the controller
+    /// has no label selector.
+    pub fn shard(&self) -> Option<String> {
+        let hash = hex::encode(Sha256::digest(self.selector.as_ref()?));
+        hash.get(..SHARD_DIGITS).map(str::to_owned)
     }
 
     /// Returns the API client for watching a kind.
@@ -91,6 +101,15 @@ mod tests {
         assert_eq!(all.resource_url(), "/apis/auto.pulumi.com/v1alpha1/workspaces");
         let one = Scope::new(Some("apps".into()), None).api::<Workspace>(client());
         assert_eq!(one.resource_url(), "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces");
+    }
+
+    #[test]
+    fn each_label_selector_has_its_own_shard() {
+        let shard = |selector: Option<&str>| Scope::new(Some("apps".into()), selector.map(str::to_owned)).shard();
+        assert_eq!(shard(None), None);
+        // The names of the Leases in kustomize/overlays/sharded end with these values.
+        assert_eq!(shard(Some("!sharding.fluxcd.io/key")).as_deref(), Some("42da7484"));
+        assert_eq!(shard(Some("sharding.fluxcd.io/key=shard1")).as_deref(), Some("73fdc1be"));
     }
 
     #[test]

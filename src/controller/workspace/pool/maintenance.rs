@@ -13,7 +13,7 @@ use kube::Client;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer as StoreWriter;
-use kube::runtime::watcher::Event;
+use kube::runtime::watcher::{Config, Event};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use super::plan::{Change, FreePod, Waiting, in_turns, plan};
 use super::taken::owner;
 use super::waiting::Pool;
 use crate::api::auto::PooledPod;
-use crate::api::names::{LABEL_POOL, pool_pod_server_name, pool_pod_tls_secret, workspace_object};
+use crate::api::names::{LABEL_POOL, LABEL_POOL_SHARD, pool_pod_server_name, pool_pod_tls_secret, workspace_object};
 use crate::controller::authority::Generations;
 use crate::controller::namespaces::{Namespaces, RunSettings};
 use crate::controller::workspace::tls;
@@ -126,9 +126,8 @@ impl Maintenance {
             let reference = ObjectRef::new(metadata.name.as_deref()?).within(metadata.namespace.as_deref()?);
             Some(Pod::clone(&*cached.get(&reference)?))
         };
-        let config = scope.other_kinds().labels(LABEL_POOL);
         // A deleted pod must leave the cache even if it can no longer be parsed.
-        let pods = watcher_with(scope.api(client.clone()), config, last, |_, _| ());
+        let pods = watcher_with(scope.api(client.clone()), pods_of_shard(scope), last, |_, _| ());
         let mut events = std::pin::pin!(pods.modify(strip_unused_fields).reflect(cache));
         while let Some(event) = events.next().await {
             match event {
@@ -272,11 +271,23 @@ impl Maintenance {
         let Some(template) = self.pool.template(key) else { return Ok(None) };
         let service = self.parts.reader.get_opt::<Service>(namespace, &workspace_object(workspace)).await?;
         let Some(owner) = service.as_ref().and_then(owner) else { return Ok(None) };
-        let name = template.pod_name();
-        let pod = self.parts.writer.apply::<Pod>(&template.pod(namespace, &name, &owner)).await?;
+        let (name, shard) = (template.pod_name(), self.parts.scope.shard());
+        let pod = template.pod(namespace, &name, shard.as_deref(), &owner);
+        let pod = self.parts.writer.apply::<Pod>(&pod).await?;
         tracing::info!(namespace, pod = name, "created an idle pod in a pool");
         Ok(FreePod::of(&pod))
     }
+}
+
+/// Returns the configuration for watching the pool pods of this shard. Each shard knows only its own Workspaces, so the
+/// pods of other shards would be pods without demand, which the plan deletes.
+fn pods_of_shard(scope: &Scope) -> Config {
+    let shard = match scope.shard() {
+        Some(shard) => format!("{LABEL_POOL_SHARD}={shard}"),
+        // These pods include the pods from controller versions without this label.
+        None => format!("!{LABEL_POOL_SHARD}"),
+    };
+    scope.other_kinds().labels(&format!("{LABEL_POOL},{shard}"))
 }
 
 /// Removes the pod fields that [`Pool`] does not use.
@@ -287,5 +298,25 @@ fn strip_unused_fields(pod: &mut Pod) {
     if let Some(status) = &mut pod.status {
         let (conditions, phase) = (status.conditions.take(), status.phase.take());
         *status = PodStatus { conditions, phase, ..PodStatus::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_watches_only_the_pods_of_its_own_pools() {
+        let selector = |selector: Option<&str>| {
+            pods_of_shard(&Scope::new(None, selector.map(str::to_owned))).label_selector.unwrap_or_default()
+        };
+        let rows = [
+            (None, "auto.pulumi.com/pool,!auto.pulumi.com/pool-shard"),
+            (Some("!sharding.fluxcd.io/key"), "auto.pulumi.com/pool,auto.pulumi.com/pool-shard=42da7484"),
+            (Some("sharding.fluxcd.io/key=shard1"), "auto.pulumi.com/pool,auto.pulumi.com/pool-shard=73fdc1be"),
+        ];
+        for (shard, expected) in rows {
+            assert_eq!(selector(shard), expected);
+        }
     }
 }

@@ -4,8 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 
 use crate::api::names::{
-    ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, LABEL_POOL, LABEL_WORKSPACE_NAME, POOL_POD_PREFIX,
-    pool_pod_tls_secret,
+    ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, LABEL_POOL, LABEL_POOL_SHARD, LABEL_WORKSPACE_NAME,
+    POOL_POD_PREFIX, pool_pod_tls_secret,
 };
 use crate::controller::workspace::environment::has_name;
 use crate::controller::workspace::init_containers::FETCH_CONTAINER;
@@ -38,6 +38,8 @@ impl PoolTemplate {
     pub fn of(rendered: &Rendered, is_source_in_pod: bool, authorities_pem: &str) -> Option<Self> {
         let mut template = rendered.stateful_set.pointer("/spec/template")?.clone();
         remove(&mut template, "/metadata/labels", LABEL_WORKSPACE_NAME);
+        // A `podTemplate` could set this label, and no shard would then manage the pods.
+        remove(&mut template, "/metadata/labels", LABEL_POOL_SHARD);
         remove(&mut template, "/metadata/annotations", ANNOTATION_REVISION_HASH);
         set_tls_secret(&mut template, "");
         let key = hash(&json!([template, authorities_pem]));
@@ -52,15 +54,18 @@ impl PoolTemplate {
         format!("{POOL_POD_PREFIX}{key}-{random}")
     }
 
-    /// Returns a new pool pod. `kubectl drain` evicts the pod only if a controller owns it. The annotation permits
-    /// the cluster autoscaler to evict the pod.
-    pub fn pod(&self, namespace: &str, name: &str, owner: &OwnerReference) -> Value {
+    /// Returns a new pool pod for the pool of a shard. `kubectl drain` evicts the pod only if a controller owns it. The
+    /// annotation permits the cluster autoscaler to evict the pod.
+    pub fn pod(&self, namespace: &str, name: &str, shard: Option<&str>, owner: &OwnerReference) -> Value {
         let mut pod = self.template.clone();
         set_tls_secret(&mut pod, &pool_pod_tls_secret(name));
         insert(&mut pod, "/metadata", "name", json!(name));
         insert(&mut pod, "/metadata", "namespace", json!(namespace));
         insert(&mut pod, "/metadata", "ownerReferences", json!([owner]));
         insert(&mut pod, "/metadata/labels", LABEL_POOL, json!(self.key));
+        if let Some(shard) = shard {
+            insert(&mut pod, "/metadata/labels", LABEL_POOL_SHARD, json!(shard));
+        }
         insert(&mut pod, "/metadata/annotations", ANNOTATION_SAFE_TO_EVICT, json!("true"));
         pod
     }
@@ -155,13 +160,17 @@ mod tests {
 
     #[test]
     fn the_pod_of_a_pool_belongs_to_no_workspace_and_has_its_own_certificate() {
-        let template = template_of("app", json!({})).expect("poolable");
+        let template_labels = json!({"metadata": {"labels": {"auto.pulumi.com/pool-shard": "other"}}});
+        let template = template_of("app", json!({"podTemplate": template_labels})).expect("poolable");
         let name = template.pod_name();
         assert!(name.starts_with("pulumi-pool-") && name.ends_with(|last: char| last.is_ascii_lowercase()), "{name}");
         let owner = OwnerReference { name: "app-workspace".to_owned(), ..OwnerReference::default() };
-        let pod = template.pod("team", &name, &owner);
-        let labels = json!({"auto.pulumi.com/component": "workspace", "auto.pulumi.com/pool": template.key});
+        let pod = template.pod("team", &name, None, &owner);
+        let mut labels = json!({"auto.pulumi.com/component": "workspace", "auto.pulumi.com/pool": template.key});
         assert_eq!(pod["metadata"]["labels"], labels);
+        let of_shard = template.pod("team", &name, Some("73fdc1be"), &owner);
+        labels["auto.pulumi.com/pool-shard"] = json!("73fdc1be");
+        assert_eq!(of_shard["metadata"]["labels"], labels);
         assert_eq!(pod["metadata"]["name"], json!(name));
         assert_eq!(pod["metadata"]["ownerReferences"][0]["name"], json!("app-workspace"));
         let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
