@@ -3,9 +3,11 @@
 //! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until a user deletes the
 //! Stack that takes precedence, or until that Stack manages another Pulumi stack.
 //!
-//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack. With
+//! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and this Stack has not. With
 //! `--no-cross-namespace-refs`, a Stack in another namespace never takes precedence. Otherwise, a user could block a
-//! Stack in another namespace by creating a Stack for the same Pulumi stack.
+//! Stack in another namespace by creating a Stack for the same Pulumi stack. The agent of a Stack reports what the Stack
+//! has applied, and a user can replace this agent. A false report can therefore block only Stacks that have not applied
+//! the Pulumi stack yet.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -39,6 +41,8 @@ struct Claim {
     is_project_read: bool,
     /// Whether the Stack has completed an `up` of this Pulumi stack.
     has_applied: bool,
+    /// Whether the Stack may have resources in this Pulumi stack, also because of a failed `up`.
+    may_have_resources: bool,
     created: Timestamp,
 }
 
@@ -228,7 +232,8 @@ impl DuplicateStacks {
         let claims = lock(&self.claims);
         let is_comparable = |address: &ScopedAddress, other: &ObjectKey, claim: &Claim| match address.0 {
             Some(_) => true,
-            None => other.0 != key.0 && claim.has_applied && !self.no_cross_namespace_refs,
+            // The creation times do not matter: a user can create a Stack in advance.
+            None => other.0 != key.0 && claim.has_applied && !own.may_have_resources && !self.no_cross_namespace_refs,
         };
         let precedes = |(other, claim): &(&ObjectKey, &Claim)| claim.sort_key(other) < own.sort_key(key);
         let mut preceding = Vec::new();
@@ -290,6 +295,7 @@ fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
         names_project,
         is_project_read,
         has_applied,
+        may_have_resources: is_applied_here,
         created,
     })
 }

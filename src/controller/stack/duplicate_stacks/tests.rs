@@ -138,7 +138,8 @@ async fn a_stack_in_another_namespace_takes_precedence_only_after_an_up() {
     // precedence.
     let rows = [
         ("only the other Stack has applied the Pulumi stack", (20, dev()), (10, None), false, true),
-        ("both have applied the Pulumi stack, and the other is older", (10, dev()), (20, dev()), false, true),
+        ("only the other Stack has applied the Pulumi stack, and is older", (10, dev()), (20, None), false, true),
+        ("both have applied the Pulumi stack, and the other is older", (10, dev()), (20, dev()), false, false),
         ("both have applied the Pulumi stack, and this Stack is older", (20, dev()), (10, dev()), false, false),
         ("the other Stack is older and has applied nothing", (10, None), (20, None), false, false),
         ("the other Stack is older and has applied another Pulumi stack", (10, Some("prod")), (20, None), false, false),
@@ -154,6 +155,30 @@ async fn a_stack_in_another_namespace_takes_precedence_only_after_an_up() {
         let preceding = duplicates.preceding(&own, Some(&workspace("web")), &reader).await.unwrap();
         assert_eq!(preceding.is_some(), expected, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_false_report_in_another_namespace_does_not_block_a_stack_with_resources() {
+    let (requeue, _requeued) = requeue::queue();
+    let duplicates = DuplicateStacks::new(requeue, false);
+    let (reader, _) = reader("web");
+    let preceding = async |stack: &Stack| {
+        let preceding = duplicates.preceding(stack, Some(&workspace("web")), &reader).await.unwrap();
+        preceding.map(|duplicate| duplicate.to_string())
+    };
+    let (false_report, victim) = (in_namespace("theirs", 10, Some("dev")), in_namespace("mine", 20, Some("dev")));
+    duplicates.record(&false_report);
+    duplicates.record(&victim);
+    assert_eq!(preceding(&victim).await, None);
+    let mut failed = victim.clone();
+    failed.status.as_mut().unwrap().last_applied_revision = None;
+    duplicates.record(&failed);
+    assert_eq!(preceding(&failed).await, None, "a failed up may have created resources");
+    let mut second = in_namespace("mine", 30, Some("dev"));
+    second.metadata.name = Some("second".to_owned());
+    duplicates.record(&victim);
+    duplicates.record(&second);
+    assert_eq!(preceding(&second).await.as_deref(), Some("mine/app"), "within a namespace, the older Stack precedes");
 }
 
 #[tokio::test]
