@@ -21,11 +21,12 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::names;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::context::Context;
-use crate::controller::update::decide::decide;
-use crate::controller::update::observe::observe;
+use crate::controller::update::decide::{Action, decide};
+use crate::controller::update::observe::{Observed, check_references, observe};
 use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
+use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::requeue::{Requeue, Requeues};
 use crate::runtime::watch;
@@ -126,8 +127,7 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     let mut update = Box::new(live);
     for _ in 0..STEPS {
         let now = Timestamp::now();
-        let observed = Box::pin(observe(*update, &context, now)).await?;
-        let action = decide(&observed, now);
+        let (observed, action) = Box::pin(next_action(*update, &context, now)).await?;
         tracing::debug!(action = action.name(), "decided");
         match act(&observed, action, &context, now).await? {
             Next::Again(next) => update = next,
@@ -138,45 +138,17 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     Ok(Outcome::After(Duration::from_secs(1)))
 }
 
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-    use super::*;
-    use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
-    use crate::api::conditions::{self, COMPLETE, ConditionUpdate, Status};
-
-    #[test]
-    fn only_a_released_update_is_not_read_again() {
-        let mut released = Update::new("app-1", UpdateSpec::default());
-        let status = UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() };
-        let complete = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
-        released.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
-        let status = released.status.insert(status);
-        conditions::set(&mut status.conditions, &complete, 1, Timestamp::UNIX_EPOCH);
-        let changed = |change: fn(&mut Update)| {
-            let mut update = released.clone();
-            change(&mut update);
-            update
-        };
-        let rows = [
-            ("released", changed(|_| ()), true),
-            ("open", changed(|update| update.status.as_mut().unwrap().conditions.clear()), false),
-            ("not started", changed(|update| update.status.as_mut().unwrap().run = None), false),
-            (
-                "being deleted",
-                changed(|update| update.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))),
-                false,
-            ),
-            ("with a TTL", changed(|update| update.spec.ttl_after_completed = Some("1h".to_owned())), false),
-            (
-                "not released",
-                changed(|update| update.metadata.finalizers.as_mut().unwrap().push(names::UPDATE_FINALIZER.to_owned())),
-                false,
-            ),
-        ];
-        for (name, update, expected) in rows {
-            assert_eq!(is_released(&update), expected, "{name}");
-        }
+/// Reads the state and selects the next action. Checks the referenced Secrets and ConfigMaps only if nothing else
+/// prevents the start of the run, because the check reads each object.
+async fn next_action(update: Update, context: &Context, now: Timestamp) -> Result<(Observed, Action), ReadError> {
+    let mut observed = Box::pin(observe(update, context, now)).await?;
+    let mut action = decide(&observed, now);
+    if observed.references.is_none() && matches!(action, Action::AwaitReferences(_)) {
+        observed.references = check_references(&observed, context).await?;
+        action = decide(&observed, now);
     }
+    Ok((observed, action))
 }
+
+#[cfg(test)]
+mod tests;

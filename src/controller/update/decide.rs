@@ -40,7 +40,8 @@ pub enum Action {
     AddFinalizer,
     /// Report that the run cannot start yet, with the given reason and message.
     Wait(&'static str, String),
-    /// Report that the run cannot start until the Secrets and ConfigMaps in the given message exist.
+    /// Report that the run cannot start until the Secrets and ConfigMaps in the given message exist. If the observed
+    /// state does not contain the result of the check, check the references and decide again.
     AwaitReferences(String),
     /// Mark the pod and record the binding. The run must not start before these writes have succeeded.
     RecordBinding(RunBinding),
@@ -410,9 +411,8 @@ fn waiting(observed: &Observed) -> Action {
 
 /// Returns `Action::RecordBinding` if all referenced Secrets and ConfigMaps exist.
 fn with_references(observed: &Observed, binding: RunBinding) -> Action {
-    let not_yet = |why: &str| Action::Wait(update_reason::WORKSPACE_NOT_READY, why.to_owned());
     let Some(checked) = &observed.references else {
-        return not_yet("waiting for the check of the referenced Secrets and ConfigMaps");
+        return Action::AwaitReferences("waiting for the check of the referenced Secrets and ConfigMaps".to_owned());
     };
     let namespace = observed.update.namespace().unwrap_or_default();
     match checked.missing_message(&namespace) {

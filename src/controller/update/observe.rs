@@ -56,8 +56,7 @@ pub struct Observed {
     /// Plan of the run. `observe` does not read the plan after the agent has reported that the run is in progress or
     /// completed.
     pub plan: PlanFile,
-    /// State of the referenced Secrets and ConfigMaps. Set only for the next run of the Workspace, and only if the
-    /// run has no binding.
+    /// State of the referenced Secrets and ConfigMaps. Set only after [`check_references`].
     pub references: Option<Checked>,
 }
 
@@ -101,14 +100,6 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     let preceding_update = first_preceding_update(&update, &context.siblings(&update));
     let timeouts = context.timeouts;
     let stack = owner_state(&update, context).await?;
-    let references = match (&workspace, &pod) {
-        (Some(workspace), Some(pod)) if may_be_next(&update, preceding_update.as_ref()) => {
-            let desired = references(&workspace.spec, Some(&update.spec.stack_name));
-            let mounted_since = pod.creation_timestamp().map(|created| created.0);
-            Some(context.references.check(&namespace, &desired, mounted_since).await?)
-        }
-        _ => None,
-    };
     let has_started =
         snapshot.as_ref().is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Running | RunState::Ended(_)));
     let plan = match update.is_complete() || has_started {
@@ -141,8 +132,18 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         restriction,
         run_share,
         plan,
-        references,
+        references: None,
     })
+}
+
+/// Checks the Secrets and ConfigMaps that the run references. The check reads each object, so the caller performs it
+/// only if the run can start as soon as all objects exist. Returns `None` if the Workspace or its pod does not exist.
+pub async fn check_references(observed: &Observed, context: &Context) -> Result<Option<Checked>, ReadError> {
+    let (Some(workspace), Some(pod)) = (&observed.workspace, &observed.pod) else { return Ok(None) };
+    let namespace = observed.update.namespace().unwrap_or_default();
+    let desired = references(&workspace.spec, Some(&observed.update.spec.stack_name));
+    let mounted_since = pod.creation_timestamp().map(|created| created.0);
+    context.references.check(&namespace, &desired, mounted_since).await.map(Some)
 }
 
 /// Reads a Workspace and its pod.

@@ -1,0 +1,191 @@
+//! Tests for the reconcile loop of the Update controller.
+
+use std::sync::Once;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::auto::{ArtifactReference, RunBinding, UpdateSpec, UpdateStatus, WorkspaceSpec, WorkspaceStatus};
+use crate::api::conditions::{self, COMPLETE, ConditionUpdate, READY, Status};
+use crate::artifact::Digest;
+use crate::controller::namespaces::Namespaces;
+use crate::controller::test_parts::TestParts;
+use crate::controller::update::attachments::Attachments;
+use crate::controller::update::queue::updates;
+use crate::controller::update::request::RunTimeouts;
+use crate::controller::update::stored_secrets::StoredSecrets;
+use crate::controller::update::trace::RunTraces;
+use crate::runtime::fake_api::{FakeResponse, Log, client};
+use crate::runtime::requeue;
+use crate::runtime::run_limiter::{Limits, RunLimiter};
+
+const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/app";
+const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
+const SECRET: &str = "/api/v1/namespaces/apps/secrets/aws";
+const NAMESPACE: &str = "/api/v1/namespaces/apps";
+
+fn context(parts: &TestParts) -> Context {
+    let (requeue, _) = requeue::queue();
+    let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
+    Context {
+        reader: parts.reader.clone(),
+        writer: parts.writer.clone(),
+        attachments: Attachments::new(parts.agents.clone(), requeue, parts.tasks.clone(), parts.end.clone()),
+        history: None,
+        stored_secrets: StoredSecrets::default(),
+        run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
+        events: parts.events.clone(),
+        references: parts.references.clone(),
+        namespaces: Namespaces::without_watch(parts.reader.clone(), false),
+        concurrency_groups: Arc::default(),
+        metrics: parts.metrics.clone(),
+        updates: updates().0,
+        adopted: Arc::new(Once::new()),
+        timeouts: RunTimeouts::default(),
+        cluster_name: "".into(),
+        traces: RunTraces::default(),
+    }
+}
+
+fn artifact() -> ArtifactReference {
+    ArtifactReference { digest: Digest::of(b"a"), revision: "main@sha1:a".to_owned(), dir: String::new() }
+}
+
+/// Returns an Update whose run can start if its Workspace is ready.
+fn pending() -> Update {
+    let (workspace_name, stack_name) = ("app".to_owned(), "dev".to_owned());
+    let spec = UpdateSpec { workspace_name, stack_name, artifact: Some(artifact()), ..UpdateSpec::default() };
+    let mut update = Update::new("app-1", spec);
+    update.metadata.namespace = Some("apps".to_owned());
+    update.metadata.uid = Some("update-uid".to_owned());
+    update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);
+    update
+}
+
+/// Returns a ready Workspace that references the Secret `aws`.
+fn workspace() -> Workspace {
+    let env_from = vec![json!({"secretRef": {"name": "aws"}})];
+    let spec = WorkspaceSpec { artifact: Some(artifact()), env_from, ..WorkspaceSpec::default() };
+    let mut workspace = Workspace::new("app", spec);
+    workspace.metadata.namespace = Some("apps".to_owned());
+    workspace.metadata.generation = Some(1);
+    let mut conditions = Vec::new();
+    let ready = ConditionUpdate { kind: READY, status: Status::True, reason: "Succeeded", message: "" };
+    conditions::set(&mut conditions, &ready, 1, Timestamp::UNIX_EPOCH);
+    workspace.status = Some(WorkspaceStatus {
+        observed_generation: Some(1),
+        conditions,
+        artifact: Some(artifact()),
+        agent_protocol_version: Some(u32::MAX),
+        pod_uid: Some("pod-uid".to_owned()),
+        agent_start_id: Some("start".to_owned()),
+        ..WorkspaceStatus::default()
+    });
+    workspace
+}
+
+/// Returns the next action for an Update, and the log of the requests.
+async fn action(update: Update, workspace: &Workspace, namespace: Value, secret: FakeResponse) -> (Action, Log) {
+    let workspace = serde_json::to_value(workspace).unwrap();
+    let mut pod = Pod::default();
+    (pod.metadata.name, pod.metadata.uid) = (Some("app-workspace-0".to_owned()), Some("pod-uid".to_owned()));
+    let pod = serde_json::to_value(pod).unwrap();
+    let (client, log) = client(move |request| match request.path.as_str() {
+        WORKSPACE => FakeResponse::Json(200, workspace.clone()),
+        POD => FakeResponse::Json(200, pod.clone()),
+        NAMESPACE => FakeResponse::Json(200, namespace.clone()),
+        SECRET => secret.clone(),
+        _ => FakeResponse::refusal(404, "NotFound"),
+    });
+    let parts = TestParts::new(client);
+    let (_, action) = Box::pin(next_action(update, &context(&parts), Timestamp::UNIX_EPOCH)).await.unwrap();
+    (action, log)
+}
+
+fn namespace(annotations: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "apps", "annotations": annotations}})
+}
+
+fn reads_of_secret(log: &Log) -> usize {
+    log.all().iter().filter(|request| request.path == SECRET).count()
+}
+
+#[tokio::test]
+async fn references_are_checked_only_if_nothing_else_prevents_the_run() {
+    let changed = |change: fn(&mut WorkspaceStatus)| {
+        let mut workspace = workspace();
+        change(workspace.status.as_mut().unwrap());
+        workspace
+    };
+    let with = |change: fn(&mut Update)| {
+        let mut update = pending();
+        change(&mut update);
+        update
+    };
+    let rows = [
+        ("no finalizer", with(|update| update.metadata.finalizers = None), workspace(), json!({})),
+        ("an invalid field", with(|update| update.spec.timeout = Some("soon".to_owned())), workspace(), json!({})),
+        ("a paused namespace", pending(), workspace(), json!({"pulumi.com/pause": "maintenance"})),
+        ("an outdated status", pending(), changed(|status| status.observed_generation = Some(0)), json!({})),
+        ("no condition Ready", pending(), changed(|status| status.conditions.clear()), json!({})),
+        ("another source", pending(), changed(|status| status.artifact = None), json!({})),
+        ("another pod", pending(), changed(|status| status.pod_uid = Some("other".to_owned())), json!({})),
+        ("no agent", pending(), changed(|status| status.agent_start_id = None), json!({})),
+    ];
+    for (name, update, workspace, annotations) in rows {
+        let missing = FakeResponse::refusal(404, "NotFound");
+        let (action, log) = Box::pin(action(update, &workspace, namespace(annotations), missing)).await;
+        assert_eq!(reads_of_secret(&log), 0, "{name}: {action:?}");
+        assert!(!matches!(action, Action::AwaitReferences(_) | Action::RecordBinding(_)), "{name}: {action:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_references_of_a_ready_run_are_checked_once() {
+    let missing = FakeResponse::refusal(404, "NotFound");
+    let (waits, log) = Box::pin(action(pending(), &workspace(), namespace(json!({})), missing)).await;
+    let message = "waiting for Secret \"aws\" (envFrom): not found in namespace apps";
+    assert_eq!((waits, reads_of_secret(&log)), (Action::AwaitReferences(message.to_owned()), 1));
+    let row = json!({"cells": [1], "object": {"metadata": {"name": "aws"}}});
+    let table = json!({"kind": "Table", "columnDefinitions": [{"name": "Data"}], "rows": [row]});
+    let found = FakeResponse::Json(200, table);
+    let (starts, log) = Box::pin(action(pending(), &workspace(), namespace(json!({})), found)).await;
+    assert!(matches!(starts, Action::RecordBinding(_)), "{starts:?}");
+    assert_eq!(reads_of_secret(&log), 1);
+}
+
+#[test]
+fn only_a_released_update_is_not_read_again() {
+    let mut released = Update::new("app-1", UpdateSpec::default());
+    let status = UpdateStatus { run: Some(RunBinding::default()), ..UpdateStatus::default() };
+    let complete = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+    released.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
+    let status = released.status.insert(status);
+    conditions::set(&mut status.conditions, &complete, 1, Timestamp::UNIX_EPOCH);
+    let changed = |change: fn(&mut Update)| {
+        let mut update = released.clone();
+        change(&mut update);
+        update
+    };
+    let rows = [
+        ("released", changed(|_| ()), true),
+        ("open", changed(|update| update.status.as_mut().unwrap().conditions.clear()), false),
+        ("not started", changed(|update| update.status.as_mut().unwrap().run = None), false),
+        (
+            "being deleted",
+            changed(|update| update.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))),
+            false,
+        ),
+        ("with a TTL", changed(|update| update.spec.ttl_after_completed = Some("1h".to_owned())), false),
+        (
+            "not released",
+            changed(|update| update.metadata.finalizers.as_mut().unwrap().push(names::UPDATE_FINALIZER.to_owned())),
+            false,
+        ),
+    ];
+    for (name, update, expected) in rows {
+        assert_eq!(is_released(&update), expected, "{name}");
+    }
+}
