@@ -25,8 +25,10 @@ pub const WORKSPACE_CONFIG: u32 = 5 * ENTRIES;
 /// Maximum number of ESC environments for a Pulumi stack in a Workspace: [`REFERENCES`] from its Stack, and
 /// [`REFERENCES`] from `workspaceTemplate`.
 pub const WORKSPACE_ENVIRONMENTS: u32 = 2 * REFERENCES;
-/// Maximum number of Secrets and ConfigMaps that a Workspace references.
-pub const REFERENCED_OBJECTS: u32 = WORKSPACE_ENV + WORKSPACE_ENV_FROM + WORKSPACE_CONFIG;
+/// Maximum number of different Secrets and ConfigMaps that a Workspace references. The limit is lower than the number of
+/// references, because the controller reads each object before a run, and the pod has a volume for each object. The
+/// schema cannot express the limit, so the controller rejects a Workspace that exceeds it.
+pub const REFERENCED_OBJECTS: u32 = 2 * REFERENCES;
 /// Maximum number of mounted Secrets and ConfigMaps whose hashes a status contains.
 pub const MOUNTED_INPUTS: u32 = ENTRIES;
 /// Maximum number of conditions per object.

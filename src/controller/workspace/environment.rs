@@ -12,6 +12,7 @@ use super::config;
 use super::config::{Mounted, check_key, check_name};
 use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
+use crate::api::bounds;
 use crate::api::names::PULUMI_CONTAINER;
 use crate::controller::merge::{POD_TEMPLATE, merge};
 use crate::controller::references::Reference;
@@ -64,14 +65,30 @@ impl Desired {
         let keys = self.env.iter().filter_map(key_of).map(|reference| reference.mounted);
         keys.chain(self.env_from.iter().filter_map(env_from_source)).collect()
     }
+
+    /// Returns the Secrets and ConfigMaps that the environment and the configuration of all Pulumi stacks reference.
+    ///
+    /// # Errors
+    /// Returns an error if the number of objects exceeds [`bounds::REFERENCED_OBJECTS`].
+    pub(super) fn mounted_with_config<'a>(
+        &'a self,
+        spec: &'a WorkspaceSpec,
+    ) -> Result<BTreeSet<Mounted<'a>>, SpecError> {
+        let mut mounted = self.mounted();
+        mounted.extend(config::mounted(spec));
+        match u32::try_from(mounted.len()) {
+            Ok(count) if count <= bounds::REFERENCED_OBJECTS => Ok(mounted),
+            _ => Err(SpecError::TooManyObjects { count: mounted.len() }),
+        }
+    }
 }
 
 /// Returns the mount directory of each Secret and ConfigMap. The map keys are objects such as `Secret/aws`. Returns
-/// an empty map if the environment is invalid.
+/// an empty map if the environment is invalid or the Workspace references too many objects.
 pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     let Ok(environment) = desired(spec) else { return BTreeMap::new() };
-    let mounted = environment.mounted().into_iter().chain(config::mounted(spec));
-    mounted.map(|mounted| (mounted.object(), mounted.directory())).collect()
+    let mounted = environment.mounted_with_config(spec).unwrap_or_default();
+    mounted.into_iter().map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
 /// Returns the objects that the environment references and that must exist before a run starts.

@@ -109,7 +109,7 @@ fn pod_template(
     let spec = &workspace.spec;
     let environment = environment::desired(spec)?;
     config::check(spec)?;
-    let mounted = environment.mounted().into_iter().chain(config::mounted(spec)).collect();
+    let mounted = environment.mounted_with_config(spec)?;
     let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
     let mut generated = pod::template(name, spec, settings, profile, &mounted, source);
     credentials.mount(&mut generated);

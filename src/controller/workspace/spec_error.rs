@@ -1,6 +1,7 @@
 //! Errors in the spec of a Workspace.
 
 use super::pod_security::Violation;
+use crate::api::bounds;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
@@ -67,6 +68,13 @@ pub enum SpecError {
 
     #[error("envFrom: {what}")]
     EnvironmentFrom { what: &'static str },
+
+    #[error(
+        "the environment and the configuration reference {count} different Secrets and ConfigMaps, and the maximum is {}: \
+         store the values in fewer objects",
+        bounds::REFERENCED_OBJECTS
+    )]
+    TooManyObjects { count: usize },
 
     #[error("invalid pulumiCloudOIDC.{field}: {rule}")]
     Oidc { field: &'static str, rule: &'static str },

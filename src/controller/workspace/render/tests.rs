@@ -77,6 +77,27 @@ fn the_error_for_a_template_above_the_size_limit_names_the_template() {
 }
 
 #[test]
+fn the_number_of_different_referenced_objects_is_limited() {
+    let limit = usize::try_from(bounds::REFERENCED_OBJECTS).expect("number in range");
+    let with = |objects: usize| {
+        let key = |number: usize| json!({"name": format!("object-{number}"), "key": "k"});
+        let item = |number: usize| json!({"key": format!("c{number}"), "valueFrom": {"secretKeyRef": key(number)}});
+        let config: Vec<Value> = (2..objects).map(item).collect();
+        let variable = |name: &str| json!({"name": name, "valueFrom": {"secretKeyRef": key(0)}});
+        rendered(json!({
+            "env": [variable("A"), variable("B")],
+            "envFrom": [{"configMapRef": {"name": "object-0", "optional": true}}],
+            "stacks": [{"name": "dev", "config": config}, {"name": "prod", "config": config}],
+        }))
+    };
+    assert!(with(limit).is_ok(), "several references to the same object count once");
+    let message = with(limit + 1).expect_err("should be rejected").to_string();
+    let expected = "the environment and the configuration reference 201 different Secrets and ConfigMaps, and the \
+                    maximum is 200: store the values in fewer objects";
+    assert_eq!(message, expected);
+}
+
+#[test]
 fn only_memory_is_requested_by_default() {
     let cases = [
         (json!(null), json!({"requests": {"memory": "16Mi"}})),
