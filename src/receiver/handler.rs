@@ -259,7 +259,7 @@ async fn find_stacks(
             return Ok(Vec::new());
         }
         let labels: Vec<String> = resource.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        return Ok(reader.list_metadata::<Stack>(namespace, &labels.join(",")).await?);
+        return Ok(reader.list_metadata::<Stack>(namespace, &labels.join(","), |_| true).await?);
     };
     let stack = reader.get_metadata_opt::<Stack>(namespace, name).await?;
     let missing = || RequestError::NoStack { namespace: namespace.to_owned(), name: name.to_owned() };

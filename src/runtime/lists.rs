@@ -4,6 +4,7 @@
 //! kube-rs keeps the text of a whole response and all its parsed objects in memory. The functions in this module stop
 //! reading a response at a maximum size, and parse only the fields that the caller requires.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 
 use futures::AsyncReadExt as _;
@@ -34,6 +35,31 @@ pub struct Identity {
 #[serde(default)]
 pub struct Identified {
     pub metadata: Identity,
+}
+
+/// Object of which only the identity and the labels are parsed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Labeled {
+    metadata: LabeledMetadata,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct LabeledMetadata {
+    name: Option<String>,
+    uid: Option<String>,
+    labels: BTreeMap<String, String>,
+}
+
+impl Labeled {
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
+    }
+
+    pub fn into_identity(self) -> Identity {
+        Identity { name: self.metadata.name, uid: self.metadata.uid }
+    }
 }
 
 #[derive(Deserialize)]

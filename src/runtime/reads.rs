@@ -1,9 +1,8 @@
 //! Reads from the API server that bypass the caches. Each request has a timeout, and each error message identifies the
 //! object.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -17,11 +16,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
-use tokio::sync::Semaphore;
 
 use crate::api::names;
 use crate::api::tolerant::{ParseError, Tolerant};
-use crate::runtime::lists::{self, Identified, Identity};
+use crate::runtime::fair_slots::{FairSlots, Limits};
+use crate::runtime::lists::{self, Identified, Identity, Labeled};
 
 /// Numbers of objects per page with which the controller reads a list. If a page exceeds [`MAX_PAGE_BYTES`], the
 /// controller reads the list again with the next number.
@@ -30,8 +29,10 @@ const PAGE_SIZES: [u32; 3] = [50, 5, 1];
 const MAX_PAGE_BYTES: u64 = 4 * 1024 * 1024;
 /// Maximum number of objects in a list.
 const MAX_LISTED: usize = 10_000;
-/// Maximum number of lists that a reader and its clones read at the same time.
-const LISTS: usize = 2;
+/// Limits for the lists that a reader and its clones read at the same time. A list with many objects takes seconds. The
+/// namespaces therefore share the lists fairly, so that a namespace waits only until one list of another namespace is
+/// complete. The callers limit the number of waiting lists.
+const LISTS: Limits = Limits { total: 4, per_key: 1, waiting_per_key: usize::MAX };
 
 /// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]
@@ -62,13 +63,13 @@ impl ReadError {
 pub struct Reader {
     client: Client,
     timeout: Duration,
-    lists: Arc<Semaphore>,
+    lists: FairSlots,
 }
 
 impl Reader {
     /// Creates a reader. `timeout` applies to each request.
     pub fn new(client: Client, timeout: Duration) -> Self {
-        Reader { client, timeout, lists: Arc::new(Semaphore::new(LISTS)) }
+        Reader { client, timeout, lists: FairSlots::new(LISTS) }
     }
 
     /// Returns an object, or `None` if it does not exist.
@@ -145,18 +146,28 @@ impl Reader {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        let parameters = ListParams::default();
-        let found = self.list_identities::<K>(namespace, parameters, |found| found.uid.as_deref() == Some(uid)).await?;
+        let select = |found: Identified| Some(found.metadata).filter(|identity| identity.uid.as_deref() == Some(uid));
+        let found = self.list_identities::<K, _>(namespace, ListParams::default(), select).await?;
         Ok(found.into_iter().find_map(|identity| identity.name))
     }
 
-    /// Returns the names and the UIDs of all objects in a namespace that match a label selector. The metadata of the
-    /// result contains no other field.
-    pub async fn list_metadata<K>(&self, namespace: &str, labels: &str) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
+    /// Returns the names and the UIDs of all objects in a namespace that match a label selector and whose labels satisfy
+    /// `is_selected`. The metadata of the result contains no other field. An empty label selector matches all objects.
+    pub async fn list_metadata<K>(
+        &self,
+        namespace: &str,
+        selector: &str,
+        is_selected: impl Fn(&BTreeMap<String, String>) -> bool,
+    ) -> Result<Vec<PartialObjectMeta<K>>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        let found = self.list_identities::<K>(namespace, ListParams::default().labels(labels), |_| true).await?;
+        let parameters = match selector.is_empty() {
+            true => ListParams::default(),
+            false => ListParams::default().labels(selector),
+        };
+        let select = |found: Labeled| is_selected(found.labels()).then(|| found.into_identity());
+        let found = self.list_identities::<K, _>(namespace, parameters, select).await?;
         let namespace = Some(namespace.to_owned());
         let metadata = |Identity { name, uid }: Identity| {
             let metadata = ObjectMeta { name, uid, namespace: namespace.clone(), ..ObjectMeta::default() };
@@ -189,22 +200,26 @@ impl Reader {
         Ok(page.ok_or_else(too_large)?.items)
     }
 
-    /// Returns the objects in a namespace that match the parameters and satisfy `is_desired`. At most [`LISTS`] calls of
-    /// this function read at the same time.
-    async fn list_identities<K>(
+    /// Lists the objects in a namespace that match the parameters, and returns the identities that `select` returns.
+    /// [`LISTS`] limits the number of calls of this function that read at the same time.
+    async fn list_identities<K, T>(
         &self,
         namespace: &str,
         parameters: ListParams,
-        is_desired: impl Fn(&Identity) -> bool,
+        select: impl Fn(T) -> Option<Identity>,
     ) -> Result<Vec<Identity>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        T: DeserializeOwned,
     {
         let what = || list_of::<K>(namespace);
-        let permit = tokio::time::timeout(self.timeout, self.lists.acquire()).await;
-        let _permit = permit.map_err(|_| ReadError::Timeout { request: what(), limit: self.timeout })?;
+        let slot = tokio::time::timeout(self.timeout, self.lists.acquire(namespace)).await;
+        let Ok(Ok(_slot)) = slot else {
+            return Err(ReadError::Timeout { request: what(), limit: self.timeout });
+        };
         for size in PAGE_SIZES {
-            if let Some(found) = self.read_pages::<K>(namespace, parameters.clone().limit(size), &is_desired).await? {
+            let parameters = parameters.clone().limit(size);
+            if let Some(found) = self.read_pages::<K, T>(namespace, parameters, &select).await? {
                 return Ok(found);
             }
         }
@@ -212,14 +227,15 @@ impl Reader {
     }
 
     /// Reads a list in pages. Returns `None` if a page exceeds [`MAX_PAGE_BYTES`].
-    async fn read_pages<K>(
+    async fn read_pages<K, T>(
         &self,
         namespace: &str,
         mut parameters: ListParams,
-        is_desired: impl Fn(&Identity) -> bool,
+        select: &impl Fn(T) -> Option<Identity>,
     ) -> Result<Option<Vec<Identity>>, ReadError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        T: DeserializeOwned,
     {
         let what = || list_of::<K>(namespace);
         let (mut found, mut read) = (Vec::new(), 0_usize);
@@ -227,14 +243,14 @@ impl Reader {
             let response = async {
                 let request = kube::core::Request::new(K::url_path(&(), Some(namespace))).list_metadata(&parameters);
                 let request = request.map_err(kube::Error::BuildRequest)?;
-                lists::page::<Identified>(&self.client, request, MAX_PAGE_BYTES).await
+                lists::page::<T>(&self.client, request, MAX_PAGE_BYTES).await
             };
             let Some(page) = self.call(what, response).await? else { return Ok(None) };
             read = read.saturating_add(page.items.len());
             if read > MAX_LISTED {
                 return Err(ReadError::TooLarge { request: what(), limit: format!("{MAX_LISTED} objects") });
             }
-            found.extend(page.items.into_iter().map(|item| item.metadata).filter(|identity| is_desired(identity)));
+            found.extend(page.items.into_iter().filter_map(select));
             match page.next {
                 Some(token) => parameters.continue_token = Some(token),
                 None => return Ok(Some(found)),

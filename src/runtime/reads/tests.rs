@@ -47,7 +47,7 @@ async fn objects_with_invalid_managed_fields_can_be_read() {
     assert_eq!(name(found.metadata), "apps");
     let row = reader.get_row_opt::<Secret>("apps", "web").await.unwrap().unwrap();
     assert_eq!((name(row.metadata), &row.cells["Data"]), ("web".to_owned(), &json!(2)));
-    let found = reader.list_metadata::<Secret>("apps", "a=b").await.unwrap();
+    let found = reader.list_metadata::<Secret>("apps", "a=b", |_| true).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(reader.find_name::<Pod>("apps", "web-uid").await.unwrap().as_deref(), Some("web"));
     assert_eq!(reader.find_name::<Pod>("apps", "missing").await.unwrap(), None);
@@ -87,7 +87,7 @@ async fn the_metadata_of_a_list_is_read_in_small_pages() {
     let reader = Reader::new(client, Duration::from_secs(1));
     assert_eq!(reader.find_name::<Secret>("apps", "c-uid").await.expect("successful list").as_deref(), Some("c"));
     assert_eq!(reader.find_name::<Secret>("apps", "d-uid").await.expect("successful list"), None);
-    let found = reader.list_metadata::<Secret>("apps", "a=b").await.expect("successful list");
+    let found = reader.list_metadata::<Secret>("apps", "a=b", |_| true).await.expect("successful list");
     let names: Vec<_> = found.iter().map(|object| object.metadata.name.as_deref().unwrap_or_default()).collect();
     assert_eq!(names, ["a", "b", "c"]);
     assert_eq!(found[0].metadata.namespace.as_deref(), Some("apps"));
@@ -125,11 +125,49 @@ async fn a_list_without_end_is_not_read_completely() {
     assert_eq!(log.all().len(), 6);
 }
 
+#[tokio::test]
+async fn the_objects_of_a_list_are_selected_by_their_labels() {
+    let (client, log) = client(|_| {
+        let item = |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}});
+        let items = [item("a", json!({"team": "blue"})), item("b", json!({})), json!({"metadata": {"name": "c"}})];
+        FakeResponse::Json(200, json!({"metadata": {}, "items": items}))
+    });
+    let reader = Reader::new(client, Duration::from_secs(1));
+    let is_selected = |labels: &BTreeMap<String, String>| labels.contains_key("team");
+    let found = reader.list_metadata::<Secret>("apps", "", is_selected).await.expect("successful list");
+    let names: Vec<_> = found.iter().map(|object| object.metadata.name.as_deref().unwrap_or_default()).collect();
+    assert_eq!(names, ["a"]);
+    reader.list_metadata::<Secret>("apps", "team=blue", is_selected).await.expect("successful list");
+    let has_selector: Vec<bool> = log.all().iter().map(|request| request.query.contains("labelSelector")).collect();
+    assert_eq!(has_selector, [false, true]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_list_waits_for_other_lists_of_the_reader() {
     let (client, log) = client(|_| FakeResponse::Silence);
-    let reader = Reader::new(client, Duration::from_secs(1));
-    let reads = futures::future::join_all((0..4).map(|_| reader.find_name::<Secret>("apps", "uid")));
+    let reader = &Reader::new(client, Duration::from_secs(1));
+    let list = |namespace: String| async move { reader.find_name::<Secret>(&namespace, "uid").await };
+    let reads = futures::future::join_all((0..9).map(|number| list(format!("apps-{number}"))));
     assert!(tokio::time::timeout(Duration::from_millis(500), reads).await.is_err(), "no response");
-    assert_eq!(log.all().len(), LISTS);
+    assert_eq!(log.all().len(), LISTS.total);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lists_of_a_namespace_do_not_delay_other_namespaces() {
+    let (client, log) = client(|request| match request.path.contains("/noisy-") {
+        true => FakeResponse::Silence,
+        false => page(&["a"], ""),
+    });
+    let reader = &Reader::new(client, Duration::from_secs(5));
+    let list = |namespace: String| async move { reader.find_name::<Secret>(&namespace, "a-uid").await };
+    let noisy = futures::future::join_all((0..20).map(|number| list(format!("noisy-{}", number % 2))));
+    let quiet = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        list("quiet".to_owned()).await
+    };
+    tokio::select! {
+        _ = noisy => panic!("the API server does not respond"),
+        found = quiet => assert_eq!(found.expect("successful list").as_deref(), Some("a")),
+    }
+    assert_eq!(log.all().len(), 3, "each namespace reads one list at a time: {:?}", log.verbs());
 }
