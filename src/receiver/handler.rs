@@ -1,44 +1,45 @@
 //! Handles webhook calls.
 //!
 //! The response to a rejected call does not contain the reason. An unknown path, a suspended receiver, a wrong
-//! signature and an exceeded rate limit all result in the same response with the same delay.
+//! signature and an exceeded rate limit all result in the same response with the same delay. Only authenticated calls
+//! receive the response that too many calls are waiting.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
-use axum::http::{Method, Request, Response, StatusCode};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
-use kube::core::PartialObjectMeta;
-use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::api::conditions::receiver_reason;
-use crate::api::names::ANNOTATION_REQUESTED_AT;
-use crate::api::pulumi::{NoToken, ReceiverResource, ReceiverToken, Stack, StackReceiver};
+use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
 use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::{Directory, Entry};
 use crate::receiver::proof::{Proof, triggers_run};
+use crate::receiver::run_requests::{MAX_DURATION, RunRequester, RunRequests};
 use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::reads::{ReadError, Reader};
-use crate::runtime::writes::{WriteError, Writer};
+use crate::runtime::fair_slots::Busy;
+use crate::runtime::reads::Reader;
 use crate::telemetry::chain;
 use crate::telemetry::metrics::{Metrics, WebhookResult};
 
 /// Maximum size of a body, in bytes. Flux has the same maximum.
 const MAX_BODY: usize = 3 * 1024 * 1024;
+/// Value of the header `Retry-After` in seconds. The calls in progress end within this time.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("10");
 
 /// Handler for webhook calls.
 pub struct Handler {
     pub directory: Directory,
     pub reader: Reader,
-    pub writer: Writer,
+    pub requester: RunRequester,
     pub events: Events,
     pub metrics: Metrics,
     /// Delay before the response to a rejected call. The delay must exceed the duration of all checks.
@@ -63,9 +64,12 @@ impl Handler {
         // The checks that do not require the body take longer for an existing path than for an unknown path. The fixed
         // delay hides this difference.
         let half = self.refusal_delay / 2;
-        let head_checked = Instant::now() + half;
+        let received = Instant::now();
+        let head_checked = received + half;
         let (parts, body) = request.into_parts();
         let mut checked = self.check_head(&parts).await;
+        // The maximum duration includes the read of the Secret, but not the time that the caller needs for the body.
+        let remaining = MAX_DURATION.saturating_sub(received.elapsed());
         let is_whole = drain(body, checked.as_mut().map(|checked| &mut checked.proof)).await;
         let refusal = head_checked.max(Instant::now()) + half;
         if !is_whole {
@@ -73,8 +77,12 @@ impl Handler {
             return plain(StatusCode::PAYLOAD_TOO_LARGE);
         }
         let result = match checked {
-            Some(checked) => self.finish(checked, &parts).await,
-            None => WebhookResult::Refused,
+            Some(checked) => self.finish(checked, &parts, remaining).await,
+            None => Ok(WebhookResult::Refused),
+        };
+        let Ok(result) = result else {
+            self.metrics.webhook(WebhookResult::Refused);
+            return unavailable();
         };
         self.metrics.webhook(result);
         plain(match result {
@@ -109,47 +117,50 @@ impl Handler {
         }
     }
 
-    /// Performs the checks that require the body, and requests the runs.
-    async fn finish(&self, checked: CheckedCall, parts: &Parts) -> WebhookResult {
+    /// Performs the checks that require the body, and requests the runs within the remaining time.
+    ///
+    /// # Errors
+    /// Returns [`Busy`] if too many calls of the same namespace are waiting.
+    async fn finish(&self, checked: CheckedCall, parts: &Parts, remaining: Duration) -> Result<WebhookResult, Busy> {
         let CheckedCall { entry, proof } = checked;
         if let Err(fault) = proof.verify() {
             self.refuse(&entry, &fault.to_string());
-            return WebhookResult::Refused;
+            return Ok(WebhookResult::Refused);
         }
         // Authenticates the call before checking the rate limit, because callers without the token must not exhaust the
         // rate limit.
         if !entry.limits.may_call(Instant::now()) {
             self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
-            return WebhookResult::Refused;
+            return Ok(WebhookResult::Refused);
         }
         let receiver = &entry.receiver;
-        let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
         if !triggers_run(receiver.spec.kind, &receiver.spec.events, &parts.headers) {
+            let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
             tracing::info!(namespace, name, "webhook event ignored");
-            return WebhookResult::Ignored;
+            return Ok(WebhookResult::Ignored);
         }
-        let requested = request_runs(&self.reader, &self.writer, receiver, Timestamp::now()).await;
-        match requested.problem {
-            None => {
-                tracing::info!(namespace, name, stacks = requested.stacks, "runs requested by webhook");
-                WebhookResult::Accepted
-            }
-            Some(problem) => {
-                tracing::warn!(
-                    namespace,
-                    name,
-                    stacks = requested.stacks,
-                    problem,
-                    "failed to request runs of some Stacks"
-                );
-                self.publish(
-                    &entry,
-                    receiver_reason::FAILED,
-                    &format!("failed to request runs of some Stacks: {problem}"),
-                );
-                WebhookResult::Failed
+        match self.requester.request(receiver, Timestamp::now(), Instant::now() + remaining).await {
+            Ok(requests) => Ok(self.report(&entry, &requests)),
+            Err(busy) => {
+                let waiting = busy.waiting;
+                self.refuse(&entry, &format!("too many calls: {waiting} other calls of the namespace are waiting"));
+                Err(busy)
             }
         }
+    }
+
+    /// Logs the result of requesting runs. Publishes an event if requesting some runs has failed.
+    fn report(&self, entry: &Entry, requests: &RunRequests) -> WebhookResult {
+        let (namespace, name) = (entry.receiver.namespace().unwrap_or_default(), entry.receiver.name_any());
+        let (stacks, problem) = (requests.stacks, requests.problem());
+        let Some(problem) = problem else {
+            tracing::info!(namespace, name, stacks, "runs requested by webhook");
+            return WebhookResult::Accepted;
+        };
+        tracing::warn!(namespace, name, stacks, problem, "failed to request runs of some Stacks");
+        let message = format!("failed to request runs of some Stacks: {problem}");
+        self.publish(entry, receiver_reason::FAILED, &message);
+        WebhookResult::Failed
     }
 
     /// Publishes an event with the reason for a rejection, so that the receiver's owner can read the reason. The
@@ -193,84 +204,15 @@ async fn drain(body: Body, mut proof: Option<&mut Proof>) -> bool {
     true
 }
 
+/// Returns the response to an authenticated call that must be repeated later.
+fn unavailable() -> Response<Body> {
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE);
+    response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+    response
+}
+
 fn plain(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
-}
-
-/// Maximum number of Stacks that the handler annotates concurrently for one call.
-const MAX_CONCURRENT_ANNOTATIONS: usize = 8;
-/// Maximum number of errors that a message lists. The message also states how many errors are omitted.
-const MAX_LISTED_ERRORS: usize = 3;
-
-/// The reason why requesting a run failed.
-#[derive(Debug, Error)]
-enum RequestError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    #[error("Stack {namespace}/{name} not found")]
-    NoStack { namespace: String, name: String },
-}
-
-/// Result of requesting runs for all Stacks that a receiver references.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct RunRequests {
-    /// Number of successful requests.
-    stacks: usize,
-    /// Reasons why requesting runs of the other Stacks failed.
-    problem: Option<String>,
-}
-
-/// Requests runs of all Stacks that a receiver references. A failure for one Stack does not affect the other Stacks.
-async fn request_runs(reader: &Reader, writer: &Writer, receiver: &StackReceiver, now: Timestamp) -> RunRequests {
-    let namespace = receiver.namespace().unwrap_or_default();
-    let mut stacks = BTreeMap::new();
-    let mut errors = Vec::new();
-    for resource in &receiver.spec.resources {
-        match find_stacks(reader, &namespace, resource).await {
-            Ok(found) => stacks.extend(found.into_iter().map(|stack| (stack.name_any(), stack))),
-            Err(error) => errors.push(error),
-        }
-    }
-    let request = BTreeMap::from([(ANNOTATION_REQUESTED_AT.to_owned(), Some(now.to_string()))]);
-    let request = &request;
-    let results: Vec<_> = futures::stream::iter(stacks.into_values())
-        .map(|stack| async move { writer.annotate(&stack, request).await })
-        .buffer_unordered(MAX_CONCURRENT_ANNOTATIONS)
-        .collect()
-        .await;
-    let all = results.len();
-    errors.extend(results.into_iter().filter_map(Result::err).map(RequestError::from));
-    let failed = errors.iter().filter(|error| matches!(error, RequestError::Write(_))).count();
-    RunRequests { stacks: all.saturating_sub(failed), problem: problem(&errors) }
-}
-
-async fn find_stacks(
-    reader: &Reader,
-    namespace: &str,
-    resource: &ReceiverResource,
-) -> Result<Vec<PartialObjectMeta<Stack>>, RequestError> {
-    let Some(name) = resource.stack_name() else {
-        // The schema requires labels. Without this check, an empty selector would match all Stacks.
-        if resource.match_labels.is_empty() {
-            return Ok(Vec::new());
-        }
-        let labels: Vec<String> = resource.match_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        return Ok(reader.list_metadata::<Stack>(namespace, &labels.join(","), |_| true).await?);
-    };
-    let stack = reader.get_metadata_opt::<Stack>(namespace, name).await?;
-    let missing = || RequestError::NoStack { namespace: namespace.to_owned(), name: name.to_owned() };
-    Ok(vec![stack.ok_or_else(missing)?])
-}
-
-fn problem(errors: &[RequestError]) -> Option<String> {
-    let listed: Vec<String> = errors.iter().take(MAX_LISTED_ERRORS).map(|error| chain(error)).collect();
-    let others = match errors.len().saturating_sub(MAX_LISTED_ERRORS) {
-        0 => String::new(),
-        number => format!("; and {number} more"),
-    };
-    (!listed.is_empty()).then(|| listed.join("; ") + &others)
 }

@@ -8,6 +8,7 @@ mod call_limits;
 mod directory;
 mod handler;
 mod proof;
+mod run_requests;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::api::tolerant::Tolerant;
 use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
+use crate::receiver::run_requests::RunRequester;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
 use crate::runtime::scope::Scope;
@@ -73,8 +75,8 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
     let reader = Reader::new(client, API_TIMEOUT);
     let handler = Handler {
         directory,
-        reader,
-        writer,
+        reader: reader.clone(),
+        requester: RunRequester::new(reader, writer),
         events,
         metrics,
         refusal_delay: REFUSAL_DELAY,

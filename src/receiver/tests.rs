@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -37,6 +38,8 @@ struct World {
     stacks: Vec<(&'static str, Value)>,
     /// Name of a Stack. The API server rejects all writes to this Stack.
     read_only: Option<&'static str>,
+    /// The API server responds to writes only after the value is `true`.
+    released: Option<watch::Receiver<bool>>,
 }
 
 /// A running webhook server.
@@ -171,9 +174,13 @@ impl World {
             }
             ("PATCH", _) if self.read_only == Some(name) => FakeResponse::refusal(403, "Forbidden"),
             ("GET" | "PATCH", path) if path.starts_with(STACKS) => {
-                match self.stacks.iter().find(|(stack, _)| *stack == name) {
+                let response = match self.stacks.iter().find(|(stack, _)| *stack == name) {
                     Some((name, labels)) => FakeResponse::Json(200, stack(name, labels)),
                     None => FakeResponse::refusal(404, "NotFound"),
+                };
+                match &self.released {
+                    Some(released) if method == "PATCH" => FakeResponse::Held(released.clone(), Box::new(response)),
+                    _ => response,
                 }
             }
             ("POST", "/api/v1/namespaces/apps/events") => FakeResponse::Json(
@@ -210,7 +217,7 @@ fn receiver(name: &str, spec: Value) -> Value {
 fn world(receivers: Vec<Value>) -> World {
     let stacks =
         vec![("web", json!({"tier": "front"})), ("api", json!({"tier": "back"})), ("worker", json!({"tier": "back"}))];
-    World { receivers, token: Some("s3cret".to_owned()), stacks, read_only: None }
+    World { receivers, token: Some("s3cret".to_owned()), stacks, read_only: None, released: None }
 }
 
 fn path(name: &str) -> String {
@@ -342,6 +349,33 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_calls() {
         let response = server.call(&path, &[("X-Hub-Signature-256", &good)], BODY).await;
         assert!(is_ok(&response), "{response}");
     }
+}
+
+#[tokio::test]
+async fn further_calls_are_rejected_while_many_calls_of_the_namespace_wait() {
+    let (release, released) = watch::channel(false);
+    let receivers = ["first", "second"].map(|name| receiver(name, json!({"type": "generic"}))).to_vec();
+    let limits = Limits { waiting_per_peer: 64, ..Limits::default() };
+    let server = Server::start_with(World { released: Some(released), ..world(receivers) }, limits).await;
+    let paths = ["first", "second"].map(path);
+    let calls = futures::future::join_all((0..25).map(|number| server.call(&paths[number / 20], &[], "")));
+    let until_rejected = async {
+        while server.counted("refused") < 5 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        release.send_replace(true);
+    };
+    let all = async { tokio::join!(calls, until_rejected) };
+    let (responses, ()) = tokio::time::timeout(TEST_TIMEOUT, all).await.expect("5 calls are rejected immediately");
+    let rejected: Vec<&String> = responses.iter().filter(|response| !is_ok(response)).collect();
+    assert_eq!(rejected.len(), 5, "4 calls are in progress, and 16 calls wait: {responses:?}");
+    for response in rejected {
+        assert!(response.starts_with("HTTP/1.1 503 ") && response.contains("retry-after: 10\r\n"), "{response}");
+    }
+    let events = server.wait_for_events(1).await;
+    let expected =
+        "ValidationFailed: webhook call rejected: too many calls: 16 other calls of the namespace are waiting";
+    assert_eq!(events[0], expected);
 }
 
 #[tokio::test]
