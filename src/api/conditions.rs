@@ -100,7 +100,7 @@ pub mod receiver_reason {
     pub const FAILED: &str = "Failed";
     pub const TOKEN_NOT_FOUND: &str = "TokenNotFound";
     pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
-    /// A request failed authentication or exceeded the rate limit, or too many other requests were waiting.
+    /// A request failed authentication or exceeded a rate limit, or too many other requests were waiting.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
     /// The controller does not run the webhook server.
     pub const NOT_SERVED: &str = "NotServed";

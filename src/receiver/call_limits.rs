@@ -1,11 +1,12 @@
-//! Limits for webhook calls: rate limits per receiver for calls, events and Secret reads, and a maximum number of
-//! delayed responses.
+//! Limits for webhook calls: rate limits for calls per receiver and per namespace, rate limits for events and Secret
+//! reads per receiver, and a maximum number of delayed responses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
+use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -19,23 +20,33 @@ pub(super) const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 /// the mutexes only for short critical sections, and never across an `.await`.
 #[derive(Debug)]
 pub struct CallLimits {
-    rate_limit: Mutex<RateLimit>,
+    calls: RateLimit,
+    /// Rate limit that all receivers of the namespace share.
+    calls_of_namespace: Arc<RateLimit>,
     last_event: Mutex<Option<Instant>>,
     pub token_reads: TokenReads,
 }
 
 impl CallLimits {
-    pub fn new(now: Instant) -> Self {
+    pub fn new(calls_of_namespace: Arc<RateLimit>, now: Instant) -> Self {
         CallLimits {
-            rate_limit: Mutex::new(RateLimit::new(now)),
+            calls: RateLimit::new(RECEIVER_RATE, now),
+            calls_of_namespace,
             last_event: Mutex::default(),
             token_reads: TokenReads::default(),
         }
     }
 
-    /// Counts an authenticated call, and returns whether the rate limit permits the call.
-    pub fn may_call(&self, now: Instant) -> bool {
-        self.rate_limit.lock().unwrap_or_else(PoisonError::into_inner).take(now)
+    /// Counts an authenticated call.
+    ///
+    /// # Errors
+    /// Returns the rate limit that does not permit the call.
+    pub fn count_call(&self, now: Instant) -> Result<(), RateExceeded> {
+        match () {
+            () if !self.calls.take(now) => Err(RateExceeded::Receiver),
+            () if !self.calls_of_namespace.take(now) => Err(RateExceeded::Namespace),
+            () => Ok(()),
+        }
     }
 
     /// Returns whether the handler may publish an event now. The handler may publish the next event [`EVENT_INTERVAL`]
@@ -50,32 +61,64 @@ impl CallLimits {
     }
 }
 
-/// Maximum number of calls in a burst, for example after a user has pushed several branches.
-const BURST: u32 = 20;
-/// Interval at which the rate limit permits an additional call.
-const CALL_INTERVAL: Duration = Duration::from_secs(1);
+/// Rate limit that a call exceeds.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RateExceeded {
+    #[error("rate limit exceeded: 1 call per second with a burst of {}", RECEIVER_RATE.burst)]
+    Receiver,
+    #[error("rate limit of the namespace exceeded: 5 calls per second with a burst of {}", NAMESPACE_RATE.burst)]
+    Namespace,
+}
 
-/// Rate limit for calls to a receiver, with a burst and a constant rate.
+/// Burst and constant rate of a rate limit.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// Maximum number of calls in a burst.
+    burst: u32,
+    /// Interval at which the rate limit permits an additional call.
+    interval: Duration,
+}
+
+/// Rate of the calls to one receiver. The burst permits, for example, a push of several branches.
+const RECEIVER_RATE: Rate = Rate { burst: 20, interval: Duration::from_secs(1) };
+/// Rate of the calls to all receivers of a namespace. The number of receivers is not limited.
+const NAMESPACE_RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(200) };
+
+/// Rate limit for calls, with a burst and a constant rate. Hold the mutex only for short critical sections, and never
+/// across an `.await`.
 #[derive(Debug)]
-struct RateLimit {
+pub struct RateLimit {
+    rate: Rate,
+    state: Mutex<RateState>,
+}
+
+#[derive(Debug)]
+struct RateState {
     remaining: u32,
     refilled: Instant,
 }
 
 impl RateLimit {
-    fn new(now: Instant) -> Self {
-        RateLimit { remaining: BURST, refilled: now }
+    /// Creates the rate limit that all receivers of a namespace share.
+    pub fn of_namespace(now: Instant) -> Self {
+        Self::new(NAMESPACE_RATE, now)
+    }
+
+    fn new(rate: Rate, now: Instant) -> Self {
+        RateLimit { rate, state: Mutex::new(RateState { remaining: rate.burst, refilled: now }) }
     }
 
     /// Counts a call. Returns `false` if the call exceeds the rate limit.
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.refilled).as_secs() / CALL_INTERVAL.as_secs();
-        let more = u32::try_from(passed).unwrap_or(BURST).min(BURST);
+    fn take(&self, now: Instant) -> bool {
+        let Rate { burst, interval } = self.rate;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.saturating_duration_since(state.refilled).as_millis() / interval.as_millis();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
         // Keeps the elapsed part of the current interval, so that this time counts toward the next permit.
-        self.refilled += CALL_INTERVAL * u32::try_from(passed).unwrap_or_default();
-        self.remaining = (self.remaining + more).min(BURST);
-        let allowed = self.remaining > 0;
-        self.remaining -= u32::from(allowed);
+        state.refilled += interval * passed;
+        state.remaining = state.remaining.saturating_add(passed).min(burst);
+        let allowed = state.remaining > 0;
+        state.remaining -= u32::from(allowed);
         allowed
     }
 }
@@ -164,8 +207,8 @@ mod tests {
     #[test]
     fn twenty_calls_are_allowed_immediately_and_then_one_call_per_second() {
         let begin = Instant::now();
-        let mut limit = RateLimit::new(begin);
-        let mut take = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
+        let limit = RateLimit::new(RECEIVER_RATE, begin);
+        let take = |milliseconds: u64| limit.take(begin + Duration::from_millis(milliseconds));
         assert!((0..20).all(|_| take(0)));
         let rows = [(0, false), (999, false), (1000, true), (1900, false), (2000, true), (2000, false), (2999, false)];
         for (milliseconds, expected) in rows {
@@ -173,6 +216,26 @@ mod tests {
         }
         assert!((0..20).all(|_| take(3_600_000)), "an hour restores the full burst");
         assert!(!take(3_600_000), "the burst is limited");
+    }
+
+    #[test]
+    fn the_receivers_of_a_namespace_share_a_rate_limit() {
+        let begin = Instant::now();
+        let namespace = Arc::new(RateLimit::of_namespace(begin));
+        let receivers: Vec<CallLimits> = (0..6).map(|_| CallLimits::new(namespace.clone(), begin)).collect();
+        let (last, others) = receivers.split_last().expect("not empty");
+        for receiver in others {
+            assert!((0..20).all(|_| receiver.count_call(begin).is_ok()));
+            assert_eq!(receiver.count_call(begin), Err(RateExceeded::Receiver));
+        }
+        let at = |milliseconds: u64| last.count_call(begin + Duration::from_millis(milliseconds));
+        let exceeded = Err(RateExceeded::Namespace);
+        let rows = [(0, exceeded), (199, exceeded), (200, Ok(())), (399, exceeded), (600, Ok(())), (600, Ok(()))];
+        for (milliseconds, expected) in rows {
+            assert_eq!(at(milliseconds), expected, "after {milliseconds} ms");
+        }
+        let other = CallLimits::new(Arc::new(RateLimit::of_namespace(begin)), begin);
+        assert_eq!(other.count_call(begin), Ok(()), "another namespace has its own rate limit");
     }
 
     #[tokio::test(start_paused = true)]

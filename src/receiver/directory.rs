@@ -1,14 +1,14 @@
 //! Index of StackReceivers by path. A StackReceiver watch keeps the index up to date.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 
 use crate::api::pulumi::StackReceiver;
-use crate::receiver::call_limits::CallLimits;
+use crate::receiver::call_limits::{CallLimits, RateLimit};
 
 /// A receiver, with its call limits.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ struct Index {
     /// Receivers that the initial list of a restarted watch has contained so far. After the list is complete, a
     /// receiver that is missing from the list no longer exists.
     listed: HashSet<Key>,
+    /// Rate limits by namespace. The receivers of the namespace own the limit.
+    namespaces: HashMap<String, Weak<RateLimit>>,
 }
 
 impl Directory {
@@ -60,6 +62,7 @@ impl Directory {
                 let listed = std::mem::take(&mut index.listed);
                 let gone: Vec<Key> = index.entries.keys().filter(|key| !listed.contains(key)).cloned().collect();
                 gone.iter().for_each(|key| index.remove(key));
+                index.namespaces.retain(|_, limit| limit.strong_count() > 0);
             }
         }
     }
@@ -68,10 +71,10 @@ impl Directory {
 impl Index {
     fn insert(&mut self, receiver: StackReceiver) {
         let key = key(&receiver);
-        let limits = self
-            .entries
-            .get(&key)
-            .map_or_else(|| Arc::new(CallLimits::new(Instant::now())), |entry| entry.limits.clone());
+        let limits = match self.entries.get(&key) {
+            Some(entry) => entry.limits.clone(),
+            None => Arc::new(CallLimits::new(self.limit_of_namespace(&key.0), Instant::now())),
+        };
         self.remove(&key);
         if let Some(path) = path(&receiver) {
             self.paths.insert(path.to_owned(), key.clone());
@@ -84,6 +87,20 @@ impl Index {
         if let Some(path) = path(&entry.receiver) {
             self.paths.remove(path);
         }
+        drop(entry);
+        if self.namespaces.get(&key.0).is_some_and(|limit| limit.strong_count() == 0) {
+            self.namespaces.remove(&key.0);
+        }
+    }
+
+    /// Returns the rate limit that all receivers of a namespace share.
+    fn limit_of_namespace(&mut self, namespace: &str) -> Arc<RateLimit> {
+        if let Some(limit) = self.namespaces.get(namespace).and_then(Weak::upgrade) {
+            return limit;
+        }
+        let limit = Arc::new(RateLimit::of_namespace(Instant::now()));
+        self.namespaces.insert(namespace.to_owned(), Arc::downgrade(&limit));
+        limit
     }
 }
 
@@ -100,7 +117,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::receiver::call_limits::EVENT_INTERVAL;
+    use crate::receiver::call_limits::{EVENT_INTERVAL, RateExceeded};
 
     fn receiver(name: &str, path: Option<&str>, change: Value) -> StackReceiver {
         let mut object = json!({
@@ -150,9 +167,30 @@ mod tests {
         let now = Instant::now();
         directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({}))));
         let limits = directory.find("/hook/1").expect("there").limits;
-        while limits.may_call(now) {}
+        while limits.count_call(now).is_ok() {}
         assert!(limits.may_publish(now) && !limits.may_publish(now) && limits.may_publish(now + EVENT_INTERVAL));
         directory.apply(Event::Apply(receiver("a", Some("/hook/1"), json!({"spec": {"type": "github"}}))));
-        assert!(!directory.find("/hook/1").expect("there").limits.may_call(now));
+        assert!(directory.find("/hook/1").expect("there").limits.count_call(now).is_err());
+    }
+
+    #[test]
+    fn the_receivers_of_a_namespace_share_a_rate_limit() {
+        let directory = Directory::default();
+        let other = json!({"metadata": {"namespace": "other"}});
+        let receivers: Vec<StackReceiver> = (0..6)
+            .map(|number| receiver(&number.to_string(), Some(format!("/hook/{number}").as_str()), json!({})))
+            .collect();
+        receivers.iter().cloned().for_each(|receiver| directory.apply(Event::Apply(receiver)));
+        directory.apply(Event::Apply(receiver("a", Some("/hook/other"), other)));
+        let now = Instant::now();
+        let call = |path: &str| directory.find(path).expect("there").limits.count_call(now);
+        for receiver in 0..5 {
+            assert!((0..20).all(|_| call(&format!("/hook/{receiver}")).is_ok()));
+        }
+        assert_eq!(call("/hook/5"), Err(RateExceeded::Namespace));
+        assert_eq!(call("/hook/other"), Ok(()));
+        receivers.into_iter().for_each(|receiver| directory.apply(Event::Delete(receiver)));
+        let namespaces: Vec<String> = directory.0.read().unwrap().namespaces.keys().cloned().collect();
+        assert_eq!(namespaces, ["other"], "the limit is removed with the last receiver");
     }
 }

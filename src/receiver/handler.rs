@@ -129,8 +129,8 @@ impl Handler {
         }
         // Authenticates the call before checking the rate limit, because callers without the token must not exhaust the
         // rate limit.
-        if !entry.limits.may_call(Instant::now()) {
-            self.refuse(&entry, "rate limit exceeded: 1 call per second with a burst of 20");
+        if let Err(exceeded) = entry.limits.count_call(Instant::now()) {
+            self.refuse(&entry, &exceeded.to_string());
             return Ok(WebhookResult::Refused);
         }
         let receiver = &entry.receiver;
