@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::events::Events;
 use crate::runtime::index::StoreWriter;
 use crate::runtime::invalid_objects::{self, InvalidObjects};
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, Urgency, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch;
 use crate::runtime::writes::Writer;
@@ -44,11 +44,12 @@ impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
     /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds streams that trigger further
-    /// reconciliations.
+    /// reconciliations. `urgency` returns the urgency of an object's next reconciliation.
     pub async fn run<K, C, R>(
         self,
         strip: impl Fn(&mut K) + Send + 'static,
-        on_event: impl FnMut(&Event<K>) + Send + 'static,
+        mut on_event: impl FnMut(&Event<K>) + Send + 'static,
+        urgency: impl Fn(&K) -> Urgency + Copy + Send + Sync + 'static,
         triggers: impl FnOnce(Controller<K>) -> Controller<K>,
         reconcile: impl Fn(Arc<K>, Arc<C>) -> R + Copy + Send + 'static,
         context: Arc<C>,
@@ -63,6 +64,15 @@ impl<S> Start<S> {
         let objects = store.reader();
         let (invalid, queue) = InvalidObjects::new();
         let on_invalid = move |metadata: &_, error: &_| invalid.add(metadata, error);
+        let promoting = runner.clone();
+        let on_event = move |event: &Event<K>| {
+            if let Event::Apply(object) = event
+                && urgency(object) != Urgency::Queued
+            {
+                promoting.promote(object);
+            }
+            on_event(event);
+        };
         let changes =
             watch::changes(scope.api(client), scope.own_kinds(), strip, on_invalid, store, runner.clone(), on_event);
         let reports = invalid_objects::report::<K>(queue, writer, events);
@@ -75,7 +85,7 @@ impl<S> Start<S> {
                     // The reconciliation is boxed only when it starts, because all due reconciliations wait here for a
                     // slot, and a waiting future must be small.
                     let work = async move { Box::pin(reconcile(target, context)).await };
-                    async move { runner.run(object.as_ref(), work).await }
+                    async move { runner.run(object.as_ref(), urgency(&object), work).await }
                 },
                 no_errors,
                 context,

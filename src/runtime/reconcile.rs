@@ -90,6 +90,19 @@ enum End {
     Timeout,
 }
 
+/// Urgency of an object's reconciliation, which determines the slots that the reconciliation uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// The reconciliation shares the slots with all normal and queued objects.
+    Normal,
+    /// The object waits in a queue of the controller. Its reconciliation is normal, or urgent after
+    /// [`ReconcileRunner::expedite`].
+    Queued,
+    /// The reconciliation uses separate slots, so it never waits for normal and queued objects. The number of urgent
+    /// objects must be small.
+    Urgent,
+}
+
 /// Runner that executes the reconciliations of one controller.
 pub struct ReconcileRunner {
     controller: &'static str,
@@ -98,6 +111,8 @@ pub struct ReconcileRunner {
     timeout: Duration,
     metrics: Metrics,
     slots: FairSlots,
+    /// Slots for urgent reconciliations.
+    urgent_slots: FairSlots,
     /// Token that stops the runner. When this token is canceled, reconciliations that wait for a slot do not start.
     end: CancellationToken,
     backoff: Backoff,
@@ -129,6 +144,7 @@ impl ReconcileRunner {
             timeout,
             metrics,
             slots: FairSlots::new(Limits { total: UNLIMITED, per_key: UNLIMITED, waiting_per_key: UNLIMITED }),
+            urgent_slots: FairSlots::new(Limits { total: UNLIMITED, per_key: UNLIMITED, waiting_per_key: UNLIMITED }),
             end: CancellationToken::new(),
             backoff: Backoff::default(),
             first_lists: FirstLists::default(),
@@ -151,7 +167,7 @@ impl ReconcileRunner {
     pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
         // Each object waits for at most one slot, so the number of waiting callers is already limited.
         let limits = Limits { total, per_key: per_namespace, waiting_per_key: UNLIMITED };
-        ReconcileRunner { slots: FairSlots::new(limits), end, ..self }
+        ReconcileRunner { slots: FairSlots::new(limits), urgent_slots: FairSlots::new(limits), end, ..self }
     }
 
     /// Replaces the default backoff.
@@ -184,6 +200,13 @@ impl ReconcileRunner {
         }
     }
 
+    /// Makes the next reconciliation of a queued object urgent, because its run can start.
+    pub fn expedite(&self, key: &ObjectKey) {
+        if self.has_begun_key(key) {
+            self.promotions.promote(key);
+        }
+    }
+
     /// Returns the sorted names of the promoted objects whose first reconciliation has not started.
     #[cfg(test)]
     pub fn promoted(&self) -> Vec<String> {
@@ -191,14 +214,18 @@ impl ReconcileRunner {
     }
 
     /// Waits for a slot. The first reconciliation of an object has low priority until the object is promoted.
-    async fn acquire_slot(&self, key: &ObjectKey) -> Result<Slot, Busy> {
-        if self.has_begun_key(key) {
-            return self.slots.acquire(&key.0).await;
-        }
+    async fn acquire_slot(&self, key: &ObjectKey, urgency: Urgency) -> Result<Slot, Busy> {
+        let promoted_slots = match urgency {
+            Urgency::Urgent => return self.urgent_slots.acquire(&key.0).await,
+            Urgency::Normal if self.has_begun_key(key) => return self.slots.acquire(&key.0).await,
+            Urgency::Normal => &self.slots,
+            Urgency::Queued => &self.urgent_slots,
+        };
+        let priority = if self.has_begun_key(key) { Priority::High } else { Priority::Low };
         tokio::select! {
             biased;
-            () = self.promotions.promoted(key) => self.slots.acquire(&key.0).await,
-            slot = self.slots.acquire_with_priority(&key.0, Priority::Low) => slot,
+            () = self.promotions.promoted(key) => promoted_slots.acquire(&key.0).await,
+            slot = self.slots.acquire_with_priority(&key.0, priority) => slot,
         }
     }
 
@@ -207,12 +234,13 @@ impl ReconcileRunner {
     pub async fn run<K: Resource>(
         &self,
         object: &K,
+        urgency: Urgency,
         work: impl Future<Output = Result<Outcome, ReconcileError>> + Send,
     ) -> Result<Action, Infallible> {
         let key = key(object);
         let slot = tokio::select! {
             () = self.end.cancelled() => return Ok(Action::await_change()),
-            slot = self.acquire_slot(&key) => slot,
+            slot = self.acquire_slot(&key, urgency) => slot,
         };
         let Ok(_slot) = slot else { return Ok(Action::requeue(BUSY_REQUEUE_INTERVAL)) };
         let span = tracing::info_span!(

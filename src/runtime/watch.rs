@@ -110,8 +110,7 @@ where
             Event::InitDone => {
                 runner.retain(|namespace, name| reader.get(&ObjectRef::new(name).within(namespace)).is_some());
             }
-            Event::Apply(object) => runner.promote(object),
-            Event::Init | Event::InitApply(_) => {}
+            Event::Apply(_) | Event::Init | Event::InitApply(_) => {}
         });
     after_list(stored)
         .inspect_ok(on_event)

@@ -24,7 +24,7 @@ use crate::controller::stack::{deletion, expiry, ownership, prerequisites};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
-use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
 use crate::runtime::tolerant_watcher::watcher;
 use crate::runtime::watch::{after_list, only_changes, strip_metadata};
 
@@ -130,7 +130,7 @@ pub async fn controller(
             .reconcile_on(feeds.requeued)
             .reconcile_on(feeds.dependents)
     };
-    start.run(record, seen, triggers, reconcile, context).await;
+    start.run(record, seen, |_| Urgency::Normal, triggers, reconcile, context).await;
 }
 
 /// Returns the fields of an Update that affect the Stack's status. For an open Update, these fields are the start times

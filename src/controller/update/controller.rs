@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::Controller;
@@ -27,7 +27,7 @@ use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reads::ReadError;
-use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
 use crate::runtime::requeue::{Requeue, Requeues};
 use crate::runtime::watch;
 
@@ -57,8 +57,24 @@ pub async fn controller(
     context: Arc<Context>,
 ) {
     let Feeds { requeues, slots, on_event } = feeds;
+    let runner = start.runner.clone();
+    let slots = slots.inspect(move |update| {
+        runner.expedite(&(update.namespace.clone().unwrap_or_default(), update.name.clone()));
+    });
     let triggers = |controller: Controller<Update>| controller.reconcile_on(requeues).reconcile_on(slots);
-    start.run(watch::strip_update, on_event, triggers, reconcile, context).await;
+    start.run(watch::strip_update, on_event, urgency, triggers, reconcile, context).await;
+}
+
+/// Returns the urgency of an Update's reconciliation. The limits of open runs also limit the number of Updates with an
+/// urgent reconciliation. Otherwise, an open run or a run with a reserved slot would wait for the reconciliations of
+/// thousands of queued Updates, and the reservation would expire.
+fn urgency(update: &Update) -> Urgency {
+    let is_open = update.status.as_ref().is_some_and(|status| status.run.is_some());
+    match (update.is_complete(), is_open) {
+        (true, _) => Urgency::Normal,
+        (false, true) => Urgency::Urgent,
+        (false, false) => Urgency::Queued,
+    }
 }
 
 /// Returns a function that requeues the waiting Updates of a Workspace when a run in the Workspace has ended. The

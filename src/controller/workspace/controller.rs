@@ -30,7 +30,7 @@ use crate::controller::authority::Generations;
 use crate::controller::update::waits_for_references;
 use crate::runtime::controller::Start;
 use crate::runtime::first_objects::FirstReader;
-use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
 use crate::runtime::requeue::Requeue;
 use crate::runtime::tolerant_watcher;
 use crate::runtime::watch::{LastStates, only_changes};
@@ -87,7 +87,7 @@ where
             .reconcile_on(requeues)
             .reconcile_all_on(authority)
     };
-    tokio::join!(start.run(strip_unused_fields, on_event, triggers, reconcile, context), updates);
+    tokio::join!(start.run(strip_unused_fields, on_event, |_| Urgency::Normal, triggers, reconcile, context), updates);
 }
 
 /// Returns a stream that contains an item for each change to the CA. After a change, the controller must issue new

@@ -202,14 +202,15 @@ impl<W> Queue<W> {
     pub(super) fn next(&self, taken: &Taken<'_>, limits: &Limits) -> Option<&str> {
         let candidates = self.candidates(taken, limits);
         let turns = self.turns(&candidates, taken);
-        let precedence = |namespace: &str| {
+        let precedence = |candidate: &Candidate<'_>| {
+            let namespace = candidate.namespace;
             let uses = WeightedUse { open: taken.in_namespace(namespace), weight: self.share(namespace).weight };
             (uses, self.served.get(namespace).copied().unwrap_or_default())
         };
-        let first = candidates.values().min_by(|a, b| {
-            let (first, second) = (precedence(a.namespace), precedence(b.namespace));
-            first.cmp(&second).then_with(|| a.position.cmp(b.position))
-        })?;
+        // Computes the precedence only once for each candidate, because forecasts call this function often.
+        let by_precedence = candidates.values().map(|candidate| (precedence(candidate), candidate));
+        let (_, first) = by_precedence
+            .min_by(|(first, a), (second, b)| first.cmp(second).then_with(|| a.position.cmp(b.position)))?;
         let turn = first.shared.and_then(|group| turns.get(group)).and_then(|namespace| candidates.get(namespace));
         Some(turn.unwrap_or(first).position.uid())
     }

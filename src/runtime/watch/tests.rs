@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::runtime::fake_api::{FakeResponse, client};
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, Urgency, no_errors};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch::{LastStates, after_list, changes, strip_metadata, strip_update};
 use crate::telemetry::metrics::Metrics;
@@ -113,7 +113,7 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
     let all = async {
         while let Some(change) = stream.next().await {
             let Ok(object) = change else { continue };
-            runner.run(&object, async { Ok(Outcome::Settled) }).await.unwrap();
+            runner.run(&object, Urgency::Normal, async { Ok(Outcome::Settled) }).await.unwrap();
             if object.name_any() == "new" {
                 break;
             }
@@ -199,7 +199,7 @@ async fn a_kube_controller_uses_the_change_stream_and_the_runner() {
         changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner.clone(), |_| ());
     let context = Arc::new(Context { runner, store: store.clone() });
     let reconcile_object = |workspace: Arc<Workspace>, context: Arc<Context>| async move {
-        context.runner.run(&*workspace, reconcile(&workspace, &context)).await
+        context.runner.run(&*workspace, Urgency::Normal, reconcile(&workspace, &context)).await
     };
     let mut ends = pin!(Controller::for_stream(stream, store).run(reconcile_object, no_errors, context));
     let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("reconciliation of the object");
