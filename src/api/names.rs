@@ -124,6 +124,9 @@ pub const AGENT_PORT: u16 = 50051;
 pub const AGENT_HEALTH_PORT: u16 = 50052;
 /// Default termination grace period of a workspace pod, in seconds.
 pub const TERMINATION_GRACE_SECONDS: u64 = 600;
+/// Maximum termination grace period of a workspace pod, in seconds. After its timeout, a run can hold its run slot
+/// during the grace period.
+pub const MAX_TERMINATION_GRACE_SECONDS: u64 = 4 * 60 * 60;
 /// Name of the container that runs the Pulumi CLI.
 pub const PULUMI_CONTAINER: &str = "pulumi";
 /// Name of the volume with the source, the project and the agent's journal.

@@ -25,11 +25,13 @@ pub fn start_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> 
 ///
 /// The deadline is the time at which the binding was recorded plus twice the timeout, the termination grace period of
 /// `pod`, and `REPORT_TIMEOUT`. The run starts within one timeout after the controller has recorded the binding. The
-/// agent cancels the run one timeout after the start, and the cancellation takes at most the grace period.
+/// agent cancels the run one timeout after the start, and the cancellation takes at most the grace period. A tenant can
+/// create the pod without the Workspace controller, so the deadline never includes more than the maximum grace period.
 pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, now: Timestamp) -> Option<String> {
     let (bound_at, timeout) = limit(update, timeouts)?;
     let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);
     let grace = grace.unwrap_or(names::TERMINATION_GRACE_SECONDS.cast_signed());
+    let grace = grace.clamp(0, names::MAX_TERMINATION_GRACE_SECONDS.cast_signed());
     let allowed = [timeout, SignedDuration::from_secs(grace), REPORT_TIMEOUT]
         .into_iter()
         .fold(timeout, SignedDuration::saturating_add);
@@ -91,7 +93,16 @@ mod tests {
     fn the_deadline_includes_the_termination_grace_period() {
         let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
         let update = bound(None);
-        for (pod, last) in [(Some(pod(Some(30))), 1450), (Some(pod(None)), 2020), (None, 2020)] {
+        let rows = [
+            (Some(pod(Some(30))), 1450),
+            (Some(pod(None)), 2020),
+            (None, 2020),
+            (Some(pod(Some(14_400))), 15_820),
+            (Some(pod(Some(14_401))), 15_820),
+            (Some(pod(Some(i64::MAX))), 15_820),
+            (Some(pod(Some(-600))), 1420),
+        ];
+        for (pod, last) in rows {
             assert_eq!(end_expired(&update, timeouts, pod.as_ref(), second(last)), None, "{pod:?}");
             assert!(end_expired(&update, timeouts, pod.as_ref(), second(last + 1)).is_some(), "{pod:?}");
         }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::environment::has_name;
 use super::init_containers::{self, FETCH_CONTAINER};
 use super::pod;
-use super::spec_error::{MAX_GRACE_SECONDS, SpecError};
+use super::spec_error::SpecError;
 use crate::api::names::{
-    ACCESS_TOKEN_DIRECTORY, ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, OIDC_DIRECTORY,
-    PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
+    ACCESS_TOKEN_DIRECTORY, ANNOTATION_REVISION_HASH, CONFIG_MAPS_DIRECTORY, LABEL_RUN, MAX_TERMINATION_GRACE_SECONDS,
+    OIDC_DIRECTORY, PULUMI_CONTAINER, SECRETS_DIRECTORY, SHARE_DIRECTORY, TLS_DIRECTORY,
 };
 
 /// Directories in the share volume in which the agent creates and removes files.
@@ -67,7 +67,7 @@ fn check_pod(merged: &Value) -> Result<(), SpecError> {
         return unsupported("restartPolicy");
     }
     match field("terminationGracePeriodSeconds").and_then(Value::as_u64) {
-        Some(seconds) if seconds > MAX_GRACE_SECONDS => Err(SpecError::GracePeriod { seconds }),
+        Some(seconds) if seconds > MAX_TERMINATION_GRACE_SECONDS => Err(SpecError::GracePeriod { seconds }),
         _ => Ok(()),
     }
 }

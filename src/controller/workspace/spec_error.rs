@@ -2,16 +2,13 @@
 
 use super::pod_security::Violation;
 use crate::api::bounds;
+use crate::api::names::MAX_TERMINATION_GRACE_SECONDS;
 use crate::controller::merge::{MergeError, TooLarge};
 use crate::source::inline::InlineSourceError;
 
 /// Maximum length of a Workspace name, in characters. With a longer name, the pod and ControllerRevision labels that
 /// contain the name would be too long.
 pub(super) const MAX_NAME: usize = 42;
-
-/// Maximum termination grace period of a workspace pod, in seconds. After its timeout, a run can hold its run slot
-/// during the grace period.
-pub(super) const MAX_GRACE_SECONDS: u64 = 4 * 60 * 60;
 
 /// Error in the spec of a Workspace. Only a change to the spec resolves the error.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +41,7 @@ pub enum SpecError {
 
     #[error(
         "podTemplate.spec.terminationGracePeriodSeconds: {seconds} is more than the maximum of {} (4 hours)",
-        MAX_GRACE_SECONDS
+        MAX_TERMINATION_GRACE_SECONDS
     )]
     GracePeriod { seconds: u64 },
 
