@@ -1,6 +1,5 @@
 //! Performs the actions of an Update reconciliation, including all its writes.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,12 +7,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus, Workspace};
+use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::first_report;
 use crate::controller::references::{Waiter, request_mounts};
 use crate::controller::stack::stack_of;
+use crate::controller::update::attach_target::address;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::{Action, is_held_by_stack, may_start};
@@ -26,7 +26,6 @@ use crate::controller::update::request::interrupted_runs;
 use crate::controller::update::result_files::{self, Files};
 use crate::controller::update::run_slot::{self, Slot};
 use crate::controller::update::{pod_mark, request, stack_tags, status};
-use crate::rpc::client::AgentAddress;
 use crate::rpc::proto;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -220,8 +219,9 @@ fn attach(
     let permit = context.run_limiter.adopt(&run_in(pod, update, &siblings));
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     let interrupted = interrupted_runs(update, &siblings);
+    // The retries enforce the deadline of a run whose Workspace a user has changed to an invalid spec.
     let request = request::run(update, workspace, binding, interrupted, context.timeouts)
-        .map_err(|e| ReconcileError::stalled(e.to_string()))?;
+        .map_err(|error| ReconcileError::transient(error.to_string()))?;
     let plan = match &observed.plan {
         PlanFile::Found(plan) => plan.clone(),
         PlanFile::NotNeeded | PlanFile::Unavailable(_) => Vec::new(),
@@ -231,16 +231,6 @@ fn attach(
     let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
-}
-
-/// Returns the address of the agent in the observed pod.
-fn address(observed: &Observed) -> Option<AgentAddress> {
-    let pod = observed.pod.as_ref()?;
-    let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
-    let namespace = pod.namespace()?;
-    let of_update = || names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
-    let server_name = observed.workspace.as_ref().map_or_else(of_update, Workspace::server_name);
-    Some(AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace })
 }
 
 async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {

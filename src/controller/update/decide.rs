@@ -13,6 +13,7 @@ use crate::api::{duration, names, resolve};
 use crate::artifact::Directory;
 use crate::controller::first_report;
 use crate::controller::stack::Restriction;
+use crate::controller::update::attach_target::can_attach;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
@@ -302,8 +303,12 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
     let cancels = is_end_requested(observed);
     let (update, timeouts) = (&observed.update, observed.timeouts);
     let start_expired = deadline::start_expired(update, timeouts, now);
-    let is_open =
-        matches!(observed.run_state, Some(RunState::Connecting | RunState::Running | RunState::Unreachable(_)));
+    let is_open = match &observed.run_state {
+        Some(RunState::Connecting | RunState::Running | RunState::Unreachable(_)) => true,
+        // Otherwise, a task attaches first, because the agent may have ended the run while no controller was running.
+        None => !can_attach(observed, binding),
+        Some(_) => false,
+    };
     if is_open && let Some(timeout) = deadline::end_expired(update, timeouts, observed.pod.as_ref(), now) {
         return Action::DeletePod(format!("the run exceeded its timeout of {timeout}, and the agent did not end it"));
     }

@@ -10,6 +10,7 @@
 //! - `status` builds the status.
 
 mod act;
+mod attach_target;
 mod attachments;
 mod context;
 mod controller;

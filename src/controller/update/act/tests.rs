@@ -1,5 +1,7 @@
 //! Tests for the writes of an Update reconciliation.
 
+mod slots;
+
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 

@@ -37,6 +37,30 @@ fn the_pod_of_a_run_is_deleted_after_the_deadline_of_the_run() {
 }
 
 #[test]
+fn the_deadline_ends_a_run_to_which_no_task_can_attach() {
+    let mut reachable = pod_with_grace(30);
+    reachable.metadata.namespace = Some("apps".to_owned());
+    reachable.status = Some(PodStatus { pod_ip: Some("10.0.0.1".to_owned()), ..PodStatus::default() });
+    let mut invalid = workspace();
+    invalid.spec.env = vec![serde_json::json!({"name": "A=B", "value": "x"})];
+    let message = "the run exceeded its timeout of 2m0s, and the agent did not end it".to_owned();
+    let (attach, delete) = (Action::Attach(bound()), Action::DeletePod(message));
+    let rows = [
+        ("reachable agent", Some(workspace()), reachable.clone(), "120s", &attach),
+        ("no Workspace", None, reachable.clone(), "120s", &delete),
+        ("no Workspace before the deadline", None, reachable.clone(), "200s", &attach),
+        ("no Workspace and no timeout", None, reachable.clone(), "0s", &attach),
+        ("invalid Workspace", Some(invalid.clone()), reachable.clone(), "120s", &delete),
+        ("invalid Workspace before the deadline", Some(invalid), reachable, "200s", &attach),
+        ("no address", Some(workspace()), pod_with_grace(30), "120s", &delete),
+    ];
+    for (name, workspace, pod, timeout, expected) in rows {
+        let action = decide(&Observed { workspace, pod: Some(pod), ..observed(bound_before(timeout)) });
+        assert_eq!(&action, expected, "{name}");
+    }
+}
+
+#[test]
 fn a_report_from_a_replaced_pod_is_ignored_after_the_deadline() {
     let at = |uid: &str, timeout: &str, node: NodeState| {
         let mut pod = pod_with_grace(30);
