@@ -114,11 +114,6 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
-    /// Returns whether the run is open on another node or in another group than `run`.
-    pub fn has_moved(&self, run: &Run) -> bool {
-        self.open.get(&run.uid).is_some_and(|open| !open.run.has_same_place(run))
-    }
-
     /// Removes a run from the queue and frees its reserved slot, because the run no longer needs a slot.
     pub fn withdraw(&mut self, uid: &str, now: Instant) {
         self.forget(uid);

@@ -117,12 +117,6 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Returns whether a run holds a slot on a node or in a group to which it no longer belongs. If the caller cannot
-    /// bind the run, it must drop the permit. The run then acquires a slot on its new node and in its new group.
-    pub fn has_moved(&self, run: &Run) -> bool {
-        self.shared.lock().has_moved(run)
-    }
-
     /// Acquires a slot for a run that started before this process. The run counts towards the limits, but the limiter
     /// never rejects it.
     pub fn adopt(&self, run: &Run) -> Permit<W> {

@@ -155,14 +155,11 @@ async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileErr
     Ok(Next::Done(None))
 }
 
-/// Writes a status, and continues the reconciliation with the updated object.
-async fn next_step(update: &Update, status: &UpdateStatus, context: &Context) -> Result<Next, ReconcileError> {
-    let written = context.writer.status(update, status).await?;
-    Ok(Next::Again(Box::new(written.unwrap_or_else(|| update.clone()))))
-}
-
 /// Marks the pod, and then records the run binding in the status. The run must not start before both writes have
 /// succeeded.
+///
+/// No deadline applies to a run without a binding, so the slot becomes free if a write fails. A tenant can make each
+/// attempt fail, for example with a pod whose annotations have the maximum size.
 async fn record_binding(
     observed: &Observed,
     binding: &RunBinding,
@@ -188,10 +185,16 @@ async fn record_binding(
     // The binding contains the concurrency group. A restarted controller needs the group to count the open runs
     // before it has read the namespaces.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
-    context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     pod_mark::mark(pod, update, &context.writer).await?;
     failpoint::hit("update-pod-marked");
-    let next = next_step(update, &status::bound(update, binding, now), context).await?;
+    context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
+    let written = context.writer.status(update, &status::bound(update, binding, now)).await.inspect_err(|error| {
+        // If the binding may be recorded, the next reconciliation reads the Update and frees or keeps the slot.
+        if !error.may_be_applied() {
+            context.attachments.detach(&uid);
+        }
+    })?;
+    let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
     let waited = update.creation_timestamp().map(|created| now.duration_since(created.0)).unwrap_or_default();
     let waited = Duration::try_from(waited).unwrap_or_default();
     let kind = update.spec.kind.as_str();

@@ -22,7 +22,7 @@ use crate::api::names;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::{Action, decide};
-use crate::controller::update::observe::{Observed, check_references, observe};
+use crate::controller::update::observe::{Observed, binding, check_references, observe};
 use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
@@ -136,6 +136,11 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         context.forget(&update);
         return Ok(Outcome::Settled);
     };
+    if binding(&live).is_none() {
+        // Only a bound run holds a slot. An earlier attempt kept the slot if it is unknown whether the API server
+        // accepted the write of the binding.
+        context.attachments.detach(&live.uid().unwrap_or_default());
+    }
     if let Some(trace) = context.traces.trace_id(&live) {
         tracing::Span::current().record("trace_id", tracing::field::display(trace));
     }

@@ -46,10 +46,6 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
     let missing = run_share.missing_groups(&update.namespace().unwrap_or_default(), &context.concurrency_groups);
     let group = group_of(update, &run_share.shared_groups, &context.concurrency_groups);
     let run = Run { group, share: run_share.share, ..run_in(pod, update, &context.siblings(update)) };
-    if context.run_limiter.has_moved(&run) {
-        // The pod or the group has changed since a failed attempt to bind the run.
-        context.attachments.detach(&run.uid);
-    }
     match context.run_limiter.acquire(&run, ObjectRef::from_obj(update)) {
         Ok(permit) => {
             let group = run.group.as_ref().map(binding_of);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::runtime::run_limiter::{Group, GroupKey, Limits, Run, RunLimiter};
+use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 use crate::telemetry::metrics::Metrics;
 
 fn run_limiter(limit: usize) -> RunLimiter<&'static str> {
@@ -104,17 +104,8 @@ async fn two_permits_of_one_run_use_one_slot() {
 async fn a_run_that_moves_before_its_binding_uses_the_slot_of_its_new_node() {
     let run_limiter = RunLimiter::new(Limits { all: 3, each_namespace: 3, each_node: 1 }, Metrics::default());
     let on = |uid: &str, node: &str| Run { node: node.to_owned(), ..run(uid) };
-    let group = |name: &str| {
-        let key = GroupKey { namespace: Some("team".to_owned()), name: name.to_owned() };
-        Some(Group { key, limit: 1 })
-    };
     let _open = run_limiter.acquire(&on("open", "two"), "open").unwrap();
-    let unbound = run_limiter.acquire(&on("moves", "one"), "moves").unwrap();
-    assert!(!run_limiter.has_moved(&on("moves", "one")));
-    assert!(run_limiter.has_moved(&Run { group: group("aws"), ..on("moves", "one") }));
-    assert!(run_limiter.has_moved(&on("moves", "two")));
-    drop(unbound);
-    assert!(!run_limiter.has_moved(&on("moves", "two")));
+    drop(run_limiter.acquire(&on("moves", "one"), "moves").unwrap());
     assert!(run_limiter.acquire(&on("moves", "two"), "moves").is_err(), "the new node has no free slot");
     assert!(run_limiter.acquire(&on("next", "one"), "next").is_ok(), "the slot of the previous node is free");
 }

@@ -89,6 +89,17 @@ impl WriteError {
         self.is_invalid() || self.is_too_large() || self.server_message().is_some_and(is_size_error)
     }
 
+    /// Returns whether the API server may have applied the write despite the error, for example because only the
+    /// response was lost.
+    pub fn may_be_applied(&self) -> bool {
+        match self {
+            WriteError::Timeout { .. } | WriteError::Request { .. } => true,
+            // The API server also responds with such a code if its storage does not respond in time.
+            WriteError::Refused { code, .. } => *code >= 500 && !self.is_content_rejected(),
+            WriteError::NotLeader { .. } | WriteError::Encode { .. } | WriteError::Nameless { .. } => false,
+        }
+    }
+
     /// Returns whether this process is not the leader.
     pub fn is_not_leader(&self) -> bool {
         matches!(self, WriteError::NotLeader { .. })

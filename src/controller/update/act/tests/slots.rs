@@ -1,6 +1,12 @@
 //! Tests for the run slots of runs that tenants try to keep open.
 
+use kube::runtime::reflector::ObjectRef;
+
 use super::*;
+use crate::controller::update::controller::reconcile;
+use crate::runtime::run_limiter::Run;
+
+const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
 
 fn pod() -> Value {
     json!({
@@ -24,4 +30,90 @@ async fn a_bound_run_with_an_invalid_workspace_is_reconciled_again() {
     let now = "2026-01-01T12:10:00Z".parse().unwrap();
     let next = act(&observed, Action::Attach(RunBinding::default()), &context(&parts), now).await;
     assert!(matches!(next, Err(ReconcileError::Transient(_))), "a later attempt enforces the deadline: {next:?}");
+}
+
+/// Returns the Update before the controller has recorded its binding.
+fn unbound() -> Value {
+    let mut update = stored();
+    update["status"] = json!({});
+    update
+}
+
+/// Makes the run of the stored Update hold the only slot.
+fn hold_slot(context: &Context) {
+    let run = Run { uid: "uid".to_owned(), namespace: "apps".to_owned(), node: "node".to_owned(), ..Run::default() };
+    let update = || ObjectRef::new("app-1").within("apps");
+    let permit = context.run_limiter.acquire(&run, update()).unwrap();
+    context.attachments.hold_slot(&run.uid, update(), permit);
+}
+
+/// Returns whether a run of another namespace can start.
+fn is_slot_free(context: &Context) -> bool {
+    let (uid, namespace) = ("other".to_owned(), "other".to_owned());
+    let run = Run { uid, namespace, node: "node".to_owned(), ..Run::default() };
+    let permit = context.run_limiter.acquire(&run, ObjectRef::new("other").within("other"));
+    context.run_limiter.withdraw("other");
+    permit.is_ok()
+}
+
+/// Tries to record a binding. Returns whether the attempt succeeds, and whether the slot is then free. `mark` and
+/// `status` are the responses to the two writes.
+async fn bind(mark: FakeResponse, status: FakeResponse) -> (bool, bool) {
+    let (client, _) = client(move |request: &RecordedRequest| match request.path.as_str() {
+        POD => mark.clone(),
+        PATH => status.clone(),
+        _ => FakeResponse::refusal(404, "NotFound"),
+    });
+    let parts = TestParts::new(client);
+    let context = context(&parts);
+    let observed = observed(unbound(), Some(pod()));
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let next = act(&observed, Action::RecordBinding(RunBinding::default()), &context, now).await;
+    (next.is_ok(), is_slot_free(&context))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_binding_is_not_recorded_holds_no_slot() {
+    let (marked, bound) = (|| FakeResponse::Json(200, pod()), || FakeResponse::Json(200, stored()));
+    let refused = FakeResponse::refusal;
+    let too_large = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "etcdserver: request is too large", "reason": "InternalError", "code": 500});
+    let rows = [
+        ("success", marked(), bound(), (true, false)),
+        ("pod too large", refused(422, "Invalid"), bound(), (false, true)),
+        ("changed pod", refused(409, "Conflict"), bound(), (false, true)),
+        ("no response to the mark", FakeResponse::Silence, bound(), (false, true)),
+        ("changed Update", marked(), refused(409, "Conflict"), (false, true)),
+        ("Update too large", marked(), FakeResponse::Json(500, too_large), (false, true)),
+        ("no response to the binding", marked(), FakeResponse::Silence, (false, false)),
+        ("failed storage", marked(), refused(500, "InternalError"), (false, false)),
+    ];
+    for (name, mark, status, expected) in rows {
+        assert_eq!(Box::pin(bind(mark, status)).await, expected, "{name}");
+    }
+}
+
+/// Reconciles an Update whose run holds the only slot. The fake API server returns `live` as the Update, and fails all
+/// other requests. Returns whether the slot is free after the reconciliation has failed.
+async fn is_free_after_failure(cached: Value, live: FakeResponse, timeouts: RunTimeouts) -> bool {
+    let (client, _) = client(move |request: &RecordedRequest| match request.path.as_str() {
+        path if path == PATH.trim_end_matches("/status") => live.clone(),
+        _ => FakeResponse::refusal(500, "InternalError"),
+    });
+    let parts = TestParts::new(client);
+    let context = Arc::new(Context { timeouts, ..context(&parts) });
+    hold_slot(&context);
+    assert!(!is_slot_free(&context));
+    let cached = Arc::new(serde_json::from_value(cached).unwrap());
+    assert!(Box::pin(reconcile(cached, context.clone())).await.is_err());
+    is_slot_free(&context)
+}
+
+#[tokio::test]
+async fn the_slot_of_an_unknown_attempt_is_free_unless_the_binding_is_recorded() {
+    for (live, expected) in [(unbound(), true), (stored(), false)] {
+        let response = FakeResponse::Json(200, live.clone());
+        let is_free = Box::pin(is_free_after_failure(unbound(), response, RunTimeouts::default())).await;
+        assert_eq!(is_free, expected, "{live}");
+    }
 }
