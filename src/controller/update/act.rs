@@ -433,6 +433,9 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
     let update = &observed.update;
     // After a crash, the next process releases an Update only while the pod is marked or the finalizer is present.
     context.traces.release(update);
+    // The slot is free even if the pod cannot be unmarked, for example because a user changes the pod continuously. The
+    // reconciliation retries the write as long as the pod is marked.
+    context.forget(update);
     if let Some(pod) = observed.pod.as_ref().filter(|pod| pod_mark::is_of(pod, update)) {
         if let Some(address) = address(observed) {
             context.attachments.acknowledge(address, update.uid().unwrap_or_default());
@@ -441,7 +444,6 @@ async fn release(observed: &Observed, context: &Context) -> Result<Next, Reconci
         pod_mark::unmark(pod, &context.writer).await?;
     }
     failpoint::hit("update-pod-unmarked");
-    context.forget(update);
     if !is_held_by_stack(update) {
         context.writer.remove_finalizers(update, &[names::UPDATE_FINALIZER]).await?;
         return Ok(Next::Done(None));

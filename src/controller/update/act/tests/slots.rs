@@ -117,3 +117,33 @@ async fn the_slot_of_an_unknown_attempt_is_free_unless_the_binding_is_recorded()
         assert_eq!(is_free, expected, "{live}");
     }
 }
+
+#[tokio::test]
+async fn a_completed_run_holds_no_slot_while_its_pod_cannot_be_unmarked() {
+    let conflicts = Mutex::new(1);
+    let (client, log) = client(move |request: &RecordedRequest| {
+        let mut conflicts = conflicts.lock().unwrap();
+        match request.path.as_str() {
+            POD if *conflicts > 0 => {
+                *conflicts -= 1;
+                FakeResponse::refusal(409, "Conflict")
+            }
+            POD => FakeResponse::Json(200, pod()),
+            _ => FakeResponse::Json(200, stored()),
+        }
+    });
+    let parts = TestParts::new(client);
+    let context = context(&parts);
+    hold_slot(&context);
+    let mut marked = pod();
+    marked["metadata"]["annotations"] = json!({"auto.pulumi.com/run-id": "uid"});
+    // Without an address, the controller does not acknowledge the result to the agent.
+    marked["status"] = json!({});
+    let observed = observed(stored(), Some(marked));
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    assert!(act(&observed, Action::Release, &context, now).await.is_err());
+    assert!(is_slot_free(&context));
+    assert!(act(&observed, Action::Release, &context, now).await.is_ok());
+    let unmarks = log.verbs().iter().filter(|verb| **verb == format!("PATCH {POD}")).count();
+    assert_eq!(unmarks, 2, "the controller retries the write");
+}
