@@ -256,13 +256,14 @@ async fn cancel(observed: &Observed, context: &Context, now: Timestamp) -> Resul
 }
 
 /// Deletes the pod of a run that the agent has not ended. The termination of the container then proves that the run has
-/// ended.
+/// ended. The status names the reason before the pod is deleted, but a tenant can make each status write fail, so a
+/// failed write does not prevent the deletion.
 async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
     let message = format!("{why}; deleting pod {}", pod.name_any());
     let status = status::canceling(update, observed.progress.as_ref(), &message, now);
-    context.writer.status(update, &status).await?;
+    let written = context.writer.status(update, &status).await;
     let left = pod.metadata.deletion_grace_period_seconds;
     if pod.metadata.deletion_timestamp.is_none() || left.is_none_or(|left| left > i64::from(DELETION_GRACE_SECONDS)) {
         let event = Event::new(update, EventKind::Warning, update_reason::TIMEOUT_EXCEEDED, message);
@@ -271,6 +272,7 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         context.writer.delete_within::<Pod>(&namespace, &name, &uid, DELETION_GRACE_SECONDS).await?;
     }
+    written?;
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 

@@ -69,8 +69,8 @@ pub struct Attachments {
     // Hold the lock only for short critical sections, and never across an `.await`. A std mutex is therefore
     // sufficient.
     open: Arc<Mutex<HashMap<String, Attachment>>>,
-    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] releases the slot of a run. Hold the lock
-    /// only for short critical sections, and never across an `.await`.
+    /// Slots of open runs, by UID of the Update. [`Attachments::detach`] and [`Attachments::release_slot`] release the
+    /// slot of a run. Hold the lock only for short critical sections, and never across an `.await`.
     slots: Arc<Mutex<HashMap<String, HeldSlot>>>,
     serials: Arc<AtomicU64>,
     /// Whether the tasks record resource operations.
@@ -80,7 +80,8 @@ pub struct Attachments {
 /// Slot that an open run occupies, and the Update of the run.
 struct HeldSlot {
     update: ObjectRef<Update>,
-    _permit: Permit<ObjectRef<Update>>,
+    /// `None` after [`Attachments::release_slot`].
+    permit: Option<Permit<ObjectRef<Update>>>,
 }
 
 struct Attachment {
@@ -172,9 +173,16 @@ impl Attachments {
         });
     }
 
-    /// Holds the slot of a run until [`Attachments::detach`] is called.
+    /// Holds the slot of a run until [`Attachments::detach`] or [`Attachments::release_slot`] is called.
     pub fn hold_slot(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
-        self.slots().insert(uid.to_owned(), HeldSlot { update, _permit: permit });
+        self.slots().insert(uid.to_owned(), HeldSlot { update, permit: Some(permit) });
+    }
+
+    /// Releases the slot of a run without stopping its task. [`Attachments::forget`] needs the remaining entry to find
+    /// the task.
+    pub fn release_slot(&self, uid: &str) {
+        let permit = self.slots().get_mut(uid).and_then(|slot| slot.permit.take());
+        drop(permit);
     }
 
     /// Stops the task of a run and releases the slot.
@@ -183,8 +191,8 @@ impl Attachments {
         self.slots().remove(uid);
     }
 
-    /// Detaches the runs of a deleted Update. Each attached run has a slot, so the method finds the runs in the
-    /// slots.
+    /// Detaches the runs of a deleted Update. Each attached run has an entry in the slots, so the method finds the
+    /// runs there.
     pub fn forget(&self, namespace: &str, name: &str) {
         let is_its = |update: &ObjectRef<Update>| update.name == name && update.namespace.as_deref() == Some(namespace);
         let slots = self.slots();

@@ -21,6 +21,7 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::names;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::context::Context;
+use crate::controller::update::deadline;
 use crate::controller::update::decide::{Action, decide};
 use crate::controller::update::observe::{Observed, binding, check_references, observe};
 use crate::controller::update::queue::{UpdateGroup, Updates};
@@ -122,18 +123,29 @@ fn is_released(update: &Update) -> bool {
         && !update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER)
 }
 
-/// Reconciles an Update in steps until no action is due.
+/// Reconciles an Update. If the reconciliation of a run fails after the deadline of the run, the run loses its slot. A
+/// tenant can make each reconciliation fail, for example with so many labels that the controller cannot parse the
+/// Update, the Workspace or the pod. The controller then cannot enforce the deadline.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs();
     if is_released(&update) {
         context.forget(&update);
         return Ok(Outcome::Settled);
     }
+    let result = Box::pin(reconcile_live(&update, &context)).await;
+    if result.is_err() && deadline::has_certainly_expired(&update, context.timeouts, Timestamp::now()) {
+        context.attachments.release_slot(&update.uid().unwrap_or_default());
+    }
+    result
+}
+
+/// Reconciles an Update in steps until no action is due. `update` is the cached Update.
+async fn reconcile_live(update: &Update, context: &Context) -> Result<Outcome, ReconcileError> {
     // The reconciliation needs the current run binding, but the cache may not contain the controller's last write
     // yet. The controller therefore reads the Update from the API server.
     let namespace = update.namespace().unwrap_or_default();
     let Some(live) = context.reader.get_opt::<Update>(&namespace, &update.name_any()).await? else {
-        context.forget(&update);
+        context.forget(update);
         return Ok(Outcome::Settled);
     };
     if binding(&live).is_none() {
@@ -148,9 +160,9 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
     let mut update = Box::new(live);
     for _ in 0..STEPS {
         let now = Timestamp::now();
-        let (observed, action) = Box::pin(next_action(*update, &context, now)).await?;
+        let (observed, action) = Box::pin(next_action(*update, context, now)).await?;
         tracing::debug!(action = action.name(), "decided");
-        match act(&observed, action, &context, now).await? {
+        match act(&observed, action, context, now).await? {
             Next::Again(next) => update = next,
             Next::Done(None) => return Ok(Outcome::Settled),
             Next::Done(Some(after)) => return Ok(Outcome::After(after)),

@@ -12,6 +12,8 @@ use crate::controller::update::request::{self, RunTimeouts};
 /// Time within which the agent must report that a canceled run has ended, in addition to the termination grace period
 /// of the pod.
 const REPORT_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+/// Maximum termination grace period that a deadline includes, in seconds.
+const MAX_GRACE_SECONDS: i64 = names::MAX_TERMINATION_GRACE_SECONDS.cast_signed();
 
 /// Returns the timeout of the run, such as `3h0m0s`, if the timeout has elapsed since the controller recorded the
 /// binding. The run must then not start. Otherwise, a run that waits for an interactive session to end could hold its
@@ -31,11 +33,21 @@ pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, no
     let (bound_at, timeout) = limit(update, timeouts)?;
     let grace = pod.and_then(|pod| pod.spec.as_ref()?.termination_grace_period_seconds);
     let grace = grace.unwrap_or(names::TERMINATION_GRACE_SECONDS.cast_signed());
-    let grace = grace.clamp(0, names::MAX_TERMINATION_GRACE_SECONDS.cast_signed());
-    let allowed = [timeout, SignedDuration::from_secs(grace), REPORT_TIMEOUT]
-        .into_iter()
-        .fold(timeout, SignedDuration::saturating_add);
-    (now.duration_since(bound_at) > allowed).then(|| duration::display(timeout))
+    let grace = grace.clamp(0, MAX_GRACE_SECONDS);
+    (now.duration_since(bound_at) > allowed(timeout, grace)).then(|| duration::display(timeout))
+}
+
+/// Returns whether the deadline of the run has passed even if the pod has the maximum termination grace period. The
+/// caller cannot read the pod.
+pub fn has_certainly_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> bool {
+    let limit = limit(update, timeouts);
+    limit.is_some_and(|(bound_at, timeout)| now.duration_since(bound_at) > allowed(timeout, MAX_GRACE_SECONDS))
+}
+
+/// Returns the time between the binding of a run and its deadline.
+fn allowed(timeout: SignedDuration, grace_seconds: i64) -> SignedDuration {
+    let parts = [timeout, SignedDuration::from_secs(grace_seconds), REPORT_TIMEOUT];
+    parts.into_iter().fold(timeout, SignedDuration::saturating_add)
 }
 
 /// Returns the time at which the binding was recorded, and the timeout of the run. Returns `None` if the run has no
@@ -106,6 +118,9 @@ mod tests {
             assert_eq!(end_expired(&update, timeouts, pod.as_ref(), second(last)), None, "{pod:?}");
             assert!(end_expired(&update, timeouts, pod.as_ref(), second(last + 1)).is_some(), "{pod:?}");
         }
+        let certainly = [15_820, 15_821].map(|now| has_certainly_expired(&update, timeouts, second(now)));
+        assert_eq!(certainly, [false, true]);
+        assert!(!has_certainly_expired(&update, RunTimeouts::default(), Timestamp::MAX), "no timeout");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use kube::runtime::reflector::ObjectRef;
 
 use super::*;
+use crate::controller::update::attachments::Target;
 use crate::controller::update::controller::reconcile;
+use crate::rpc::client::AgentAddress;
 use crate::runtime::run_limiter::Run;
 
 const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
@@ -146,4 +148,56 @@ async fn a_completed_run_holds_no_slot_while_its_pod_cannot_be_unmarked() {
     assert!(act(&observed, Action::Release, &context, now).await.is_ok());
     let unmarks = log.verbs().iter().filter(|verb| **verb == format!("PATCH {POD}")).count();
     assert_eq!(unmarks, 2, "the controller retries the write");
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_be_reconciled_loses_its_slot_after_its_deadline() {
+    let bound_at = |time: &str| {
+        let mut update = stored();
+        update["status"]["startTime"] = json!(time);
+        update
+    };
+    let (past, future) = (|| bound_at("2020-01-01T12:00:00Z"), || bound_at("2999-01-01T12:00:00Z"));
+    let unreadable = || FakeResponse::refusal(500, "InternalError");
+    let limited = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
+    let rows = [
+        ("unreadable Update", past(), unreadable(), limited, true),
+        ("unreadable Workspace", past(), FakeResponse::Json(200, past()), limited, true),
+        ("before the deadline", future(), unreadable(), limited, false),
+        ("no timeout", past(), unreadable(), RunTimeouts::default(), false),
+    ];
+    for (name, cached, live, timeouts, expected) in rows {
+        assert_eq!(Box::pin(is_free_after_failure(cached, live, timeouts)).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_task_of_a_run_without_a_slot_is_detached_with_its_update() {
+    let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
+    let parts = TestParts::new(client);
+    let context = context(&parts);
+    hold_slot(&context);
+    let (ip, server_name) = (std::net::IpAddr::from([127, 0, 0, 1]), "app".to_owned());
+    let address = AgentAddress { ip, port: 1, server_name, namespace: "apps".to_owned() };
+    let request = proto::RunRequest { id: "uid".to_owned(), ..proto::RunRequest::default() };
+    let update = ObjectRef::new("app-1").within("apps");
+    context.attachments.attach(Target { update, address, request, may_start: false });
+    context.attachments.release_slot("uid");
+    assert!(is_slot_free(&context) && context.attachments.snapshot("uid").is_some());
+    context.attachments.forget("apps", "app-1");
+    assert!(context.attachments.snapshot("uid").is_none());
+}
+
+#[tokio::test]
+async fn a_failed_status_write_does_not_prevent_the_deletion_of_an_expired_pod() {
+    let (client, log) = client(|request: &RecordedRequest| match request.method.as_str() {
+        "DELETE" => FakeResponse::Json(200, json!({"kind": "Status", "status": "Success"})),
+        _ => FakeResponse::refusal(409, "Conflict"),
+    });
+    let parts = TestParts::new(client);
+    let observed = observed(stored(), Some(pod()));
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let next = act(&observed, Action::DeletePod("too late".to_owned()), &context(&parts), now).await;
+    assert!(next.is_err(), "the status write is retried");
+    assert_eq!(log.verbs(), [format!("PATCH {PATH}"), format!("DELETE {POD}")]);
 }
