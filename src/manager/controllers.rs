@@ -345,7 +345,7 @@ impl Wiring<'_> {
             concurrency_groups: Arc::new(config.concurrency_groups.clone()),
             metrics: parts.metrics.clone(),
             updates,
-            adopted: Arc::new(std::sync::Once::new()),
+            adopted: Arc::default(),
             timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
             cluster_name: config.cluster_name.as_str().into(),
             traces,

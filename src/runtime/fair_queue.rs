@@ -9,7 +9,8 @@
 //! if there are more free slots than open runs of this namespace, both on the node and in total. One namespace
 //! therefore uses at most half of the slots (rounded up), a second namespace at most half of the remaining slots, and
 //! so on. A namespace with a higher weight needs proportionally fewer free slots. The queue reserves no slots if the
-//! flags allow one namespace to use all slots.
+//! flags allow one namespace to use all slots. The queue can also adopt more open runs of a namespace than it would
+//! grant. These surplus runs take no slots from other namespaces.
 //!
 //! Within a namespace, the run with the highest rank starts first. A higher priority and a longer waiting time increase
 //! the rank. A background run, such as a drift check, has a lower rank. The number and the ranks of a namespace's
@@ -91,8 +92,8 @@ impl<W> FairQueue<W> {
         Err(self.full_reason(run))
     }
 
-    /// Assigns a slot to a run regardless of the limits, because the run has a reserved slot or started before this
-    /// process.
+    /// Assigns a slot to a run regardless of the limits, because the run has a reserved slot, started before this
+    /// process or started in another shard.
     pub fn adopt(&mut self, run: &Run, now: Instant) {
         self.forget(&run.uid);
         let open = self.open.entry(run.uid.clone()).or_insert_with(|| Open { run: run.clone(), permits: 0 });
@@ -167,21 +168,28 @@ impl<W> FairQueue<W> {
     /// Removes expired reservations, and reserves each free slot for the next queued run.
     fn reserve(&mut self, now: Instant) {
         self.reserved.retain(|_, reserved| reserved.until > now);
-        while self.taken() < self.limits.all {
-            let next = self.queue.next(&self.taken_slots(), &self.limits).map(str::to_owned);
-            let Some((run, key)) = next.and_then(|uid| self.queue.take(&uid)) else { return };
+        while let Some(uid) = self.next_uid() {
+            let Some((run, key)) = self.queue.take(&uid) else { return };
             self.reservations += 1;
             let (number, until) = (self.reservations, now + RESERVATION);
             self.reserved.insert(run.uid.clone(), Reserved { run, number, key: Some(key), until });
         }
     }
 
-    fn taken(&self) -> usize {
-        self.open.len() + self.reserved.len()
+    /// Returns the UID of the next run to start, or `None` if no slot is free or no queued run may start.
+    fn next_uid(&self) -> Option<String> {
+        if self.queue.len() == 0 {
+            return None;
+        }
+        let taken = self.taken_slots();
+        if taken.all >= self.limits.all {
+            return None;
+        }
+        self.queue.next(&taken, &self.limits).map(str::to_owned)
     }
 
     fn taken_slots(&self) -> Taken<'_> {
-        Taken::of(self.open_runs())
+        Taken::of(self.open_runs(), &self.limits)
     }
 
     /// Returns the open runs and the runs with a reserved slot.

@@ -117,8 +117,8 @@ impl<W> RunLimiter<W> {
         }
     }
 
-    /// Acquires a slot for a run that started before this process. The run counts towards the limits, but the limiter
-    /// never rejects it.
+    /// Acquires a slot for a run that started before this process or in another shard. The run counts towards the
+    /// limits as far as its share permits, but the limiter never rejects it.
     pub fn adopt(&self, run: &Run) -> Permit<W> {
         let mut queue = self.shared.lock();
         queue.adopt(run, Instant::now());

@@ -30,6 +30,7 @@ use crate::rpc::proto;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
+use crate::runtime::run_limiter::Run;
 
 /// Requeue interval of an Update that neither a watch nor the attached task requeues earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
@@ -84,7 +85,7 @@ pub async fn act(
         }
         Action::AwaitReferences(message) => await_references(observed, &message, context, now).await,
         Action::RecordBinding(binding) => record_binding(observed, &binding, context, now).await,
-        Action::Attach(binding) => attach(observed, &binding, context, now),
+        Action::Attach(binding) => attach(observed, &binding, context, now).await,
         Action::Await(message) => {
             let status = status::running(update, observed.progress.as_ref(), &message, now);
             context.writer.status(update, &status).await?;
@@ -182,8 +183,8 @@ async fn record_binding(
             return Ok(Next::Done(Some(waiting.requeue_interval)));
         }
     };
-    // The binding contains the concurrency group. A restarted controller needs the group to count the open runs
-    // before it has read the namespaces.
+    // The binding contains the concurrency group. A restarted controller then counts the open run in the same group,
+    // even if the annotation of the namespace has changed.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
     pod_mark::mark(pod, update, &context.writer).await?;
     failpoint::hit("update-pod-marked");
@@ -207,7 +208,7 @@ async fn record_binding(
 }
 
 /// Attaches a task to the bound run. The task starts the run only if the agent has no record of the run.
-fn attach(
+async fn attach(
     observed: &Observed,
     binding: &RunBinding,
     context: &Context,
@@ -219,7 +220,8 @@ fn attach(
     };
     let uid = update.uid().unwrap_or_default();
     let siblings = context.siblings(update);
-    let permit = context.run_limiter.adopt(&run_in(pod, update, &siblings));
+    let share = context.share_of(&update.namespace().unwrap_or_default()).await;
+    let permit = context.run_limiter.adopt(&Run { share, ..run_in(pod, update, &siblings) });
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     let interrupted = interrupted_runs(update, &siblings);
     // The retries enforce the deadline of a run whose Workspace a user has changed to an invalid spec.

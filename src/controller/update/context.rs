@@ -1,10 +1,12 @@
 //! Dependencies of an Update reconciliation.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Once};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use futures::future::join_all;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use tokio::sync::OnceCell;
 
 use crate::api::auto::Update;
 use crate::controller::namespaces::Namespaces;
@@ -17,7 +19,7 @@ use crate::controller::update::stored_secrets::StoredSecrets;
 use crate::controller::update::trace::RunTraces;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
-use crate::runtime::run_limiter::RunLimiter;
+use crate::runtime::run_limiter::{Run, RunLimiter, Share};
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
@@ -41,7 +43,7 @@ pub struct Context {
     /// All Updates that the controller watches.
     pub updates: Updates,
     /// Guard that ensures that [`Context::adopt_open_runs`] assigns slots only once per process.
-    pub adopted: Arc<Once>,
+    pub adopted: Arc<OnceCell<()>>,
     pub timeouts: RunTimeouts,
     /// Cluster name for the Pulumi stack tags, or an empty string.
     pub cluster_name: Arc<str>,
@@ -63,13 +65,40 @@ impl Context {
 
     /// Assigns slots to the open runs that an earlier process started, before the first new run starts. Otherwise,
     /// the number of open runs could exceed the limit.
-    pub fn adopt_open_runs(&self) {
-        self.adopted.call_once(|| {
-            for (run, update) in open_runs(&self.updates.store().state()) {
-                let permit = self.run_limiter.adopt(&run);
-                self.attachments.hold_slot(&run.uid, update, permit);
-            }
+    pub async fn adopt_open_runs(&self) {
+        self.adopted.get_or_init(|| self.adopt_each_open_run()).await;
+    }
+
+    async fn adopt_each_open_run(&self) {
+        let open = open_runs(&self.updates.store().state());
+        let namespaces: BTreeSet<String> = open.into_iter().map(|(run, _)| run.namespace).collect();
+        let shares = namespaces.into_iter().map(|namespace| async move {
+            let share = self.share_of(&namespace).await;
+            (namespace, share)
         });
+        let shares: BTreeMap<String, Share> = join_all(shares).await.into_iter().collect();
+        // Runs may have ended in the meantime, so the method reads the open runs again.
+        for (run, update) in open_runs(&self.updates.store().state()) {
+            let share = shares.get(&run.namespace).copied().unwrap_or_default();
+            let permit = self.run_limiter.adopt(&Run { share, ..run.clone() });
+            self.attachments.hold_slot(&run.uid, update, permit);
+        }
+    }
+
+    /// Returns the share of the run slots that a namespace receives, or the default share if the read fails. The share
+    /// determines how many adopted runs of the namespace take slots from other namespaces.
+    pub async fn share_of(&self, namespace: &str) -> Share {
+        match self.namespaces.run_settings(namespace).await {
+            Ok(settings) => settings.run_share.share,
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    namespace,
+                    "failed to read the run slot share"
+                );
+                Share::default()
+            }
+        }
     }
 
     /// Stops the task of a run that is no longer open, and releases its slot. This process can have such a task if

@@ -127,7 +127,7 @@ fn is_released(update: &Update) -> bool {
 /// tenant can make each reconciliation fail, for example with so many labels that the controller cannot parse the
 /// Update, the Workspace or the pod. The controller then cannot enforce the deadline.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
-    context.adopt_open_runs();
+    context.adopt_open_runs().await;
     if is_released(&update) {
         context.forget(&update);
         return Ok(Outcome::Settled);

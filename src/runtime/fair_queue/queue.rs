@@ -262,16 +262,18 @@ impl<W> Queue<W> {
         turns
     }
 
-    /// Removes a run from the queue, and records that its namespace received a slot.
+    /// Removes a run from the queue, and records that its namespace received a slot. The returned run has the current
+    /// share of the namespace.
     pub(super) fn take(&mut self, uid: &str) -> Option<(Run, W)> {
         let clock = self.tick();
+        let share = self.share(&self.found.get(uid)?.lane.0);
         let (run, key) = self.remove(uid)?;
         self.served.insert(run.namespace.clone(), clock);
         let shared = run.group.as_ref().filter(|group| group.key.namespace.is_none());
         if let (Some(namespace), Some(group)) = (self.namespaces.get_mut(&run.namespace), shared) {
             namespace.groups.insert(group.key.clone(), clock);
         }
-        Some((run, key))
+        Some((Run { share, ..run }, key))
     }
 
     /// Returns a copy of the queue in which each run is its own requeue key.

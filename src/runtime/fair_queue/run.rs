@@ -29,7 +29,8 @@ pub struct Run {
     pub created: Timestamp,
     /// Concurrency group of the run.
     pub group: Option<Group>,
-    /// Slot share of the namespace. Only the shares of queued runs have an effect.
+    /// Slot share of the namespace. The shares of open runs determine how many runs of the namespace take slots from
+    /// other namespaces.
     pub share: Share,
     /// Expected duration. `None` if unknown.
     pub expected: Option<SignedDuration>,

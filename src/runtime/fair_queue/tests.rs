@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod adopted;
 mod groups;
 mod shares;
 
@@ -332,9 +333,11 @@ fn exceeded_groups(queue: &FairQueue<String>) -> Vec<&GroupKey> {
 
 fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
     let (taken, limits) = (queue.taken_slots(), &queue.limits);
-    prop_assert!(queue.taken() <= limits.all);
+    prop_assert!(taken.all <= limits.all);
+    prop_assert_eq!(taken.all, queue.open_runs().count(), "granted slots of no run are surplus");
     for node in ["node0", "node1"] {
         prop_assert!(taken.on_node(node) <= limits.each_node, "{node}");
+        prop_assert_eq!(taken.on_node(node), queue.open_runs().filter(|run| run.node == node).count(), "{}", node);
         for namespace in ["namespace0", "namespace1", "namespace2"] {
             prop_assert!(taken.in_namespace(namespace) <= limits.each_namespace, "{namespace}");
             let half = limits.each_node.div_ceil(2);
@@ -344,7 +347,7 @@ fn check(queue: &FairQueue<String>) -> Result<(), TestCaseError> {
     }
     for queued in queue.queue.runs() {
         let has_slot = taken.has_free_slot(&queued.namespace, &queued.node, queued.share, limits);
-        let is_full = queue.taken() == limits.all || !has_slot || is_group_full(queue, queued);
+        let is_full = taken.all == limits.all || !has_slot || is_group_full(queue, queued);
         prop_assert!(is_full, "{queued:?} waits despite a free slot");
         prop_assert!(!queue.open.contains_key(&queued.uid) && !queue.reserved.contains_key(&queued.uid));
     }
@@ -394,7 +397,7 @@ proptest! {
         }
         // When all open runs have completed and the unused reservations have expired, each queued run starts.
         let mut queued: BTreeSet<String> = queue.queue.runs().map(|run| run.uid.clone()).collect();
-        while queue.queued() > 0 || queue.taken() > 0 {
+        while queue.queued() > 0 || queue.open_runs().next().is_some() {
             for (uid, count) in std::mem::take(&mut permits) {
                 (0..count).for_each(|_| queue.close(&uid, now));
             }

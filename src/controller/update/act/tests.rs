@@ -2,7 +2,7 @@
 
 mod slots;
 
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn context(parts: &TestParts) -> Context {
         concurrency_groups: Arc::default(),
         metrics: parts.metrics.clone(),
         updates: updates().0,
-        adopted: Arc::new(Once::new()),
+        adopted: Arc::default(),
         timeouts: RunTimeouts::default(),
         cluster_name: "".into(),
         traces: RunTraces::default(),

@@ -42,7 +42,7 @@ fn context(parts: &TestParts) -> Context {
         concurrency_groups: Arc::default(),
         metrics: parts.metrics.clone(),
         updates: updates().0,
-        adopted: Arc::new(Once::new()),
+        adopted: Arc::default(),
         timeouts: RunTimeouts::default(),
         cluster_name: "".into(),
         traces: RunTraces::default(),

@@ -1,11 +1,13 @@
 //! Tests for the run slots of runs that tenants try to keep open.
 
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
 
 use super::*;
 use crate::controller::update::attachments::Target;
 use crate::controller::update::controller::reconcile;
 use crate::rpc::client::AgentAddress;
+use crate::runtime::index::StoreWriter;
 use crate::runtime::run_limiter::Run;
 
 const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
@@ -200,4 +202,31 @@ async fn a_failed_status_write_does_not_prevent_the_deletion_of_an_expired_pod()
     let next = act(&observed, Action::DeletePod("too late".to_owned()), &context(&parts), now).await;
     assert!(next.is_err(), "the status write is retried");
     assert_eq!(log.verbs(), [format!("PATCH {PATH}"), format!("DELETE {POD}")]);
+}
+
+#[tokio::test]
+async fn an_adopted_run_has_the_share_of_its_namespace() {
+    let raised = json!({"pulumi.com/max-concurrent-runs": "4", "pulumi.com/run-weight": "100"});
+    for (annotations, expected) in [(json!({}), true), (raised, false)] {
+        let metadata = json!({"name": "apps", "annotations": annotations});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+        let (client, _) = client(move |request: &RecordedRequest| match request.path.as_str() {
+            "/api/v1/namespaces/apps" => FakeResponse::Json(200, namespace.clone()),
+            _ => FakeResponse::refusal(404, "NotFound"),
+        });
+        let parts = TestParts::new(client);
+        let (updates, mut writer) = updates();
+        for number in 0..4 {
+            let mut update = stored();
+            update["metadata"]["name"] = json!(format!("app-{number}"));
+            update["metadata"]["uid"] = json!(format!("uid-{number}"));
+            writer.apply(&Event::Apply(serde_json::from_value(update).unwrap()));
+        }
+        // With the default share, the adopted runs count as half of the slots.
+        let limits = Limits { all: 4, each_namespace: 2, each_node: 4 };
+        let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
+        let context = Context { updates, run_limiter, ..context(&parts) };
+        context.adopt_open_runs().await;
+        assert_eq!(is_slot_free(&context), expected, "{metadata}");
+    }
 }
