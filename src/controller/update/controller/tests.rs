@@ -1,7 +1,5 @@
 //! Tests for the reconcile loop of the Update controller.
 
-use std::sync::Once;
-
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
