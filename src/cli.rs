@@ -101,7 +101,8 @@ pub struct ManagerFlags {
     #[command(flatten)]
     pub log: LogFlags,
 
-    /// Maximum number of concurrent reconciliations per kind. The maximum for Workspaces is fixed.
+    /// Maximum number of concurrent reconciliations per kind. Updates with an open run have the same number of separate
+    /// slots. The maximum for Workspaces is fixed.
     #[arg(long, default_value_t = 4)]
     pub concurrent: u16,
 

@@ -351,6 +351,8 @@ impl Wiring<'_> {
             traces,
         });
         let runner = self.default_runner::<Update>("update-controller");
+        // Open runs have separate slots.
+        parts.metrics.reconciles().set_max_concurrent("update-controller", config.concurrent.saturating_mul(2));
         let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));
         let feeds = update::Feeds { requeues, slots: run_limiter.requeues(), on_event };
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;

@@ -66,10 +66,12 @@ impl<S> Start<S> {
         let on_invalid = move |metadata: &_, error: &_| invalid.add(metadata, error);
         let promoting = runner.clone();
         let on_event = move |event: &Event<K>| {
-            if let Event::Apply(object) = event
-                && urgency(object) != Urgency::Queued
-            {
-                promoting.promote(object);
+            if let Event::Apply(object) = event {
+                match urgency(object) {
+                    Urgency::Normal => promoting.promote(object),
+                    Urgency::Urgent => promoting.expedite(object),
+                    Urgency::Queued => {}
+                }
             }
             on_event(event);
         };

@@ -200,8 +200,13 @@ impl ReconcileRunner {
         }
     }
 
-    /// Makes the next reconciliation of a queued object urgent, because its run can start.
-    pub fn expedite(&self, key: &ObjectKey) {
+    /// Makes the next reconciliation of a queued object urgent, for example because its run can start.
+    pub fn expedite<K: Resource>(&self, object: &K) {
+        self.expedite_key(&key(object));
+    }
+
+    /// Makes the next reconciliation of the queued object with this key urgent.
+    pub fn expedite_key(&self, key: &ObjectKey) {
         if self.has_begun_key(key) {
             self.promotions.promote(key);
         }
@@ -213,7 +218,7 @@ impl ReconcileRunner {
         self.promotions.names()
     }
 
-    /// Waits for a slot. The first reconciliation of an object has low priority until the object is promoted.
+    /// Waits for a slot. The first reconciliation of a normal object has low priority until the object is promoted.
     async fn acquire_slot(&self, key: &ObjectKey, urgency: Urgency) -> Result<Slot, Busy> {
         let promoted_slots = match urgency {
             Urgency::Urgent => return self.urgent_slots.acquire(&key.0).await,
@@ -221,7 +226,8 @@ impl ReconcileRunner {
             Urgency::Normal => &self.slots,
             Urgency::Queued => &self.urgent_slots,
         };
-        let priority = if self.has_begun_key(key) { Priority::High } else { Priority::Low };
+        let is_first = urgency == Urgency::Normal;
+        let priority = if is_first { Priority::Low } else { Priority::High };
         tokio::select! {
             biased;
             () = self.promotions.promoted(key) => promoted_slots.acquire(&key.0).await,

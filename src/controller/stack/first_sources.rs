@@ -5,6 +5,7 @@
 //! and then requeues the Stacks that use the source.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::api::tolerant::count_values;
@@ -17,6 +18,9 @@ const MAX_SOURCE: Size = Size { bytes: 32 * 1024, values: 500 };
 /// Maximum size of all sources in the cache. If the cache is full, the controller reads an uncached source separately
 /// for each Stack.
 const MAX_TOTAL: Size = Size { bytes: 8 * 1024 * 1024, values: 128_000 };
+
+/// Maximum number of recorded revisions.
+const MAX_REVISIONS: usize = 4096;
 
 /// Size of sources. A parsed object can require a hundred times the memory of its text, so the size includes the number
 /// of values.
@@ -57,6 +61,8 @@ struct State {
     /// Number of changes to all sources. If the number increases during a read, the result of the read can be outdated.
     changes: u64,
     found: HashMap<(GroupKind, ObjectKey), (Found, Size)>,
+    /// Hash of the last revision of each source that [`FirstSources::is_new_revision`] received.
+    revisions: HashMap<(GroupKind, ObjectKey), u64>,
     /// Size of all sources in `found`.
     size: Size,
 }
@@ -67,6 +73,18 @@ impl FirstSources {
     pub(super) fn get(&self, kind: &GroupKind, key: &ObjectKey) -> Result<Found, u64> {
         let state = self.lock();
         state.found.get(&(kind.clone(), key.clone())).map(|(found, _)| found.clone()).ok_or(state.changes)
+    }
+
+    /// Returns whether a call with this source and revision is the first call. The cache forgets calls occasionally.
+    pub(super) fn is_new_revision(&self, kind: &GroupKind, key: &ObjectKey, revision: &str) -> bool {
+        let mut hasher = DefaultHasher::new();
+        revision.hash(&mut hasher);
+        let revision = hasher.finish();
+        let mut state = self.lock();
+        if state.revisions.len() >= MAX_REVISIONS {
+            state.revisions.clear();
+        }
+        state.revisions.insert((kind.clone(), key.clone()), revision) != Some(revision)
     }
 
     /// Adds a source to the cache, unless a source has changed since the read started. `changes` is the number of
@@ -136,6 +154,17 @@ mod tests {
         assert!(sources.get(&kind(), &key("app")).is_ok(), "another source has changed");
         sources.remove(&kind(), &key("app"));
         assert!(sources.get(&kind(), &key("app")).is_err(), "the source has changed");
+    }
+
+    #[test]
+    fn each_revision_of_a_source_is_new_once() {
+        let sources = FirstSources::default();
+        let calls = [("app", "1", true), ("app", "1", false), ("other", "1", true), ("app", "2", true)];
+        for (name, revision, is_new) in calls {
+            assert_eq!(sources.is_new_revision(&kind(), &key(name), revision), is_new, "{name} {revision}");
+        }
+        sources.clear();
+        assert!(sources.is_new_revision(&kind(), &key("app"), "2"), "the calls were forgotten");
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl SourceWatches {
         };
         let found = self.0.sources.find(namespace, reference).await?;
         first.insert(&reference.kind, key.clone(), &found, changes);
-        self.0.promote_outdated(&StackGroup::Source(reference.kind.clone(), key), &found, reference);
+        self.0.promote_outdated(&key, &found, reference);
         Ok(found)
     }
 }
@@ -208,10 +208,14 @@ impl Shared {
     }
 
     /// Promotes the first reconciliation of each Stack that has not applied the revision of its source.
-    fn promote_outdated(&self, group: &StackGroup, found: &Found, reference: &Reference) {
+    fn promote_outdated(&self, key: &ObjectKey, found: &Found, reference: &Reference) {
         let Some(runner) = self.runner.get() else { return };
         let Ok(resolved) = found.artifact(reference.directory.clone()) else { return };
-        for stack in self.stacks.in_group(group) {
+        // A source that is too large for the cache is read again for each of its Stacks.
+        if !self.first_sources.is_new_revision(&reference.kind, key, &resolved.revision) {
+            return;
+        }
+        for stack in self.stacks.in_group(&StackGroup::Source(reference.kind.clone(), key.clone())) {
             let applied = stack.status.as_ref().and_then(|status| status.last_applied_revision.as_ref());
             if applied != Some(&resolved.revision) {
                 runner.promote(stack.as_ref());

@@ -359,6 +359,8 @@ async fn record(
         }
         written => written?,
     };
+    // The run has ended. If the next step fails, its retries must not delay other runs.
+    context.attachments.release_slot(&update.uid().unwrap_or_default());
     let next = Next::Again(Box::new(written.unwrap_or_else(|| update.clone())));
     report_end(update, &status, outcome.failure.unwrap_or("Succeeded"), context);
     history::report(update, outcome, &context.events);

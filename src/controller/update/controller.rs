@@ -60,15 +60,16 @@ pub async fn controller(
     let Feeds { requeues, slots, on_event } = feeds;
     let runner = start.runner.clone();
     let slots = slots.inspect(move |update| {
-        runner.expedite(&(update.namespace.clone().unwrap_or_default(), update.name.clone()));
+        runner.expedite_key(&(update.namespace.clone().unwrap_or_default(), update.name.clone()));
     });
     let triggers = |controller: Controller<Update>| controller.reconcile_on(requeues).reconcile_on(slots);
     start.run(watch::strip_update, on_event, urgency, triggers, reconcile, context).await;
 }
 
-/// Returns the urgency of an Update's reconciliation. The limits of open runs also limit the number of Updates with an
-/// urgent reconciliation. Otherwise, an open run or a run with a reserved slot would wait for the reconciliations of
-/// thousands of queued Updates, and the reservation would expire.
+/// Returns the urgency of an Update's reconciliation. Without urgent reconciliations, an open run or a run with a
+/// reserved slot would wait for the reconciliations of thousands of queued Updates, and the reservation would expire.
+/// Apart from runs that were adopted or whose outcome is unknown, the limits of open runs also limit the number of
+/// urgent reconciliations.
 fn urgency(update: &Update) -> Urgency {
     let is_open = update.status.as_ref().is_some_and(|status| status.run.is_some());
     match (update.is_complete(), is_open) {

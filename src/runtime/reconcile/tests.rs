@@ -157,8 +157,8 @@ async fn urgent_reconciliations_do_not_wait_for_queued_objects() {
         tasks.push(reconcile(name, urgency));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    runner.expedite(&("apps".to_owned(), "granted".to_owned()));
-    runner.expedite(&("apps".to_owned(), "unknown".to_owned()));
+    runner.expedite(&workspace("granted"));
+    runner.expedite(&workspace("unknown"));
     assert_eq!(runner.promoted(), ["granted", "queued-2"], "an unknown object is not recorded");
     futures::future::join_all(tasks).await;
     drop(done);
