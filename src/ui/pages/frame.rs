@@ -85,6 +85,8 @@ pub(in crate::ui) fn reload(path: &str) -> Markup {
                 meta charset="utf-8";
                 meta http-equiv="refresh" content={ "0; url=" (path) };
                 title { "pulumi-controller" }
+                // Without this link, the browser can request an icon from the server.
+                link rel="icon" href="data:,";
             }
             body { p { a href=(path) { "Continue" } } }
         }
