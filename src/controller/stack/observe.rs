@@ -145,7 +145,7 @@ async fn observe_policy_packs(
     });
     // The controller sends these requests concurrently, because the number of policy packs is limited.
     let packs = futures::future::try_join_all(resolving).await?;
-    policy_packs::check_distinct(&packs, cluster.len()).map(|()| packs)
+    policy_packs::distinct(packs, cluster.len())
 }
 
 /// Returns the pauses and the schedule that are defined outside the Stack. For a started run, returns none, because

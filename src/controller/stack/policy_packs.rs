@@ -154,24 +154,34 @@ pub fn named(name: &str, why: Unavailable) -> Unavailable {
     }
 }
 
-/// Returns an error if a policy pack in the spec is a policy pack of the cluster, or an earlier policy pack in the spec
-/// with another configuration. The first `cluster` packs are the policy packs of the cluster.
+/// Returns the policy packs without the policy packs in the spec that repeat a policy pack of the cluster. The first
+/// `cluster` packs are the policy packs of the cluster.
 ///
 /// The Pulumi engine starts each directory of the pod only once. The last configuration replaces the earlier
-/// configurations, so a Stack could disable a policy pack of the cluster by listing it again.
-pub fn check_distinct(packs: &[ResolvedPack], cluster: usize) -> Result<(), Unavailable> {
-    for (number, pack) in packs.iter().skip(cluster).enumerate() {
+/// configurations, so a Stack could disable a policy pack of the cluster by listing it again. A repeated pack without a
+/// configuration must not replace the configuration of the cluster either, so the run contains only the pack of the
+/// cluster.
+///
+/// # Errors
+/// Returns an error if a policy pack in the spec has another configuration than the same policy pack of the cluster, or
+/// than the same policy pack earlier in the spec.
+pub fn distinct(mut packs: Vec<ResolvedPack>, cluster: usize) -> Result<Vec<ResolvedPack>, Unavailable> {
+    let of_spec = packs.split_off(cluster.min(packs.len()));
+    for pack in of_spec {
         let is_same = |other: &ResolvedPack| {
             (&other.resolved.digest, &other.resolved.directory) == (&pack.resolved.digest, &pack.resolved.directory)
         };
         if let Some(other) = packs.iter().take(cluster).find(|other| is_same(other)) {
+            if pack.config.is_empty() || pack.config == other.config {
+                continue;
+            }
             return Err(Unavailable::Invalid(format!(
                 "invalid spec.policyPacks[{}]: the archive and the directory are those of policy pack {}, which a \
-                 Stack can neither disable nor configure; remove the entry",
+                 Stack can neither disable nor configure; remove the entry or its configuration",
                 pack.name, other.name
             )));
         }
-        let mut earlier = packs.iter().skip(cluster).take(number);
+        let mut earlier = packs.iter().skip(cluster);
         if let Some(other) = earlier.find(|other| is_same(other) && other.config != pack.config) {
             return Err(Unavailable::Invalid(format!(
                 "invalid spec.policyPacks[{}]: the archive and the directory are those of policy pack {}, but the \
@@ -179,8 +189,9 @@ pub fn check_distinct(packs: &[ResolvedPack], cluster: usize) -> Result<(), Unav
                 pack.name, other.name
             )));
         }
+        packs.push(pack);
     }
-    Ok(())
+    Ok(packs)
 }
 
 /// Returns the policy packs for the spec of the Workspace.

@@ -88,33 +88,47 @@ fn a_pack_in_the_spec_cannot_configure_a_pack_of_the_cluster() {
         pack.resolved.directory = directory.parse().expect("a valid directory");
         pack
     };
-    let disabled = |pack: ResolvedPack| ResolvedPack { config: [("all".to_owned(), json!("disabled"))].into(), ..pack };
+    let configured = |pack: ResolvedPack, level: &str| {
+        let config = [("all".to_owned(), json!(level))].into();
+        ResolvedPack { config, ..pack }
+    };
+    let disabled = |pack: ResolvedPack| configured(pack, "disabled");
     let house = || resolved("cluster/house", "1");
+    let mandatory = || configured(house(), "mandatory");
     let of_cluster = "those of policy pack cluster/house, which a Stack can neither disable nor configure";
-    // Columns: the packs, how many of them are packs of the cluster, and the error.
-    let rows = [
-        (vec![house(), disabled(resolved("own", "1"))], 1, Some(of_cluster)),
-        (vec![house(), resolved("own", "1")], 1, Some(of_cluster)),
-        (vec![house(), resolved("other", "2"), disabled(resolved("own", "1"))], 1, Some(of_cluster)),
-        (vec![house(), disabled(resolved("own", "2"))], 1, None),
-        (vec![house(), disabled(in_directory("own", "base"))], 1, None),
-        (vec![in_directory("cluster/house", "base"), disabled(in_directory("own", "base"))], 1, Some(of_cluster)),
-        (vec![house(), resolved("cluster/mirror", "1")], 2, None),
-        (
-            vec![resolved("a", "1"), disabled(resolved("b", "1"))],
-            0,
-            Some("invalid spec.policyPacks[b]: the archive and the directory are those of policy pack a, but"),
-        ),
-        (vec![resolved("a", "1"), resolved("b", "1")], 0, None),
-        (vec![], 0, None),
+    let of_spec = "invalid spec.policyPacks[b]: the archive and the directory are those of policy pack a, but";
+    // Columns: the packs, how many of them are packs of the cluster, and the names of the returned packs or the error.
+    let rows: [(Vec<ResolvedPack>, usize, Result<&[&str], &str>); 15] = [
+        (vec![house(), disabled(resolved("own", "1"))], 1, Err(of_cluster)),
+        (vec![house(), resolved("own", "1")], 1, Ok(&["cluster/house"])),
+        (vec![mandatory(), resolved("own", "1")], 1, Ok(&["cluster/house"])),
+        (vec![mandatory(), configured(resolved("own", "1"), "mandatory")], 1, Ok(&["cluster/house"])),
+        (vec![mandatory(), disabled(resolved("own", "1"))], 1, Err(of_cluster)),
+        (vec![house(), resolved("own", "1"), resolved("other", "2")], 1, Ok(&["cluster/house", "other"])),
+        (vec![house(), resolved("other", "2"), disabled(resolved("own", "1"))], 1, Err(of_cluster)),
+        (vec![house(), disabled(resolved("own", "2"))], 1, Ok(&["cluster/house", "own"])),
+        (vec![house(), disabled(in_directory("own", "base"))], 1, Ok(&["cluster/house", "own"])),
+        (vec![in_directory("cluster/house", "base"), disabled(in_directory("own", "base"))], 1, Err(of_cluster)),
+        (vec![house(), resolved("cluster/mirror", "1")], 2, Ok(&["cluster/house", "cluster/mirror"])),
+        (vec![resolved("a", "1"), disabled(resolved("b", "1"))], 0, Err(of_spec)),
+        (vec![house(), resolved("a", "2"), disabled(resolved("b", "2"))], 1, Err(of_spec)),
+        (vec![resolved("a", "1"), resolved("b", "1")], 0, Ok(&["a", "b"])),
+        (vec![], 0, Ok(&[])),
     ];
     for (packs, cluster, expected) in rows {
-        let error = check_distinct(&packs, cluster).err().map(|error| error.to_string());
-        match (&error, expected) {
-            (Some(error), Some(expected)) => assert!(error.contains(expected), "{error}"),
-            _ => assert_eq!(error.as_deref(), expected, "{packs:?}"),
+        let what = format!("{packs:?}");
+        let found = distinct(packs, cluster).map_err(|error| error.to_string());
+        match (&found, expected) {
+            (Err(error), Err(expected)) => assert!(error.contains(expected), "{error}"),
+            (Ok(found), Ok(expected)) => {
+                let names: Vec<&str> = found.iter().map(|pack| pack.name.as_str()).collect();
+                assert_eq!(names, expected, "{what}");
+            }
+            _ => panic!("{found:?} instead of {expected:?}: {what}"),
         }
     }
+    let found = distinct(vec![mandatory(), resolved("own", "1")], 1);
+    assert_eq!(found, Ok(vec![mandatory()]), "the configuration of the cluster applies");
 }
 
 #[test]
