@@ -23,6 +23,9 @@ use crate::rpc::proto;
 const MAX_PACKS: usize = 20;
 /// Characters that the CLI interprets in a list of directories. The CLI would read another directory than the agent.
 const INTERPRETED: [char; 3] = ['"', '\n', '\r'];
+/// Line breaks at the end of a list, which the agent and the CLI ignore. A value from a Secret or a ConfigMap often ends
+/// with a line break.
+const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 /// Content of the configuration file for a pack without a configuration.
 const EMPTY: &str = "{}";
 
@@ -165,7 +168,9 @@ fn config(pack: &proto::PolicyPack) -> Result<String, Refusal> {
 /// Returns the packs that the user's environment variables select.
 fn packs_of_user(environment: &Environment, layout: &Layout) -> Result<Vec<Pack>, Refusal> {
     let list = |variable: &str| -> Vec<PathBuf> {
-        environment.get(variable).map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()
+        let list = environment.get(variable).map(|list| list.trim_end_matches(LINE_BREAKS));
+        let list = list.filter(|list| !list.is_empty());
+        list.map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()
     };
     let (directories, configs) = (list(cli::POLICY_PACK), list(cli::POLICY_PACK_CONFIG));
     if !configs.is_empty() && configs.len() != directories.len() {
@@ -312,6 +317,25 @@ mod tests {
     }
 
     #[test]
+    fn line_breaks_at_the_end_of_the_variables_of_the_user_are_ignored() {
+        let installed = ("/nowhere/policies/a".to_owned(), text("{}"));
+        let configured = ("policy".to_owned(), Config::File("one.json".into()));
+        let plain = ("policy".to_owned(), text("{}"));
+        let rows = [
+            ("policy\n", "one.json\n", vec![installed.clone(), configured.clone()]),
+            ("policy\r\n", "one.json\r\n", vec![installed.clone(), configured.clone()]),
+            ("policy\n\n", "one.json", vec![installed.clone(), configured]),
+            ("policy", "\n", vec![installed.clone(), plain]),
+            ("\n", "\r\n", vec![installed]),
+        ];
+        for (directory, config, expected) in rows {
+            let variables = [(cli::POLICY_PACK, directory), (cli::POLICY_PACK_CONFIG, config)];
+            let found = found(OperationKind::Up, &[requested("a", "")], &variables);
+            assert_eq!(found, Ok((expected, 0)), "{directory:?} {config:?}");
+        }
+    }
+
+    #[test]
     fn a_run_with_unenforceable_policy_packs_is_rejected() {
         let up = |packs: &[proto::PolicyPack], variables: &[(&str, &str)]| {
             found(OperationKind::Up, packs, variables).expect_err("should be rejected")
@@ -351,6 +375,8 @@ mod tests {
             (format!("\"{absolute}\""), Some("must not contain quotation marks or line breaks")),
             (format!("{absolute}\nx"), Some("must not contain quotation marks or line breaks")),
             (format!("\r\n{absolute}"), Some("must not contain quotation marks or line breaks")),
+            (format!("policy\n{absolute}\n"), Some("must not contain quotation marks or line breaks")),
+            (format!("{absolute}\r\n"), Some("must not contain a directory in")),
             ("policy".to_owned(), None),
             ("missing".to_owned(), None),
             ("../policies-of-users".to_owned(), None),
