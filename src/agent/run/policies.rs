@@ -23,8 +23,8 @@ use crate::rpc::proto;
 const MAX_PACKS: usize = 20;
 /// Characters that the CLI interprets in a list of directories. The CLI would read another directory than the agent.
 const INTERPRETED: [char; 3] = ['"', '\n', '\r'];
-/// Line breaks at the end of a list, which the agent and the CLI ignore. A value from a Secret or a ConfigMap often ends
-/// with a line break.
+/// Line breaks at the end of a list, which the agent and the CLI ignore. A value from a Secret or a ConfigMap often
+/// ends with a line break.
 const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 /// Content of the configuration file for a pack without a configuration.
 const EMPTY: &str = "{}";
@@ -40,6 +40,13 @@ struct Pack {
     name: String,
     directory: PathBuf,
     config: Config,
+}
+
+impl Pack {
+    /// Returns whether the controller requested the pack.
+    fn is_installed(&self) -> bool {
+        !self.name.is_empty()
+    }
 }
 
 /// Configuration of a policy pack.
@@ -76,8 +83,14 @@ impl Location {
         Location { target: path.canonicalize().ok(), path }
     }
 
-    fn is_same(&self, other: &Location) -> bool {
-        self.path == other.path || (self.target.is_some() && self.target == other.target)
+    /// Returns whether the engine regards the two directories as one directory.
+    fn has_same_path(&self, other: &Location) -> bool {
+        self.path == other.path
+    }
+
+    /// Returns whether the two paths without symbolic links are the same.
+    fn has_same_target(&self, other: &Location) -> bool {
+        self.target.is_some() && self.target == other.target
     }
 
     /// Returns whether the directory is `parent` or is below `parent`.
@@ -213,14 +226,20 @@ fn check_user_directories(directories: &[PathBuf], layout: &Layout) -> Result<()
 /// Returns an error if two packs have the same directory, but different configurations.
 ///
 /// Packs with the same directory and the same configuration are valid, because two sources in `--policy-packs` can
-/// contain the same archive.
+/// contain the same archive. The engine identifies a directory by its path. The user can therefore select a directory
+/// twice with different configurations, once through a symbolic link. If one of the two packs is installed, the
+/// function also compares the paths without symbolic links.
 fn check_distinct(packs: &[Pack], layout: &Layout) -> Result<(), Refusal> {
     let program = layout.program();
     let mut earlier: Vec<(&Pack, Location)> = Vec::new();
     for pack in packs {
         let location = Location::of(&pack.directory, &program);
-        let is_other = |other: &&(&Pack, Location)| other.1.is_same(&location) && other.0.config != pack.config;
-        if let Some((other, _)) = earlier.iter().find(is_other) {
+        let is_same = |other: &Pack, at: &Location| {
+            let is_any_installed = pack.is_installed() || other.is_installed();
+            at.has_same_path(&location) || (is_any_installed && at.has_same_target(&location))
+        };
+        let found = earlier.iter().find(|(other, at)| other.config != pack.config && is_same(other, at));
+        if let Some((other, _)) = found {
             return Err(Refusal::Invalid(format!(
                 "{} and {} have the same directory, but different configurations",
                 description(other),
@@ -408,5 +427,35 @@ mod tests {
         let error = up(&[requested("a", "")], &of_user).expect_err("should be rejected");
         assert!(error.contains("a policy pack in PULUMI_OPTION_POLICY_PACK have the same directory"), "{error}");
         assert_eq!(up(&[requested("a", "")], &[(cli::POLICY_PACK, "policy,policy")]), Ok(3));
+    }
+
+    #[test]
+    fn only_installed_packs_are_compared_without_symbolic_links() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::new(root.path());
+        let (source, installed) = (layout.source(), layout.policy_packs());
+        std::fs::create_dir_all(source.join("policy")).unwrap();
+        std::fs::create_dir_all(installed.join("a")).unwrap();
+        std::os::unix::fs::symlink(&source, layout.workspace()).unwrap();
+        std::os::unix::fs::symlink("policy", source.join("strict")).unwrap();
+        std::os::unix::fs::symlink("a", installed.join("b")).unwrap();
+        let disabled = "{\"all\":\"disabled\"}";
+        let configs = (cli::POLICY_PACK_CONFIG, "one.json,two.json");
+        let same = "have the same directory, but different configurations";
+        let rows: [(Vec<proto::PolicyPack>, &str, Option<&str>); 5] = [
+            (vec![requested("a", "")], "policy,strict", None),
+            (vec![requested("a", "")], "policy,./policy", Some(same)),
+            (vec![requested("a", "")], "strict,../source/strict", None),
+            (vec![requested("a", ""), requested("b", disabled)], "policy,strict", Some(same)),
+            (vec![requested("a", ""), requested("b", "")], "policy,strict", None),
+        ];
+        for (packs, directories, expected) in rows {
+            let variables = [(cli::POLICY_PACK, directories), configs];
+            let error = found_in(&layout, OperationKind::Up, &packs, &variables).err().unwrap_or_default();
+            match expected {
+                Some(message) => assert!(error.contains(message), "{directories}: {error}"),
+                None => assert_eq!(error, "", "{directories}"),
+            }
+        }
     }
 }
