@@ -40,13 +40,18 @@ impl CallLimits {
     /// Counts an authenticated call.
     ///
     /// # Errors
-    /// Returns the rate limit that does not permit the call.
+    /// Returns an error if the rate limit of the receiver does not permit the call.
     pub fn count_call(&self, now: Instant) -> Result<(), RateExceeded> {
-        match () {
-            () if !self.calls.take(now) => Err(RateExceeded::Receiver),
-            () if !self.calls_of_namespace.take(now) => Err(RateExceeded::Namespace),
-            () => Ok(()),
-        }
+        self.calls.take(now).then_some(()).ok_or(RateExceeded::Receiver)
+    }
+
+    /// Counts an authenticated call that requests runs. An ignored event causes neither a list nor a write, so the
+    /// ignored events of one receiver must not exhaust the rate limit that all receivers of the namespace share.
+    ///
+    /// # Errors
+    /// Returns an error if the rate limit of the namespace does not permit the call.
+    pub fn count_run_request(&self, now: Instant) -> Result<(), RateExceeded> {
+        self.calls_of_namespace.take(now).then_some(()).ok_or(RateExceeded::Namespace)
     }
 
     /// Returns whether the handler may publish an event now. The handler may publish the next event [`EVENT_INTERVAL`]
@@ -81,7 +86,7 @@ struct Rate {
 
 /// Rate of the calls to one receiver. The burst permits, for example, a push of several branches.
 const RECEIVER_RATE: Rate = Rate { burst: 20, interval: Duration::from_secs(1) };
-/// Rate of the calls to all receivers of a namespace. The number of receivers is not limited.
+/// Rate of the calls to all receivers of a namespace that request runs. The number of receivers is not limited.
 const NAMESPACE_RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(200) };
 
 /// Rate limit for calls, with a burst and a constant rate. Hold the mutex only for short critical sections, and never
@@ -224,18 +229,20 @@ mod tests {
         let namespace = Arc::new(RateLimit::of_namespace(begin));
         let receivers: Vec<CallLimits> = (0..6).map(|_| CallLimits::new(namespace.clone(), begin)).collect();
         let (last, others) = receivers.split_last().expect("not empty");
+        let request =
+            |limits: &CallLimits, now: Instant| limits.count_call(now).and_then(|()| limits.count_run_request(now));
         for receiver in others {
-            assert!((0..20).all(|_| receiver.count_call(begin).is_ok()));
-            assert_eq!(receiver.count_call(begin), Err(RateExceeded::Receiver));
+            assert!((0..20).all(|_| request(receiver, begin).is_ok()));
+            assert_eq!(request(receiver, begin), Err(RateExceeded::Receiver));
         }
-        let at = |milliseconds: u64| last.count_call(begin + Duration::from_millis(milliseconds));
+        let at = |milliseconds: u64| request(last, begin + Duration::from_millis(milliseconds));
         let exceeded = Err(RateExceeded::Namespace);
         let rows = [(0, exceeded), (199, exceeded), (200, Ok(())), (399, exceeded), (600, Ok(())), (600, Ok(()))];
         for (milliseconds, expected) in rows {
             assert_eq!(at(milliseconds), expected, "after {milliseconds} ms");
         }
         let other = CallLimits::new(Arc::new(RateLimit::of_namespace(begin)), begin);
-        assert_eq!(other.count_call(begin), Ok(()), "another namespace has its own rate limit");
+        assert_eq!(request(&other, begin), Ok(()), "another namespace has its own rate limit");
     }
 
     #[tokio::test(start_paused = true)]

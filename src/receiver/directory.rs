@@ -183,7 +183,10 @@ mod tests {
         receivers.iter().cloned().for_each(|receiver| directory.apply(Event::Apply(receiver)));
         directory.apply(Event::Apply(receiver("a", Some("/hook/other"), other)));
         let now = Instant::now();
-        let call = |path: &str| directory.find(path).expect("there").limits.count_call(now);
+        let call = |path: &str| {
+            let limits = directory.find(path).expect("there").limits;
+            limits.count_call(now).and_then(|()| limits.count_run_request(now))
+        };
         for receiver in 0..5 {
             assert!((0..20).all(|_| call(&format!("/hook/{receiver}")).is_ok()));
         }

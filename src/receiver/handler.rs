@@ -127,8 +127,8 @@ impl Handler {
             self.refuse(&entry, &fault.to_string());
             return Ok(WebhookResult::Refused);
         }
-        // Authenticates the call before checking the rate limit, because callers without the token must not exhaust the
-        // rate limit.
+        // Authenticates the call before checking the rate limits, because callers without the token must not exhaust
+        // the rate limits.
         if let Err(exceeded) = entry.limits.count_call(Instant::now()) {
             self.refuse(&entry, &exceeded.to_string());
             return Ok(WebhookResult::Refused);
@@ -138,6 +138,10 @@ impl Handler {
             let (namespace, name) = (receiver.namespace().unwrap_or_default(), receiver.name_any());
             tracing::info!(namespace, name, "webhook event ignored");
             return Ok(WebhookResult::Ignored);
+        }
+        if let Err(exceeded) = entry.limits.count_run_request(Instant::now()) {
+            self.refuse(&entry, &exceeded.to_string());
+            return Ok(WebhookResult::Refused);
         }
         match self.requester.request(receiver, Timestamp::now(), Instant::now() + remaining).await {
             Ok(requests) => Ok(self.report(&entry, &requests)),

@@ -352,6 +352,29 @@ async fn unauthenticated_calls_do_not_consume_the_rate_limit_of_valid_calls() {
 }
 
 #[tokio::test]
+async fn ignored_events_do_not_consume_the_rate_limit_of_the_namespace() {
+    let names: Vec<String> = (0..6).map(|number| format!("push-{number}")).collect();
+    let spec = || json!({"type": "github", "events": ["push"]});
+    let mut receivers: Vec<Value> = names.iter().map(|name| receiver(name, spec())).collect();
+    receivers.push(receiver("plain", json!({"type": "generic"})));
+    let server = &Server::start(world(receivers)).await;
+    let signature = signature("s3cret", BODY);
+    let headers = [("X-Hub-Signature-256", signature.as_str()), ("X-GitHub-Event", "issues")];
+    // These calls exceed the burst of the namespace, but not the bursts of the receivers.
+    let ignored = names.iter().map(|name| async move {
+        let path = path(name);
+        for _ in 0..20 {
+            let response = server.call(&path, &headers, BODY).await;
+            assert!(is_ok(&response), "{response}");
+        }
+    });
+    futures::future::join_all(ignored).await;
+    assert_eq!(server.counted("ignored"), 120);
+    assert!(is_ok(&server.call(&path("plain"), &[], "").await));
+    assert_eq!(server.requested(), ["web"]);
+}
+
+#[tokio::test]
 async fn further_calls_are_rejected_while_many_calls_of_the_namespace_wait() {
     let (release, released) = watch::channel(false);
     let receivers = ["first", "second"].map(|name| receiver(name, json!({"type": "generic"}))).to_vec();
