@@ -32,7 +32,8 @@ pub enum Priority {
     Low,
 }
 
-/// Error for a caller whose key already has the maximum number of waiting callers.
+/// Error for a caller that cannot wait, because too many callers are waiting. Contains the number of waiting callers of
+/// the same key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{waiting} callers are already waiting for a slot")]
 pub struct Busy {
@@ -46,6 +47,8 @@ pub struct FairSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
+    /// Maximum number of waiting callers of all keys.
+    places: usize,
     /// Hold the lock only for short critical sections, and never across an `.await`.
     queue: Mutex<Queue>,
 }
@@ -57,6 +60,8 @@ struct Queue {
     keys: HashMap<String, Key>,
     /// Number of slots that count towards the total.
     in_use: usize,
+    /// Number of waiting callers of all keys.
+    waiting: usize,
     /// Number of callers that have started to wait so far.
     arrivals: u64,
     /// Number of slots granted so far.
@@ -113,13 +118,20 @@ impl Drop for Slot {
 
 impl FairSlots {
     pub fn new(limits: Limits) -> Self {
-        Self(Arc::new(Shared { limits, queue: Mutex::default() }))
+        Self::with_places(limits, usize::MAX)
+    }
+
+    /// Creates slots that also limit the number of waiting callers of all keys to `places`. A caller can wait only
+    /// while more places are free than callers of its key are waiting. One key therefore occupies at most half of the
+    /// places, a second key at most half of the remaining places, and so on.
+    pub fn with_places(limits: Limits, places: usize) -> Self {
+        Self(Arc::new(Shared { limits, places, queue: Mutex::default() }))
     }
 
     /// Waits for a slot with high priority. Dropping the future at any time does not leak a slot.
     ///
     /// # Errors
-    /// Returns [`Busy`] if the key already has the maximum number of waiting callers.
+    /// Returns [`Busy`] if too many callers are waiting.
     pub async fn acquire(&self, key: &str) -> Result<Slot, Busy> {
         self.acquire_with_priority(key, Priority::High).await
     }
@@ -127,7 +139,7 @@ impl FairSlots {
     /// Waits for a slot. Dropping the future at any time does not leak a slot.
     ///
     /// # Errors
-    /// Returns [`Busy`] if the key already has the maximum number of waiting callers.
+    /// Returns [`Busy`] if too many callers are waiting.
     pub async fn acquire_with_priority(&self, key: &str, priority: Priority) -> Result<Slot, Busy> {
         let (slot, granted) = self.enqueue(key, priority)?;
         granted.notified().await;
@@ -139,14 +151,17 @@ impl FairSlots {
         let limits = &self.0.limits;
         let granted = Arc::new(Notify::new());
         let mut queue = self.0.lock();
-        queue.arrivals += 1;
-        let place = (priority, queue.arrivals);
-        let entry = queue.keys.entry(key.to_owned()).or_default();
-        let callers = entry.in_use + entry.waiting.len();
-        if callers >= limits.per_key.saturating_add(limits.waiting_per_key) {
-            return Err(Busy { waiting: callers.saturating_sub(limits.per_key) });
+        let (in_use, waiting) = queue.keys.get(key).map_or((0, 0), |key| (key.in_use, key.waiting.len()));
+        let is_free = queue.in_use < limits.total && in_use < limits.per_key;
+        let has_place = waiting < self.0.places.saturating_sub(queue.waiting);
+        let is_full = in_use + waiting >= limits.per_key.saturating_add(limits.waiting_per_key);
+        if is_full || !(is_free || has_place) {
+            return Err(Busy { waiting });
         }
-        entry.waiting.insert(place, Arc::clone(&granted));
+        queue.arrivals += 1;
+        queue.waiting += 1;
+        let place = (priority, queue.arrivals);
+        queue.keys.entry(key.to_owned()).or_default().waiting.insert(place, Arc::clone(&granted));
         queue.grant(limits);
         drop(queue);
         Ok((Slot { shared: Arc::clone(&self.0), key: key.to_owned(), place, is_common: true }, granted))
@@ -174,6 +189,7 @@ impl Queue {
             key.in_use += 1;
             key.common_in_use += 1;
             self.in_use += 1;
+            self.waiting = self.waiting.saturating_sub(1);
             self.record_grant(name);
             granted.notify_one();
         }
@@ -193,6 +209,7 @@ impl Queue {
     fn leave(&mut self, name: &str, place: Place, is_common: bool) {
         let Some(key) = self.keys.get_mut(name) else { return };
         let was_waiting = key.waiting.remove(&place).is_some();
+        self.waiting = self.waiting.saturating_sub(usize::from(was_waiting));
         key.in_use = key.in_use.saturating_sub(usize::from(!was_waiting));
         let is_unused = key.in_use == 0 && key.waiting.is_empty();
         if is_common && !was_waiting {

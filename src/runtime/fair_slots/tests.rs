@@ -126,6 +126,28 @@ async fn the_number_of_waiters_per_key_is_bounded() {
     assert!(waiting.join_all().await.iter().all(Result::is_ok), "all waiting callers get a slot");
 }
 
+#[test]
+fn the_waiters_of_some_keys_leave_places_for_other_keys() {
+    let slots = FairSlots::with_places(Limits { total: 1, per_key: 1, waiting_per_key: 100 }, 8);
+    let held = slots.enqueue("held", Priority::High).expect("a free slot requires no place");
+    let enter = |key: &str| (0..10).map_while(|_| slots.enqueue(key, Priority::High).ok()).collect::<Vec<_>>();
+    let mut waiting = Vec::new();
+    for (key, expected) in [("a", 4), ("b", 2), ("c", 1), ("d", 1), ("e", 0)] {
+        let entered = enter(key);
+        assert_eq!(entered.len(), expected, "{key}");
+        waiting.push(entered);
+    }
+    assert_eq!(slots.keys(), 5, "a refused caller leaves no key");
+    drop(waiting[0].pop());
+    assert_eq!(slots.enqueue("a", Priority::High).err(), Some(Busy { waiting: 3 }));
+    let newcomer = enter("e");
+    assert_eq!(newcomer.len(), 1, "the free place is for another key");
+    drop(held);
+    assert_eq!(enter("f").len(), 1, "a key with a granted slot leaves its place");
+    drop((waiting, newcomer));
+    assert_eq!((slots.keys(), slots.0.lock().waiting), (0, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_paused_key_does_not_block_other_keys() {
     let slots = slots(1, 1, 2);
