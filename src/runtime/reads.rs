@@ -39,6 +39,9 @@ const LISTS: Limits = Limits { total: 4, per_key: 1, waiting_per_key: usize::MAX
 pub enum ReadError {
     #[error("failed to {request}: API server did not respond within {} s", limit.as_secs())]
     Timeout { request: String, limit: Duration },
+    /// The request was not sent, because too many other lists were in progress.
+    #[error("failed to {request}: other lists were in progress for more than {} s", limit.as_secs())]
+    ListsInProgress { request: String, limit: Duration },
     /// The API server rejected the request.
     #[error("failed to {request}: {message} ({reason}, {code})")]
     Refused { request: String, code: u16, reason: String, message: String },
@@ -215,7 +218,7 @@ impl Reader {
         let what = || list_of::<K>(namespace);
         let slot = tokio::time::timeout(self.timeout, self.lists.acquire(namespace)).await;
         let Ok(Ok(_slot)) = slot else {
-            return Err(ReadError::Timeout { request: what(), limit: self.timeout });
+            return Err(ReadError::ListsInProgress { request: what(), limit: self.timeout });
         };
         for size in PAGE_SIZES {
             let parameters = parameters.clone().limit(size);

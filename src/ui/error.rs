@@ -88,6 +88,7 @@ impl From<ReadError> for UiError {
             ReadError::Refused { code: 401, .. } => UiError::SignedOut,
             ReadError::Refused { request, code, message, .. } => UiError::Refused { request, code, message },
             ReadError::Timeout { request, .. } => UiError::Timeout { request },
+            ReadError::ListsInProgress { .. } => UiError::Busy,
             ReadError::Request { request, source } => UiError::Failed { request, cause: chain(&*source) },
             ReadError::Parse { request, source } => UiError::Failed { request, cause: chain(&source) },
             ReadError::TooLarge { request, limit } => {

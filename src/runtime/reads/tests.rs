@@ -153,6 +153,23 @@ async fn a_list_waits_for_other_lists_of_the_reader() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_error_of_a_list_that_was_not_sent_describes_the_cause() {
+    let (client, log) = client(|_| page(&["a"], ""));
+    let reader = Reader::new(client, Duration::from_secs(1));
+    let mut held = Vec::new();
+    for _ in 0..LISTS.per_key {
+        held.push(reader.lists.acquire("apps").await.expect("free slot"));
+    }
+    let error = reader.find_name::<Secret>("apps", "a-uid").await.expect_err("no free slot").to_string();
+    let expected =
+        "failed to list objects of kind Secret in namespace apps: other lists were in progress for more than 1 s";
+    assert_eq!(error, expected);
+    assert!(log.all().is_empty(), "{:?}", log.verbs());
+    drop(held);
+    assert_eq!(reader.find_name::<Secret>("apps", "a-uid").await.expect("successful list").as_deref(), Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_lists_of_a_namespace_do_not_delay_other_namespaces() {
     let (client, log) = client(|request| match request.path.contains("/noisy-") {
         true => FakeResponse::Silence,
