@@ -149,7 +149,7 @@ impl RunRequester {
     }
 
     /// Returns the Stacks whose labels match at least one of the selectors. One list replaces a list for each selector,
-    /// because the lists of a namespace are sequential.
+    /// because a namespace can read only two lists at the same time.
     async fn list(
         &self,
         namespace: &str,

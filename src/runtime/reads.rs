@@ -32,7 +32,7 @@ const MAX_LISTED: usize = 10_000;
 /// Limits for the lists that a reader and its clones read at the same time. A list with many objects takes seconds. The
 /// namespaces therefore share the lists fairly, so that a namespace waits only until one list of another namespace is
 /// complete. The callers limit the number of waiting lists.
-const LISTS: Limits = Limits { total: 4, per_key: 1, waiting_per_key: usize::MAX };
+const LISTS: Limits = Limits { total: 8, per_key: 2, waiting_per_key: usize::MAX };
 
 /// Error of a read. A missing object is not an error.
 #[derive(Debug, Error)]

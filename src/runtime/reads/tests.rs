@@ -186,5 +186,5 @@ async fn the_lists_of_a_namespace_do_not_delay_other_namespaces() {
         _ = noisy => panic!("the API server does not respond"),
         found = quiet => assert_eq!(found.expect("successful list").as_deref(), Some("a")),
     }
-    assert_eq!(log.all().len(), 3, "each namespace reads one list at a time: {:?}", log.verbs());
+    assert_eq!(log.all().len(), 5, "each namespace reads two lists at a time: {:?}", log.verbs());
 }
