@@ -181,7 +181,7 @@ async fn serve_webhooks(
                 tasks: tasks.clone(),
                 component: COMPONENT,
                 instance: instance(),
-                limits: server::Limits::default(),
+                limits: receiver::connection_limits(),
             };
             Some(receiver::start(settings, listener, end))
         }

@@ -181,7 +181,7 @@ impl TokenReads {
 
 /// Maximum number of delayed responses. The listener accepts more connections than this maximum, so that delayed
 /// responses cannot occupy all connections.
-const MAX_DELAYED_REFUSALS: usize = 64;
+pub(super) const MAX_DELAYED_REFUSALS: usize = 64;
 
 /// Delays the responses to rejected calls. While the maximum number of responses is waiting, the handler sends further
 /// responses immediately.

@@ -120,7 +120,7 @@ impl Handler {
     /// Performs the checks that require the body, and requests the runs within the remaining time.
     ///
     /// # Errors
-    /// Returns [`Busy`] if too many calls of the same namespace are waiting.
+    /// Returns [`Busy`] if too many calls are waiting.
     async fn finish(&self, checked: CheckedCall, parts: &Parts, remaining: Duration) -> Result<WebhookResult, Busy> {
         let CheckedCall { entry, proof } = checked;
         if let Err(fault) = proof.verify() {
@@ -147,7 +147,7 @@ impl Handler {
             Ok(requests) => Ok(self.report(&entry, &requests)),
             Err(busy) => {
                 let waiting = busy.waiting;
-                self.refuse(&entry, &format!("too many calls: {waiting} other calls of the namespace are waiting"));
+                self.refuse(&entry, &format!("too many calls are waiting, {waiting} of them in this namespace"));
                 Err(busy)
             }
         }

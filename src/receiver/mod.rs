@@ -60,6 +60,12 @@ pub struct Settings {
     pub limits: server::Limits,
 }
 
+/// Returns the connection limits of the webhook server. The calls in progress, the waiting calls and the delayed
+/// responses leave connections for further clients. All calls can have the same peer, because an Ingress forwards them.
+pub fn connection_limits() -> server::Limits {
+    server::Limits { connections: 256, waiting_per_peer: 64, ..server::Limits::default() }
+}
+
 /// Starts the webhook server, which runs until `end` is canceled. The returned future completes when the initial list
 /// of receivers is complete, or after `FIRST_LIST_TIMEOUT`. The server rejects calls to a receiver until the watch has
 /// listed the receiver.

@@ -21,9 +21,12 @@ use crate::telemetry::chain;
 /// Maximum duration of the work for one call. The duration is shorter than the callers' timeouts. For example, GitHub's
 /// timeout is ten seconds.
 pub const MAX_DURATION: Duration = Duration::from_secs(8);
-/// Limits for the calls that request runs. A call keeps its connection while it waits for a slot. One namespace
-/// therefore uses at most 20 of the connections, which is the burst of one receiver.
-const SLOTS: Limits = Limits { total: 16, per_key: 4, waiting_per_key: 16 };
+/// Limits for the calls that request runs. Git providers do not repeat calls, so the calls of a push to many
+/// repositories must be able to wait.
+pub(super) const SLOTS: Limits = Limits { total: 16, per_key: 4, waiting_per_key: 60 };
+/// Maximum number of waiting calls of all namespaces. A waiting call keeps its connection, so the server permits more
+/// connections. The calls of one namespace can use half of the places.
+pub(super) const MAX_WAITING: usize = 2 * SLOTS.waiting_per_key;
 /// Maximum number of concurrent requests to the API server for one call.
 const MAX_CONCURRENT_REQUESTS: usize = 8;
 /// Maximum number of errors that a message lists. The message also states how many errors are omitted.
@@ -80,14 +83,14 @@ pub struct RunRequester {
 
 impl RunRequester {
     pub fn new(reader: Reader, writer: Writer) -> Self {
-        RunRequester { reader, writer, slots: FairSlots::new(SLOTS) }
+        RunRequester { reader, writer, slots: FairSlots::with_places(SLOTS, MAX_WAITING) }
     }
 
     /// Requests runs of all Stacks that a receiver selects. A failure for one Stack does not affect the other Stacks.
     /// After `deadline`, the function cancels the remaining requests and reports an error.
     ///
     /// # Errors
-    /// Returns [`Busy`] if too many calls of the same namespace are waiting.
+    /// Returns [`Busy`] if too many calls are waiting.
     pub async fn request(
         &self,
         receiver: &StackReceiver,

@@ -15,7 +15,9 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::{Settings, start};
+use super::call_limits::MAX_DELAYED_REFUSALS;
+use super::run_requests::{MAX_WAITING, SLOTS};
+use super::{Settings, connection_limits, start};
 use crate::api::names::webhook_path;
 use crate::runtime::fake_api::{FakeResponse, Log, client};
 use crate::runtime::scope::Scope;
@@ -53,7 +55,7 @@ struct Server {
 
 impl Server {
     async fn start(world: World) -> Server {
-        Server::start_with(world, Limits::default()).await
+        Server::start_with(world, connection_limits()).await
     }
 
     async fn start_with(world: World, limits: Limits) -> Server {
@@ -377,11 +379,12 @@ async fn ignored_events_do_not_consume_the_rate_limit_of_the_namespace() {
 #[tokio::test]
 async fn further_calls_are_rejected_while_many_calls_of_the_namespace_wait() {
     let (release, released) = watch::channel(false);
-    let receivers = ["first", "second"].map(|name| receiver(name, json!({"type": "generic"}))).to_vec();
-    let limits = Limits { waiting_per_peer: 64, ..Limits::default() };
+    let names = ["first", "second", "third", "fourth"];
+    let receivers = names.map(|name| receiver(name, json!({"type": "generic"}))).to_vec();
+    let limits = Limits { waiting_per_peer: 128, ..connection_limits() };
     let server = Server::start_with(World { released: Some(released), ..world(receivers) }, limits).await;
-    let paths = ["first", "second"].map(path);
-    let calls = futures::future::join_all((0..25).map(|number| server.call(&paths[number / 20], &[], "")));
+    let paths = names.map(path);
+    let calls = futures::future::join_all((0..69).map(|number| server.call(&paths[number / 20], &[], "")));
     let until_rejected = async {
         while server.counted("refused") < 5 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -391,14 +394,21 @@ async fn further_calls_are_rejected_while_many_calls_of_the_namespace_wait() {
     let all = async { tokio::join!(calls, until_rejected) };
     let (responses, ()) = tokio::time::timeout(TEST_TIMEOUT, all).await.expect("5 calls are rejected immediately");
     let rejected: Vec<&String> = responses.iter().filter(|response| !is_ok(response)).collect();
-    assert_eq!(rejected.len(), 5, "4 calls are in progress, and 16 calls wait: {responses:?}");
+    assert_eq!(rejected.len(), 5, "4 calls are in progress, and 60 calls wait: {responses:?}");
     for response in rejected {
         assert!(response.starts_with("HTTP/1.1 503 ") && response.contains("retry-after: 10\r\n"), "{response}");
     }
     let events = server.wait_for_events(1).await;
-    let expected =
-        "ValidationFailed: webhook call rejected: too many calls: 16 other calls of the namespace are waiting";
+    let expected = "ValidationFailed: webhook call rejected: too many calls are waiting, 60 of them in this namespace";
     assert_eq!(events[0], expected);
+}
+
+#[test]
+fn waiting_calls_and_delayed_responses_leave_connections_for_other_clients() {
+    let kept = SLOTS.total + MAX_WAITING + MAX_DELAYED_REFUSALS;
+    let limits = connection_limits();
+    assert!(kept + 32 <= limits.connections, "{kept} of {} connections", limits.connections);
+    assert!(SLOTS.per_key + SLOTS.waiting_per_key <= limits.waiting_per_peer, "a namespace can call through one proxy");
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ async fn slow_calls_of_a_namespace_do_not_delay_other_namespaces() {
     let (noisy, quiet) = (receiver("noisy", resources.clone()), receiver("quiet", resources));
     let begin = Instant::now();
     let end = begin + MAX_DURATION;
-    let noisy_calls = join_all((0..25).map(|_| requester.request(&noisy, Timestamp::UNIX_EPOCH, end)));
+    let noisy_calls = join_all((0..69).map(|_| requester.request(&noisy, Timestamp::UNIX_EPOCH, end)));
     let quiet_call = async {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let requests = requester.request(&quiet, Timestamp::UNIX_EPOCH, end).await;
@@ -128,9 +128,21 @@ async fn slow_calls_of_a_namespace_do_not_delay_other_namespaces() {
     let (noisy_results, (quiet_result, elapsed)) = tokio::join!(noisy_calls, quiet_call);
     assert_eq!(quiet_result.map(|requests| requests.stacks), Ok(1));
     assert!(elapsed < Duration::from_secs(1), "the call of the other namespace took {elapsed:?}");
-    let refused = noisy_results.iter().filter(|result| **result == Err(Busy { waiting: 16 })).count();
-    assert_eq!(refused, 5, "4 calls are in progress, and 16 calls wait: {noisy_results:?}");
+    let refused = noisy_results.iter().filter(|result| **result == Err(Busy { waiting: 60 })).count();
+    assert_eq!(refused, 5, "4 calls are in progress, and 60 calls wait: {noisy_results:?}");
     assert!(begin.elapsed() < MAX_DURATION + Duration::from_secs(1), "the calls took {:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_waiting_calls_of_all_namespaces_are_limited() {
+    let (requester, _log) = requester(|_| FakeResponse::Silence);
+    let end = Instant::now() + MAX_DURATION;
+    let receivers = ["first", "second", "third"].map(|namespace| receiver(namespace, json!([{"name": "web"}])));
+    let calls = receivers.iter().flat_map(|receiver| (0..70).map(move |_| receiver));
+    let results = join_all(calls.map(|receiver| requester.request(receiver, Timestamp::UNIX_EPOCH, end))).await;
+    let refused = results.chunks(70).map(|results| results.iter().filter(|result| result.is_err()).count());
+    let expected = [70 - 4 - 60, 70 - 4 - 30, 70 - 4 - 15];
+    assert_eq!(refused.collect::<Vec<_>>(), expected, "each namespace has 4 slots and half of the remaining places");
 }
 
 #[tokio::test(start_paused = true)]
