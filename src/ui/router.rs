@@ -173,7 +173,9 @@ async fn stream(
     match Box::pin(answer).await {
         Ok(response) => response,
         // The script cannot read the status of the response, so an event tells the script that the session has ended.
-        Err(UiError::SignedOut) => live::run::signed_out(),
+        // If the API server has rejected the token of a valid session, the script tries again, because an API server
+        // that starts can temporarily reject valid tokens.
+        Err(UiError::SignedOut) if !ui.has_session(&headers) => live::run::signed_out(),
         // The script later opens another stream, so the response needs no page.
         Err(error) => status(error.status()),
     }

@@ -58,6 +58,11 @@ impl Ui {
         Ok(Visitor { user, session, form_token })
     }
 
+    /// Returns whether a request contains a valid session. The API server can still reject the token of the session.
+    pub(super) fn has_session(&self, headers: &HeaderMap) -> bool {
+        self.sessions.open(headers, Timestamp::now().as_second()).is_some()
+    }
+
     /// Ends a session before its expiry, together with its streams.
     pub(super) fn end_session(&self, session: &Session) {
         // A new stream checks the session after it has a slot. Either this check or the call below therefore ends a

@@ -27,7 +27,7 @@ use super::stored_runs::StoredRuns;
 use super::users::Users;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::server::PeerAddress;
-use crate::view::fixtures::{DIGEST, PLAN, condition, stack};
+use crate::view::fixtures::{DIGEST, PLAN, condition, stack, update};
 
 fn status() -> Value {
     json!({
@@ -73,10 +73,17 @@ fn respond(request: &RecordedRequest) -> FakeResponse {
             200,
             json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": { "name": "web" } }),
         ),
-        // The token is revoked while a stream is open.
-        ("GET", "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/revoked") => {
-            FakeResponse::refusal(401, "Unauthorized")
+        ("GET", "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/logging") => {
+            let running = update("logging", "up", &json!({ "startTime": "2026-11-02T11:00:00Z" }));
+            FakeResponse::Json(200, serde_json::to_value(running).unwrap())
         }
+        // The API server rejects the token when a stream starts, while a stream is open, or when a stream reads a log.
+        (
+            "GET",
+            "/apis/pulumi.com/v1/namespaces/apps/stacks/revoked"
+            | "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/revoked"
+            | "/api/v1/namespaces/apps/pods/web-workspace-0",
+        ) => FakeResponse::refusal(401, "Unauthorized"),
         ("POST", "/apis/pulumi.com/v1alpha1/namespaces/apps/approvals") => {
             FakeResponse::Json(201, request.body.clone())
         }

@@ -50,7 +50,8 @@ const BUFFER: usize = 16 * 1024;
 /// Maximum size of the run output in a stream, in bytes.
 const MAX_OUTPUT: usize = 10 * 1024 * 1024;
 
-/// The browser has closed the stream.
+/// The browser has closed the stream, or the stream ends because the API server has rejected the token. The script then
+/// opens another stream with the same token, because an API server that starts can temporarily reject valid tokens.
 struct Closed;
 
 /// Log of the pod.
@@ -242,10 +243,10 @@ impl Follower {
     }
 
     /// Waits until the page is outdated, without sending the run's progress, for example because the user lacks
-    /// permission to read Updates. Ends the stream if the API server has rejected the token.
+    /// permission to read Updates.
     async fn without_progress(&self, error: &UiError) -> Result<(), Closed> {
         if matches!(error, UiError::SignedOut) {
-            return self.sender.send(SIGNED_OUT).await.map_err(|_| Closed);
+            return Err(Closed);
         }
         self.send("note", &json!(printable(&error.to_string()))).await?;
         self.until_outdated().await
@@ -271,6 +272,7 @@ impl Follower {
             // The kubelet reports with a delay that a container has started. Until then, requests for the container log
             // fail.
             Err(UiError::Refused { code: 400, .. }) => {}
+            Err(UiError::SignedOut) => return Err(Closed),
             Err(error) => {
                 *log = Log::Ended;
                 let message = match error.is_forbidden() {

@@ -82,8 +82,18 @@ async fn a_stream_ends_when_the_session_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_when_the_api_server_rejects_the_token() {
+async fn a_rejection_by_the_api_server_ends_only_the_stream() {
     let server = Server::start();
     let alice = server.sign_in("of-alice").await;
-    assert_eq!(server.get(&format!("{LIVE}?run=revoked"), &alice).await.text, SIGNED_OUT);
+    let form = format!("form-token={}", server.form_token(&alice).await);
+    let open = server.get(&format!("{LIVE}?run=revoked"), &alice).await;
+    assert_eq!((open.status, open.text.as_str()), (200, ""), "the script opens another stream");
+    let open = server.get(&format!("{LIVE}?run=logging"), &alice).await;
+    assert!(open.text.starts_with("event: progress\n"), "{}", open.text);
+    assert!(open.text.ends_with("}\n\n") && open.text.matches("event: ").count() == 1, "{}", open.text);
+    let rejected = "/stacks/apps/revoked/live";
+    let first = server.get(rejected, &alice).await;
+    assert!(first.status == 401 && !first.text.contains(SIGNED_OUT), "{}", first.text);
+    assert_eq!(server.post("/sign-out", &alice, &form).await.status, 303);
+    assert_eq!(server.get(rejected, &alice).await.text, SIGNED_OUT, "the session has ended");
 }
