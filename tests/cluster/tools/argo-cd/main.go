@@ -18,7 +18,6 @@ import (
 	applicationcontroller "github.com/argoproj/argo-cd/v3/cmd/argocd-application-controller/commands"
 	reposerver "github.com/argoproj/argo-cd/v3/cmd/argocd-repo-server/commands"
 	"github.com/argoproj/argo-cd/v3/common"
-	"github.com/argoproj/argo-cd/v3/util/grpc"
 	kustomize "sigs.k8s.io/kustomize/kustomize/v5/commands"
 )
 
@@ -36,8 +35,6 @@ func main() {
 }
 
 func run(name string) error {
-	// As in the main package of Argo CD: lookups of SRV records delay each connection.
-	grpc.DisableSRVLookups()
 	switch name {
 	case common.CommandApplicationController:
 		return applicationcontroller.NewCommand().Execute()
