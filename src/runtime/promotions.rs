@@ -1,8 +1,8 @@
-//! Priority of the first reconciliations after the start of a controller.
+//! Objects whose next reconciliation precedes other reconciliations.
 //!
 //! After its start, a controller reconciles each object once. Most of these reconciliations find nothing to do, so they
 //! have low priority among the reconciliations of their namespace. An object with pending work is *promoted*: its first
-//! reconciliation then has high priority. All later reconciliations have high priority.
+//! reconciliation then has high priority. A queued object is promoted when its run can start.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 
 use crate::runtime::backoff::ObjectKey;
 
-/// Objects whose first reconciliation waits or that were promoted before. The map contains only existing objects that
-/// have not been reconciled yet.
+/// Objects that wait for a promotion, or that were promoted since their last reconciliation. The map contains only
+/// existing objects.
 #[derive(Debug, Default)]
 pub(super) struct Promotions {
     /// Hold the lock only for short critical sections, and never across an `.await`.
@@ -20,7 +20,7 @@ pub(super) struct Promotions {
 }
 
 impl Promotions {
-    /// Promotes an object. The promotion also applies if the first reconciliation starts to wait later.
+    /// Promotes an object. The promotion also applies if the reconciliation starts to wait later.
     pub(super) fn promote(&self, key: &ObjectKey) {
         self.lock().entry(key.clone()).or_default().notify_one();
     }
@@ -31,7 +31,7 @@ impl Promotions {
         promotion.notified().await;
     }
 
-    /// Removes an object whose first reconciliation has started or that no longer exists.
+    /// Removes an object whose reconciliation has started or that no longer exists.
     pub(super) fn remove(&self, key: &ObjectKey) {
         let mut objects = self.lock();
         if objects.remove(key).is_some() && objects.is_empty() {

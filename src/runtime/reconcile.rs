@@ -212,7 +212,7 @@ impl ReconcileRunner {
         }
     }
 
-    /// Returns the sorted names of the promoted objects whose first reconciliation has not started.
+    /// Returns the sorted names of the promoted and the waiting objects.
     #[cfg(test)]
     pub fn promoted(&self) -> Vec<String> {
         self.promotions.names()
@@ -220,14 +220,12 @@ impl ReconcileRunner {
 
     /// Waits for a slot. The first reconciliation of a normal object has low priority until the object is promoted.
     async fn acquire_slot(&self, key: &ObjectKey, urgency: Urgency) -> Result<Slot, Busy> {
-        let promoted_slots = match urgency {
+        let (priority, promoted_slots) = match urgency {
             Urgency::Urgent => return self.urgent_slots.acquire(&key.0).await,
             Urgency::Normal if self.has_begun_key(key) => return self.slots.acquire(&key.0).await,
-            Urgency::Normal => &self.slots,
-            Urgency::Queued => &self.urgent_slots,
+            Urgency::Normal => (Priority::Low, &self.slots),
+            Urgency::Queued => (Priority::High, &self.urgent_slots),
         };
-        let is_first = urgency == Urgency::Normal;
-        let priority = if is_first { Priority::Low } else { Priority::High };
         tokio::select! {
             biased;
             () = self.promotions.promoted(key) => promoted_slots.acquire(&key.0).await,
