@@ -16,7 +16,8 @@ use crate::artifact::Digest;
 use crate::runtime::controller::Start;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::Reader;
-use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::work_queue::Urgency;
 use crate::runtime::writes::Writer;
 use crate::source::program;
 use crate::telemetry::metrics::Metrics;
@@ -40,7 +41,7 @@ impl std::fmt::Debug for Context {
 
 /// Runs the controller until it is stopped.
 pub async fn controller(start: Start<StoreWriter<Program>>, context: Arc<Context>) {
-    start.run(strip_unused_fields, |_| (), |_| Urgency::Normal, |controller| controller, reconcile, context).await;
+    start.run(strip_unused_fields, |_| (), |_| Urgency::Normal, Vec::new(), reconcile, context).await;
 }
 
 /// Removes the spec and the status. The controller uses the cache only to count Programs, and each reconciliation

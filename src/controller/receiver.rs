@@ -18,7 +18,8 @@ use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverSta
 use crate::runtime::controller::Start;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::{ReadError, Reader};
-use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
+use crate::runtime::work_queue::Urgency;
 use crate::runtime::writes::Writer;
 
 /// Dependencies of a StackReceiver reconciliation.
@@ -39,7 +40,7 @@ impl std::fmt::Debug for Context {
 
 /// Runs the controller until it is stopped.
 pub async fn controller(start: Start<StoreWriter<StackReceiver>>, context: Arc<Context>) {
-    start.run(strip_unused_fields, |_| (), |_| Urgency::Normal, |controller| controller, reconcile, context).await;
+    start.run(strip_unused_fields, |_| (), |_| Urgency::Normal, Vec::new(), reconcile, context).await;
 }
 
 /// Removes the fields that the cache does not need. Each reconciliation reads its StackReceiver from the API server.

@@ -184,7 +184,7 @@ impl Wiring<'_> {
         metrics.reconciles().set_max_concurrent(controller, slots.total);
         let (shortest, longest) = self.config.retry_delays;
         let runner = ReconcileRunner::new::<K>(controller, timeout, metrics.clone());
-        let runner = runner.with_slots(slots.total.into(), slots.per_namespace.into(), self.parts.end.clone());
+        let runner = runner.with_slots(slots.total.into(), slots.per_namespace.into());
         runner.with_backoff(Backoff::between(shortest, longest))
     }
 

@@ -3,21 +3,23 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
-use kube::runtime::Controller;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::runtime::dispatcher::Dispatcher;
 use crate::runtime::events::Events;
 use crate::runtime::index::StoreWriter;
 use crate::runtime::invalid_objects::{self, InvalidObjects};
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, Urgency, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
 use crate::runtime::scope::Scope;
+use crate::runtime::triggers::{self, Trigger};
 use crate::runtime::watch;
+use crate::runtime::work_queue::Urgency;
 use crate::runtime::writes::Writer;
 
 /// Components that every controller needs. `S` is the store of the objects that the controller reconciles.
@@ -43,14 +45,14 @@ impl<S> Debug for Start<S> {
 impl<S> Start<S> {
     /// Runs the controller until `end` is canceled.
     ///
-    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` adds streams that trigger further
-    /// reconciliations. `urgency` returns the urgency of an object's next reconciliation.
+    /// For `strip` and `on_event`, see [`watch::changes`]. `triggers` trigger reconciliations in addition to the changes
+    /// of the objects. `urgency` returns the urgency of an object's next reconciliation.
     pub async fn run<K, C, R>(
         self,
         strip: impl Fn(&mut K) + Send + 'static,
         mut on_event: impl FnMut(&Event<K>) + Send + 'static,
         urgency: impl Fn(&K) -> Urgency + Copy + Send + Sync + 'static,
-        triggers: impl FnOnce(Controller<K>) -> Controller<K>,
+        triggers: Vec<Trigger<K>>,
         reconcile: impl Fn(Arc<K>, Arc<C>) -> R + Copy + Send + 'static,
         context: Arc<C>,
     ) where
@@ -78,28 +80,11 @@ impl<S> Start<S> {
         let changes =
             watch::changes(scope.api(client), scope.own_kinds(), strip, on_invalid, store, runner.clone(), on_event);
         let reports = invalid_objects::report::<K>(queue, writer, events);
-        let controller = triggers(Controller::for_stream(changes, objects))
-            .graceful_shutdown_on(end.cancelled_owned())
-            .run(
-                move |object, context| {
-                    let runner = runner.clone();
-                    let target = object.clone();
-                    // The reconciliation is boxed only when it starts, because all due reconciliations wait here for a
-                    // slot, and a waiting future must be small.
-                    let work = async move { Box::pin(reconcile(target, context)).await };
-                    async move { runner.run(object.as_ref(), urgency(&object), work).await }
-                },
-                no_errors,
-                context,
-            )
-            .for_each(|result| async move {
-                // These errors are expected: the object was deleted or is part of another shard, or a watch failed and
-                // is retried.
-                if let Err(error) = result {
-                    tracing::debug!(kind = %K::kind(&()), error = &error as &dyn std::error::Error, "controller");
-                }
-            });
-        // The reporting task ends when the controller drops the sender of the queue.
+        let changes = triggers::mapped(changes, |object| Some(ObjectRef::from_obj(&object)));
+        let triggers = triggers.into_iter().chain([changes]).collect();
+        let dispatcher = Dispatcher { runner, objects, urgency };
+        let controller = dispatcher.run(triggers, move |object| reconcile(object, context.clone()), end);
+        // The reporting task ends when the dispatcher drops the change stream, which contains the sender of the queue.
         tokio::join!(controller, reports);
     }
 }

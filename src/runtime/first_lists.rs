@@ -1,8 +1,8 @@
 //! Delays a controller's first reconciliation until its watches have received their initial lists.
 //!
 //! Each listed object requests a reconciliation. For example, a Stack, its Workspace and its Updates all request a
-//! reconciliation of the Stack. kube-rs deduplicates the requests for an object only until the reconciliation starts.
-//! Without the delay, the controller would therefore repeat the reconciliations after each list.
+//! reconciliation of the Stack. The work queue deduplicates the requests for an object only until the reconciliation
+//! starts. Without the delay, the controller would therefore repeat the reconciliations after each list.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Extensions of kube-rs: leader election, writes that require leadership, reads with timeouts, watches that skip
-//! invalid objects, the run limiter, fair slots, the reconcile runner, requests to requeue objects, and events for the
+//! invalid objects, the run limiter, fair slots, the work queue, the reconcile runner, requests to requeue objects, and events for the
 //! Kubernetes API and for Flux.
 //!
 //! The controllers depend on this module, but this module does not depend on the controllers. Only [`writes`] writes to
@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod client;
 pub mod controller;
+mod dispatcher;
 pub mod events;
 pub mod failpoint;
 pub mod fair_queue;
@@ -19,7 +20,6 @@ pub mod index;
 pub mod invalid_objects;
 pub mod lease;
 pub mod lists;
-mod promotions;
 pub mod reads;
 pub mod reconcile;
 pub mod requeue;
@@ -27,7 +27,9 @@ pub mod run_limiter;
 pub mod scope;
 pub mod served_schemas;
 pub mod tolerant_watcher;
+pub mod triggers;
 pub mod watch;
+pub mod work_queue;
 pub mod writes;
 
 #[cfg(test)]

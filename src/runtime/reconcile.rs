@@ -1,39 +1,30 @@
-//! Reconcile runner, with fair slots for namespaces, a log span, a timeout, a panic guard and metrics. The runner
-//! converts each reconciliation result to a requeue.
+//! Reconcile runner, with a work queue, a log span, a timeout, a panic guard and metrics. The runner converts each
+//! reconciliation result to a requeue.
 
 use std::any::Any;
-use std::collections::HashSet;
-use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use kube::Resource;
-use kube::runtime::controller::Action;
 use thiserror::Error;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::runtime::backoff::{Backoff, ObjectKey};
-use crate::runtime::fair_slots::{Busy, FairSlots, Limits, Priority, Slot};
 use crate::runtime::first_lists::FirstLists;
-use crate::runtime::promotions::Promotions;
 use crate::runtime::reads::ReadError;
+use crate::runtime::work_queue::WorkQueue;
 use crate::runtime::writes::WriteError;
 use crate::telemetry::chain;
 use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reconciles::ReconcileResult;
 
-/// Maximum number of waiting callers, which no key reaches in practice.
-const UNLIMITED: usize = 1 << 20;
-/// Requeue interval of an object if too many reconciliations in its namespace wait for a slot.
-const BUSY_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Result of a successful reconciliation.
+/// Result of a successful reconciliation, and the next action after any reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The runner does not requeue the object. The next change triggers a reconciliation.
@@ -90,19 +81,6 @@ enum End {
     Timeout,
 }
 
-/// Urgency of an object's reconciliation, which determines the slots that the reconciliation uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
-    /// The reconciliation shares the slots with all normal and queued objects.
-    Normal,
-    /// The object waits in a queue of the controller. Its reconciliation is normal, or urgent after
-    /// [`ReconcileRunner::expedite`].
-    Queued,
-    /// The reconciliation uses separate slots, so it never waits for normal and queued objects. The number of urgent
-    /// objects must be small.
-    Urgent,
-}
-
 /// Runner that executes the reconciliations of one controller.
 pub struct ReconcileRunner {
     controller: &'static str,
@@ -110,17 +88,12 @@ pub struct ReconcileRunner {
     group: &'static str,
     timeout: Duration,
     metrics: Metrics,
-    slots: FairSlots,
-    /// Slots for urgent reconciliations.
-    urgent_slots: FairSlots,
-    /// Token that stops the runner. When this token is canceled, reconciliations that wait for a slot do not start.
-    end: CancellationToken,
     backoff: Backoff,
     first_lists: FirstLists,
-    promotions: Promotions,
-    /// Objects that exist and have been reconciled. Hold the lock only for short critical sections, and never across an
-    /// `.await`.
-    reconciled: Mutex<HashSet<ObjectKey>>,
+    /// Hold the lock only for short critical sections, and never across an `.await`.
+    queue: Mutex<WorkQueue>,
+    /// Notifies the dispatcher that the order of the queue has changed.
+    reordered: Notify,
     on_deleted: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
@@ -143,13 +116,10 @@ impl ReconcileRunner {
             group: leak(K::group(&())),
             timeout,
             metrics,
-            slots: FairSlots::new(Limits { total: UNLIMITED, per_key: UNLIMITED, waiting_per_key: UNLIMITED }),
-            urgent_slots: FairSlots::new(Limits { total: UNLIMITED, per_key: UNLIMITED, waiting_per_key: UNLIMITED }),
-            end: CancellationToken::new(),
             backoff: Backoff::default(),
             first_lists: FirstLists::default(),
-            promotions: Promotions::default(),
-            reconciled: Mutex::default(),
+            queue: Mutex::new(WorkQueue::new(usize::MAX, usize::MAX)),
+            reordered: Notify::new(),
             on_deleted: Box::new(|_| ()),
         }
     }
@@ -162,12 +132,10 @@ impl ReconcileRunner {
     }
 
     /// Limits the number of concurrent reconciliations in total and per namespace, so that slow reconciliations in one
-    /// namespace do not delay other namespaces. After the cancellation of `end`, no reconciliation starts.
+    /// namespace do not delay other namespaces. The limits also apply, separately, to urgent reconciliations.
     #[must_use]
-    pub fn with_slots(self, total: usize, per_namespace: usize, end: CancellationToken) -> Self {
-        // Each object waits for at most one slot, so the number of waiting callers is already limited.
-        let limits = Limits { total, per_key: per_namespace, waiting_per_key: UNLIMITED };
-        ReconcileRunner { slots: FairSlots::new(limits), urgent_slots: FairSlots::new(limits), end, ..self }
+    pub fn with_slots(self, total: usize, per_namespace: usize) -> Self {
+        ReconcileRunner { queue: Mutex::new(WorkQueue::new(total, per_namespace)), ..self }
     }
 
     /// Replaces the default backoff.
@@ -188,16 +156,13 @@ impl ReconcileRunner {
 
     /// Returns whether a reconciliation of the object with this key has started since the process started.
     pub fn has_begun_key(&self, key: &ObjectKey) -> bool {
-        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+        self.queue().has_begun(key)
     }
 
-    /// Gives the first reconciliation of an object high priority, because the object has changed or its source has
-    /// changed. Later reconciliations always have high priority.
+    /// Gives the first reconciliation of an existing object high priority, because the object has changed or its source
+    /// has changed. Later reconciliations always have high priority.
     pub fn promote<K: Resource>(&self, object: &K) {
-        let key = key(object);
-        if !self.has_begun_key(&key) {
-            self.promotions.promote(&key);
-        }
+        self.queue().promote(&key(object));
     }
 
     /// Makes the next reconciliation of a queued object urgent, for example because its run can start.
@@ -207,30 +172,39 @@ impl ReconcileRunner {
 
     /// Makes the next reconciliation of the queued object with this key urgent.
     pub fn expedite_key(&self, key: &ObjectKey) {
-        if self.has_begun_key(key) {
-            self.promotions.promote(key);
-        }
+        self.queue().expedite(key);
+        self.reordered.notify_one();
     }
 
-    /// Returns the sorted names of the promoted and the waiting objects.
+    /// Marks the object as reconciled.
+    #[cfg(test)]
+    pub fn begin<K: Resource>(&self, object: &K) {
+        use crate::runtime::work_queue::Urgency;
+        let (key, mut queue) = (key(object), self.queue());
+        queue.add(&key, Urgency::Urgent);
+        let started = queue.start().expect("free slots");
+        assert_eq!(*started, key);
+        queue.finish(&started, None, tokio::time::Instant::now());
+    }
+
+    /// Returns the sorted names of the promoted objects.
     #[cfg(test)]
     pub fn promoted(&self) -> Vec<String> {
-        self.promotions.names()
+        self.queue().promoted()
     }
 
-    /// Waits for a slot. The first reconciliation of a normal object has low priority until the object is promoted.
-    async fn acquire_slot(&self, key: &ObjectKey, urgency: Urgency) -> Result<Slot, Busy> {
-        let (priority, promoted_slots) = match urgency {
-            Urgency::Urgent => return self.urgent_slots.acquire(&key.0).await,
-            Urgency::Normal if self.has_begun_key(key) => return self.slots.acquire(&key.0).await,
-            Urgency::Normal => (Priority::Low, &self.slots),
-            Urgency::Queued => (Priority::High, &self.urgent_slots),
-        };
-        tokio::select! {
-            biased;
-            () = self.promotions.promoted(key) => promoted_slots.acquire(&key.0).await,
-            slot = self.slots.acquire_with_priority(&key.0, priority) => slot,
-        }
+    /// Waits until an expedited object can start.
+    pub(super) async fn reordered(&self) {
+        self.reordered.notified().await;
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, WorkQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes the number of waiting objects as a metric.
+    pub(super) fn record_depth(&self) {
+        self.metrics.reconciles().set_queue_depth(self.controller, self.queue().depth());
     }
 
     /// Executes one reconciliation of `object` and returns the next action. The function also returns an action after
@@ -238,15 +212,9 @@ impl ReconcileRunner {
     pub async fn run<K: Resource>(
         &self,
         object: &K,
-        urgency: Urgency,
         work: impl Future<Output = Result<Outcome, ReconcileError>> + Send,
-    ) -> Result<Action, Infallible> {
+    ) -> Outcome {
         let key = key(object);
-        let slot = tokio::select! {
-            () = self.end.cancelled() => return Ok(Action::await_change()),
-            slot = self.acquire_slot(&key, urgency) => slot,
-        };
-        let Ok(_slot) = slot else { return Ok(Action::requeue(BUSY_REQUEUE_INTERVAL)) };
         let span = tracing::info_span!(
             "reconcile",
             controller = self.controller,
@@ -258,11 +226,9 @@ impl ReconcileRunner {
             revision = tracing::field::Empty,
             trace_id = tracing::field::Empty,
         );
-        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
-        self.promotions.remove(&key);
         self.metrics.reconciles().started(self.controller, &key);
         let started = Instant::now();
-        // The future is boxed, because reconciliation futures are large and one task holds all of them.
+        // The future is boxed, because reconciliation futures are large.
         let work = Box::pin(tokio::time::timeout(self.timeout, work).instrument(span.clone()));
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(Ok(outcome))) => End::Outcome(outcome),
@@ -270,77 +236,73 @@ impl ReconcileRunner {
             Ok(Err(_)) => End::Timeout,
             Err(payload) => End::Panic(payload),
         };
-        let (action, result) = span.in_scope(|| self.conclude(&key, end));
+        let (outcome, result) = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        // The object no longer exists. The reconciliation itself or another client has deleted it during the
-        // reconciliation.
-        if !self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
-            self.forget_key(&key);
-        }
-        Ok(action)
+        outcome
     }
 
     /// Removes the runner's state for a deleted object.
     pub fn forget<K: Resource>(&self, object: &K) {
         let key = key(object);
-        self.reconciled.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        self.queue().forget(&key);
         self.forget_key(&key);
     }
 
     /// Removes the runner's state for objects that do not exist according to `exists`, because the watch can miss
     /// deletions.
     pub fn retain(&self, exists: impl Fn(&str, &str) -> bool) {
-        let mut reconciled = self.reconciled.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone: Vec<ObjectKey> = reconciled.extract_if(|(namespace, name)| !exists(namespace, name)).collect();
-        drop(reconciled);
-        gone.iter().for_each(|key| self.forget_key(key));
+        let known = self.queue().keys();
+        for key in known.iter().filter(|key| !exists(&key.0, &key.1)) {
+            self.queue().forget(key);
+            self.forget_key(key);
+        }
     }
 
-    fn forget_key(&self, key: &ObjectKey) {
+    /// Removes all state of a deleted object except for its entry in the queue.
+    pub(super) fn forget_key(&self, key: &ObjectKey) {
         self.backoff.forget(key);
-        self.promotions.remove(key);
         self.metrics.forget(self.kind, &key.0, &key.1);
         (self.on_deleted)(key);
     }
 
-    fn conclude(&self, key: &ObjectKey, end: End) -> (Action, ReconcileResult) {
+    fn conclude(&self, key: &ObjectKey, end: End) -> (Outcome, ReconcileResult) {
         match end {
             End::Outcome(Outcome::Settled) => {
                 self.backoff.forget(key);
-                (Action::await_change(), ReconcileResult::Success)
+                (Outcome::Settled, ReconcileResult::Success)
             }
             End::Outcome(Outcome::After(delay)) => {
                 self.backoff.forget(key);
-                (Action::requeue(delay), ReconcileResult::RequeueAfter)
+                (Outcome::After(delay), ReconcileResult::RequeueAfter)
             }
             End::Error(error) => self.conclude_error(key, &error),
             End::Timeout => {
                 let delay = self.backoff.failed(key);
                 let error = format!("timed out after {} s", self.timeout.as_secs());
                 tracing::error!(error, retry_in = ?delay, "reconciliation failed");
-                (Action::requeue(delay), ReconcileResult::Error)
+                (Outcome::After(delay), ReconcileResult::Error)
             }
             End::Panic(payload) => {
                 self.metrics.reconciles().panicked(self.controller);
                 let delay = self.backoff.failed(key);
                 tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconciliation panicked");
-                (Action::requeue(delay), ReconcileResult::Error)
+                (Outcome::After(delay), ReconcileResult::Error)
             }
         }
     }
 
-    fn conclude_error(&self, key: &ObjectKey, error: &ReconcileError) -> (Action, ReconcileResult) {
+    fn conclude_error(&self, key: &ObjectKey, error: &ReconcileError) -> (Outcome, ReconcileResult) {
         match error {
             ReconcileError::Stalled { reason } => {
                 self.backoff.forget(key);
                 self.metrics.reconciles().stalled(self.controller);
                 tracing::error!(error = reason, "reconciliation stalled until the object changes");
-                (Action::await_change(), ReconcileResult::Error)
+                (Outcome::Settled, ReconcileResult::Error)
             }
             ReconcileError::Waiting { on, after } => {
                 self.backoff.forget(key);
                 tracing::debug!(on, retry_in = ?after, "reconciliation waiting");
-                (Action::requeue(*after), ReconcileResult::RequeueAfter)
+                (Outcome::After(*after), ReconcileResult::RequeueAfter)
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
@@ -348,19 +310,13 @@ impl ReconcileRunner {
                 // backoff, and does not report a failure.
                 if is_expected(&**source) {
                     tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconciliation");
-                    return (Action::requeue(delay), ReconcileResult::RequeueAfter);
+                    return (Outcome::After(delay), ReconcileResult::RequeueAfter);
                 }
                 tracing::error!(error = chain(&**source), retry_in = ?delay, "reconciliation failed");
-                (Action::requeue(delay), ReconcileResult::Error)
+                (Outcome::After(delay), ReconcileResult::Error)
             }
         }
     }
-}
-
-/// Error policy for `Controller::run`. kube-rs never calls this function, because [`ReconcileRunner::run`] does not
-/// fail.
-pub(super) fn no_errors<K, C>(_object: Arc<K>, error: &Infallible, _context: Arc<C>) -> Action {
-    match *error {}
 }
 
 fn key<K: Resource>(object: &K) -> ObjectKey {

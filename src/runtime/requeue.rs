@@ -19,8 +19,8 @@ use kube::runtime::reflector::ObjectRef;
 ///
 /// The set contains each object at most once, and has no other limit. The number of objects in the cluster bounds its
 /// size, because the components only request objects that exist, or that the spec of an existing object names. The
-/// controller also reads the set continuously: the scheduler of kube-rs receives the objects before a reconciliation
-/// slot is free, and also keeps each object only once.
+/// controller also reads the set continuously: the work queue receives the objects before a reconciliation slot is free,
+/// and also keeps each object only once.
 pub fn queue<K: Resource<DynamicType = ()>>() -> (Requeue<K>, Requeues<K>) {
     let objects = Objects { order: VecDeque::new(), members: HashSet::new(), is_closed: false };
     let shared = Arc::new(Shared { objects: Mutex::new(objects), reader: AtomicWaker::new() });

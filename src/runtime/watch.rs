@@ -59,7 +59,7 @@ const CACHED_LABELS: [&str; 7] = [
     LABEL_UPDATE_NAME,
 ];
 
-/// Returns a stream of the objects whose changes trigger a reconciliation, for `Controller::for_stream`. `store`
+/// Returns a stream of the objects whose changes trigger a reconciliation, for the dispatcher. `store`
 /// receives all objects. `runner` removes its state for deleted objects.
 ///
 /// A reconciliation reads its object from the API, so the store needs only the fields that lookups use. `strip` removes
@@ -93,7 +93,7 @@ where
             strip(object);
         })
         .and_then(move |event| {
-            // kube-rs starts no reconciliation before the store contains the initial list.
+            // The dispatcher starts no reconciliation before the store contains the initial list.
             let first_lists = matches!(event, Event::InitDone).then(|| first_lists.clone());
             async move {
                 if let Some(first_lists) = first_lists {
@@ -119,8 +119,8 @@ where
 }
 
 /// Delays the events about a repeated list until the list is complete, because the store contains the listed objects
-/// only then. kube-rs drops a request for an object that the store does not contain. The first list needs no delay,
-/// because kube-rs starts no reconciliation before the store contains this list.
+/// only then. The dispatcher ignores a request for an object that the store does not contain. The first list needs no
+/// delay, because the dispatcher starts no reconciliation before the store contains this list.
 pub fn after_list<K: Send + 'static>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static {

@@ -81,6 +81,7 @@ pub struct Reconciles {
     active_workers: Family<ControllerLabels, Gauge>,
     max_workers: Family<ControllerLabels, Gauge>,
     queue_duration: Histograms<QueueLabels>,
+    queue_depth: Family<QueueLabels, Gauge>,
     activity: Activity,
 }
 
@@ -96,6 +97,7 @@ impl Default for Reconciles {
             active_workers: Family::default(),
             max_workers: Family::default(),
             queue_duration: histograms(),
+            queue_depth: Family::default(),
             activity: Activity::default(),
         }
     }
@@ -149,12 +151,19 @@ impl Reconciles {
             "Duration in seconds of reconciliations",
             self.queue_duration.clone(),
         );
+        registry.register("workqueue_depth", "Number of objects in the work queue", self.queue_depth.clone());
         registry.register_collector(Box::new(self.activity.clone()));
     }
 
     /// Sets a controller's maximum number of concurrent reconciliations.
     pub fn set_max_concurrent(&self, controller: &'static str, max: u16) {
         self.max_workers.get_or_create(&ControllerLabels { controller }).set(i64::from(max));
+    }
+
+    /// Sets the number of objects in a controller's work queue that wait for a slot.
+    pub fn set_queue_depth(&self, controller: &'static str, depth: usize) {
+        let labels = QueueLabels { name: controller, controller };
+        self.queue_depth.get_or_create(&labels).set(i64::try_from(depth).unwrap_or(i64::MAX));
     }
 
     /// Records the start of a reconciliation. `object` contains the namespace and the name of the object.

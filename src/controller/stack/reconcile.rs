@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::{SignedDuration, Timestamp};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
-use kube::runtime::{Controller, WatchStreamExt};
 use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
@@ -24,9 +24,11 @@ use crate::controller::stack::{deletion, expiry, ownership, prerequisites};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
-use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::tolerant_watcher::watcher;
+use crate::runtime::triggers::mapped;
 use crate::runtime::watch::{after_list, only_changes, strip_metadata};
+use crate::runtime::work_queue::Urgency;
 
 /// Maximum number of steps per reconciliation. After the last step, the controller requeues the Stack, so that one
 /// Stack does not delay other Stacks.
@@ -114,22 +116,18 @@ pub async fn controller(
     let approvals =
         first_lists.track(approvals).modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));
     let approvals = after_list(approvals);
-    let triggers = |controller: Controller<Stack>| {
-        controller
-            .watches_stream(only_changes(updates, update_state), |update: Update| {
-                owner(&update).filter(|_| !is_untouched(&update))
-            })
-            .watches_stream(only_changes(workspaces, workspace_state), |workspace: Workspace| {
-                // A Workspace without an owner blocks the Stack that has the same name.
-                owner(&workspace)
-                    .or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
-            })
-            .watches_stream(approvals.touched_objects(), |approval: Approval| {
-                Some(ObjectRef::new(&approval.spec.stack_ref.name).within(&approval.namespace()?))
-            })
-            .reconcile_on(feeds.requeued)
-            .reconcile_on(feeds.dependents)
-    };
+    let triggers = vec![
+        mapped(only_changes(updates, update_state), |update: Update| owner(&update).filter(|_| !is_untouched(&update))),
+        mapped(only_changes(workspaces, workspace_state), |workspace: Workspace| {
+            // A Workspace without an owner blocks the Stack that has the same name.
+            owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+        }),
+        mapped(approvals.touched_objects(), |approval: Approval| {
+            Some(ObjectRef::new(&approval.spec.stack_ref.name).within(&approval.namespace()?))
+        }),
+        feeds.requeued.boxed(),
+        feeds.dependents.boxed(),
+    ];
     start.run(record, seen, |_| Urgency::Normal, triggers, reconcile, context).await;
 }
 

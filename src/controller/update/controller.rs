@@ -13,7 +13,6 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
@@ -28,9 +27,10 @@ use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
 use crate::runtime::reads::ReadError;
-use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::requeue::{Requeue, Requeues};
 use crate::runtime::watch;
+use crate::runtime::work_queue::Urgency;
 
 /// Maximum number of steps per reconciliation. The limit prevents one Update from delaying other Updates.
 const STEPS: usize = 6;
@@ -62,7 +62,7 @@ pub async fn controller(
     let slots = slots.inspect(move |update| {
         runner.expedite_key(&(update.namespace.clone().unwrap_or_default(), update.name.clone()));
     });
-    let triggers = |controller: Controller<Update>| controller.reconcile_on(requeues).reconcile_on(slots);
+    let triggers = vec![requeues.boxed(), slots.boxed()];
     start.run(watch::strip_update, on_event, urgency, triggers, reconcile, context).await;
 }
 

@@ -7,11 +7,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
-use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
@@ -30,10 +29,12 @@ use crate::controller::authority::Generations;
 use crate::controller::update::waits_for_references;
 use crate::runtime::controller::Start;
 use crate::runtime::first_objects::FirstReader;
-use crate::runtime::reconcile::{Outcome, ReconcileError, Urgency};
+use crate::runtime::reconcile::{Outcome, ReconcileError};
 use crate::runtime::requeue::Requeue;
 use crate::runtime::tolerant_watcher;
+use crate::runtime::triggers::mapped;
 use crate::runtime::watch::{LastStates, only_changes};
+use crate::runtime::work_queue::Urgency;
 
 /// Maximum number of steps per reconciliation. A reconciliation normally needs fewer steps.
 const MAX_STEPS: usize = 12;
@@ -72,21 +73,19 @@ where
     let updates = first_lists.track_list(context.updates.is_listed());
     let (changed, runner) = (context.clone(), start.runner.clone());
     let authority = authority_changes(context.authority.clone());
-    let triggers = |controller: Controller<Workspace>| {
-        controller
-            .watches_stream(only_changes(pods, decisive), |pod| workspace_of(&pod))
-            .watches_stream(only_changes(stateful_sets, spec_state), move |stateful_set| {
-                let workspace = workspace_of(&stateful_set)?;
-                let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
-                // A StatefulSet in the initial list has not necessarily changed.
-                if runner.has_begun_key(&key) {
-                    changed.memory.verified_parts.invalidate((&key.0, &key.1));
-                }
-                Some(workspace)
-            })
-            .reconcile_on(requeues)
-            .reconcile_all_on(authority)
-    };
+    let pods = mapped(only_changes(pods, decisive), |pod| workspace_of(&pod));
+    let stateful_sets = mapped(only_changes(stateful_sets, spec_state), move |stateful_set| {
+        let workspace = workspace_of(&stateful_set)?;
+        let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
+        // A StatefulSet in the initial list has not necessarily changed.
+        if runner.has_begun_key(&key) {
+            changed.memory.verified_parts.invalidate((&key.0, &key.1));
+        }
+        Some(workspace)
+    });
+    let workspaces = start.store.as_reader();
+    let all = move |()| futures::stream::iter(workspaces.state()).map(|workspace| ObjectRef::from_obj(&*workspace));
+    let triggers = vec![pods, stateful_sets, requeues.boxed(), authority.flat_map(all).boxed()];
     tokio::join!(start.run(strip_unused_fields, on_event, |_| Urgency::Normal, triggers, reconcile, context), updates);
 }
 

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::controller::Action;
+use kube::runtime::reflector;
 use kube::runtime::watcher::Event;
-use kube::runtime::{Controller, reflector};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::auto::{Update, Workspace};
 use crate::api::pulumi::Stack;
 use crate::runtime::fake_api::{FakeResponse, client};
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner, Urgency, no_errors};
+use crate::runtime::reconcile::{Outcome, ReconcileRunner};
 use crate::runtime::scope::Scope;
 use crate::runtime::watch::{LastStates, after_list, changes, strip_metadata, strip_update};
 use crate::telemetry::metrics::Metrics;
@@ -113,7 +112,8 @@ async fn deleted_objects_are_removed_even_if_the_deletion_was_missed() {
     let all = async {
         while let Some(change) = stream.next().await {
             let Ok(object) = change else { continue };
-            runner.run(&object, Urgency::Normal, async { Ok(Outcome::Settled) }).await.unwrap();
+            runner.begin(&object);
+            runner.run(&object, async { Ok(Outcome::Settled) }).await;
             if object.name_any() == "new" {
                 break;
             }
@@ -175,36 +175,6 @@ async fn an_object_that_cannot_be_parsed_does_not_hide_other_objects() {
     let mut kept: Vec<String> = store.state().iter().map(|object| object.name_any()).collect();
     kept.sort();
     assert_eq!(kept, ["app", "last"]);
-}
-
-struct Context {
-    runner: Arc<ReconcileRunner>,
-    store: reflector::Store<Workspace>,
-}
-
-async fn reconcile(workspace: &Workspace, context: &Context) -> Result<Outcome, ReconcileError> {
-    assert_eq!(context.store.state().len(), 1);
-    if workspace.name_any() == "web" { Ok(Outcome::After(Duration::from_secs(9))) } else { panic!("unexpected object") }
-}
-
-#[tokio::test]
-async fn a_kube_controller_uses_the_change_stream_and_the_runner() {
-    let (client, _log) = client(|request| {
-        let first = list(&[workspace("web", 1, json!({}), "")]);
-        if request.query.contains("watch=true") { FakeResponse::Silence } else { first }
-    });
-    let runner = Arc::new(ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(5), Metrics::default()));
-    let (store, writer) = reflector::store::<Workspace>();
-    let stream =
-        changes(Api::all(client), Scope::default().own_kinds(), |_| {}, |_, _| (), writer, runner.clone(), |_| ());
-    let context = Arc::new(Context { runner, store: store.clone() });
-    let reconcile_object = |workspace: Arc<Workspace>, context: Arc<Context>| async move {
-        context.runner.run(&*workspace, Urgency::Normal, reconcile(&workspace, &context)).await
-    };
-    let mut ends = pin!(Controller::for_stream(stream, store).run(reconcile_object, no_errors, context));
-    let end = tokio::time::timeout(Duration::from_secs(10), ends.next()).await.expect("reconciliation of the object");
-    let (object, action) = end.unwrap().unwrap();
-    assert_eq!((object.name.as_str(), action), ("web", Action::requeue(Duration::from_secs(9))));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::api::pulumi::{FluxSource, SourceReference, StackSpec, StackStatus};
 use crate::controller::stack::dependents;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::index::{IndexWriter, StoreWriter as _};
-use crate::runtime::reconcile::{Outcome, Urgency};
+use crate::runtime::reconcile::ReconcileRunner;
 use crate::source;
 use crate::source::flux::Found;
 use crate::telemetry::metrics::Metrics;
@@ -213,7 +213,7 @@ async fn stacks_of_a_source_that_changed_before_the_start_precede_other_stacks()
     assert_eq!(first.len(), 2, "one Stack of the source app, and the Stack of the source b: {first:?}");
     let begun: Vec<Stack> = first.iter().map(|name| stack(name, "app")).collect();
     for stack in &begun {
-        runner.run(stack, Urgency::Normal, async { Ok(Outcome::Settled) }).await.unwrap();
+        runner.begin(stack);
     }
     let reference = source::reference(&stack("main", "app").spec).unwrap();
     scene.watches.find_first("apps", &reference).await.expect("source found");
@@ -226,7 +226,7 @@ async fn the_first_list_requeues_only_stacks_whose_reconciliation_has_begun() {
     let mut scene = Scene::new();
     let runner = Arc::new(ReconcileRunner::new::<Stack>("stack", LIMIT, Metrics::default()));
     scene.watches.set_runner(runner.clone());
-    runner.run(&stack("other", "b"), Urgency::Normal, async { Ok(Outcome::Settled) }).await.unwrap();
+    runner.begin(&stack("other", "b"));
     let found = scene.find_source().await.expect("source found");
     scene.watches.keep(&found.resource).expect("watch started");
     assert_eq!(scene.requeued(1).await, ["other"], "the Stack main reads its source later");
