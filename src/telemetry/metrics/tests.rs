@@ -28,6 +28,7 @@ fn state() -> StackState {
 fn filled() -> Metrics {
     let metrics = Metrics::default();
     metrics.reconciles().set_max_concurrent("stack", 4);
+    metrics.reconciles().set_queue_depth("stack", 2);
     metrics.reconciles().started("stack", &("apps".to_owned(), "web".to_owned()));
     let object = ("Stack", "apps", "web");
     metrics.reconciles().ended("stack", object, ReconcileResult::Error, Duration::from_millis(20));
@@ -87,6 +88,7 @@ fn metric_names_match_the_names_in_dashboards() {
         r#"controller_runtime_terminal_reconcile_errors_total{controller="stack"} 1"#,
         r#"controller_runtime_active_workers{controller="stack"} 0"#,
         r#"controller_runtime_max_concurrent_reconciles{controller="stack"} 4"#,
+        r#"workqueue_depth{name="stack",controller="stack"} 2"#,
         r#"workqueue_longest_running_processor_seconds{name="stack",controller="stack"} 0.0"#,
         r#"workqueue_unfinished_work_seconds{name="stack",controller="stack"} 0.0"#,
         r#"workqueue_work_duration_seconds_count{name="stack",controller="stack"} 1"#,
