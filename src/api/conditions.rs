@@ -146,6 +146,8 @@ pub mod update_reason {
     pub const WORKSPACE_NOT_READY: &str = "WorkspaceNotReady";
     /// The run references a Secret or ConfigMap that does not exist.
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
+    /// The API server rejected the patch that marks the pod for the run, so the run does not start.
+    pub const POD_PATCH_REJECTED: &str = "PodPatchRejected";
     pub const TRANSIENT_FAILURE: &str = "TransientFailure";
     pub const UPDATE_SUCCEEDED: &str = "UpdateSucceeded";
     pub const UPDATE_FAILED: &str = "UpdateFailed";

@@ -31,6 +31,7 @@ use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::run_limiter::Run;
+use crate::runtime::writes::WriteError;
 
 /// Requeue interval of an Update that neither a watch nor the attached task requeues earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
@@ -46,8 +47,8 @@ const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 /// Grace period in seconds for deleting a pod after the deadline of its run. The period is short, because the run
 /// already had time for a graceful cancellation.
 const DELETION_GRACE_SECONDS: u32 = 60;
-/// Requeue interval after the API server has forbidden creating the Secret with the outputs or the plan. No watch
-/// event reports when the API server allows the request again.
+/// Requeue interval after the API server has rejected the mark of the pod, or has forbidden creating the Secret with the
+/// outputs or the plan. No watch event reports when the API server allows the request again.
 const REJECTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
 /// Requeue interval while a task stores a completed run in the history. The task requeues the Update earlier when it
 /// has stored the run.
@@ -135,16 +136,27 @@ async fn await_references(
     {
         request_mounts(pod, &context.writer, now).await?;
     }
-    let reason = update_reason::REFERENCE_NOT_FOUND;
-    let written = context.writer.status(update, &status::waiting(update, reason, message, now)).await?;
-    if written.is_some() {
-        let event = Event::new(update, EventKind::Warning, reason, message);
-        context.events.publish(with_revision(update, event));
-    }
+    warn_of_wait(update, update_reason::REFERENCE_NOT_FOUND, message, context, now).await?;
     let missing = observed.references.as_ref().map(|checked| checked.missing.as_slice()).unwrap_or_default();
     let waiter = Waiter::Update(ObjectRef::from_obj(update));
     context.references.register(&update.namespace().unwrap_or_default(), missing, &waiter);
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
+}
+
+/// Reports why the run waits. Publishes a Warning event if the status changes, and returns whether it changes.
+async fn warn_of_wait(
+    update: &Update,
+    reason: &str,
+    message: &str,
+    context: &Context,
+    now: Timestamp,
+) -> Result<bool, ReconcileError> {
+    let is_new = context.writer.status(update, &status::waiting(update, reason, message, now)).await?.is_some();
+    if is_new {
+        let event = Event::new(update, EventKind::Warning, reason, message);
+        context.events.publish(with_revision(update, event));
+    }
+    Ok(is_new)
 }
 
 async fn expire(update: &Update, context: &Context) -> Result<Next, ReconcileError> {
@@ -186,7 +198,10 @@ async fn record_binding(
     // The binding contains the concurrency group. A restarted controller then counts the open run in the same group,
     // even if the annotation of the namespace has changed.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
-    pod_mark::mark(pod, update, &context.writer).await?;
+    if let Err(error) = pod_mark::mark(pod, update, &context.writer).await {
+        drop(permit);
+        return mark_failed(update, pod, error, context, now).await;
+    }
     failpoint::hit("update-pod-marked");
     context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
     let written = context.writer.status(update, &status::bound(update, binding, now)).await.inspect_err(|error| {
@@ -205,6 +220,22 @@ async fn record_binding(
     run_slot::report(update, &warnings, context);
     failpoint::hit("update-bound");
     Ok(next)
+}
+
+/// Reports that the API server rejected the mark of the pod. Any other error is probably temporary, so the
+/// reconciliation is retried without a report.
+async fn mark_failed(
+    update: &Update,
+    pod: &Pod,
+    error: WriteError,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let Some(message) = pod_mark::rejection(pod, &error) else { return Err(error.into()) };
+    if warn_of_wait(update, update_reason::POD_PATCH_REJECTED, &message, context, now).await? {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the API server rejected the mark of the pod");
+    }
+    Ok(Next::Done(Some(REJECTED_REQUEUE_INTERVAL)))
 }
 
 /// Attaches a task to the bound run. The task starts the run only if the agent has no record of the run.

@@ -10,8 +10,11 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::auto::Update;
-use crate::api::names;
+use crate::api::{conditions, names};
 use crate::runtime::writes::{WriteError, Writer};
+
+/// Maximum length of the API server's message in the message about a rejected mark, in bytes.
+const MAX_CAUSE: usize = 1024;
 
 /// Returns whether the pod is marked for the run of this Update.
 pub fn is_of(pod: &Pod, update: &Update) -> bool {
@@ -41,6 +44,22 @@ pub async fn mark(pod: &Pod, update: &Update, writer: &Writer) -> Result<(), Wri
         names::ANNOTATION_DO_NOT_DISRUPT: "true",
     });
     patch(pod, &finalizers, &annotations, Some(names::RUN_OPEN), writer).await
+}
+
+/// Returns the message for the status if the API server rejected the mark of the pod and a retry has the same result
+/// until a user removes the cause. Returns `None` for all other errors, such as a conflict or a timeout.
+pub fn rejection(pod: &Pod, error: &WriteError) -> Option<String> {
+    let solution = match error {
+        error if error.is_denied_by_admission() => "exclude the pod from the webhook or policy that denied the request",
+        error if error.is_forbidden() => "allow the controller to patch pods in the namespace",
+        error if error.is_content_rejected() => {
+            "remove large annotations from the pod, or exclude the pod from the webhook that changes it"
+        }
+        _ => return None,
+    };
+    let name = pod.name_any();
+    let cause = conditions::shorten(error.server_message().unwrap_or_default(), MAX_CAUSE);
+    Some(format!("the API server rejected the metadata that protects pod {name} during the run: {cause}; {solution}"))
 }
 
 /// Removes the metadata of the run from the pod.
@@ -82,7 +101,7 @@ mod tests {
     use super::*;
     use crate::api::auto::UpdateSpec;
     use crate::runtime::fake_api::{FakeResponse, apply_json_merge_patch, client};
-    use crate::runtime::writes::Leadership;
+    use crate::runtime::writes::{AttemptedWrite, Leadership};
     use crate::telemetry::metrics::Metrics;
 
     #[tokio::test]
@@ -103,6 +122,70 @@ mod tests {
         unmark(&marked, &writer).await.expect("successful write");
         apply_json_merge_patch(&mut object, &log.all()[1].body);
         assert!(pod(&object).annotations().is_empty(), "{object}");
+    }
+
+    fn attempt() -> Box<AttemptedWrite> {
+        let (kind, namespace, name) = ("Pod".to_owned(), "apps".to_owned(), "web-workspace-0".to_owned());
+        Box::new(AttemptedWrite { verb: "patch", kind, namespace, name })
+    }
+
+    /// Returns the message for the status after the API server has responded with this error.
+    fn message(code: u16, message: &str) -> Option<String> {
+        let pod = from_value(json!({"metadata": {"name": "web-workspace-0"}})).expect("valid pod");
+        let (reason, message) = ("Reason".to_owned(), message.to_owned());
+        rejection(&pod, &WriteError::Refused { attempt: attempt(), code, reason, message })
+    }
+
+    #[test]
+    fn the_message_about_a_rejected_mark_contains_the_cause_and_the_solution() {
+        let webhook = "admission webhook \"pods.example.com\" denied the request: no finalizers";
+        let policy = "pods \"web-workspace-0\" is forbidden: ValidatingAdmissionPolicy 'pods' with binding 'pods' denied \
+                      request: no finalizers";
+        let role = "pods \"web-workspace-0\" is forbidden: User \"controller\" cannot patch resource \"pods\"";
+        let size =
+            "Pod \"web-workspace-0\" is invalid: metadata.annotations: Too long: may not be more than 262144 bytes";
+        let (exclude, allow) = ("exclude the pod from the webhook or policy", "allow the controller to patch pods");
+        let remove = "remove large annotations from the pod";
+        let rows = [
+            (400, webhook, Some(exclude)),
+            (403, webhook, Some(exclude)),
+            (422, policy, Some(exclude)),
+            (403, role, Some(allow)),
+            (422, size, Some(remove)),
+            (413, "request entity too large", Some(remove)),
+            (500, "etcdserver: request is too large", Some(remove)),
+            (404, "pods \"web-workspace-0\" not found", None),
+            (409, "the object has been modified", None),
+            (429, "too many requests", None),
+            (500, "failed calling webhook \"pods.example.com\": connection refused", None),
+            (503, "apiserver is shutting down", None),
+        ];
+        for (code, cause, solution) in rows {
+            let start = format!(
+                "the API server rejected the metadata that protects pod web-workspace-0 during the run: {cause}; "
+            );
+            let found = message(code, cause);
+            let is_expected = |found: &String, solution: &str| found.starts_with(&format!("{start}{solution}"));
+            match solution {
+                Some(solution) => assert!(found.iter().any(|found| is_expected(found, solution)), "{code} {found:?}"),
+                None => assert_eq!(found, None, "{code} {cause}"),
+            }
+        }
+        let long = message(422, &"x".repeat(100_000)).expect("a message");
+        assert!(long.len() < 2 * MAX_CAUSE && long.contains(remove), "the solution follows a long cause: {long}");
+    }
+
+    #[test]
+    fn a_mark_that_the_api_server_has_not_rejected_is_not_reported() {
+        let pod = Pod::default();
+        let errors = [
+            WriteError::NotLeader { attempt: attempt() },
+            WriteError::Timeout { attempt: attempt(), limit: Duration::from_secs(1) },
+            WriteError::Nameless { attempt: attempt() },
+        ];
+        for error in errors {
+            assert_eq!(rejection(&pod, &error), None, "{error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tests for the writes of an Update reconciliation.
 
+mod mark;
 mod slots;
 
 use std::sync::{Arc, Mutex};
@@ -33,6 +34,7 @@ use crate::runtime::run_limiter::{Limits, RunLimiter};
 
 const PATH: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
 const SECRETS: &str = "/api/v1/namespaces/apps/secrets";
+const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
 
 fn stored() -> Value {
     json!({
@@ -43,6 +45,22 @@ fn stored() -> Value {
         },
         "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
         "status": {"run": RunBinding::default(), "progress": {"summary": "long", "stepsDone": 1, "inWork": 0, "pid": 42}},
+    })
+}
+
+/// Returns the Update before the controller has recorded its binding.
+fn unbound() -> Value {
+    let mut update = stored();
+    update["status"] = json!({});
+    update
+}
+
+/// Returns the pod of the Workspace.
+fn pod() -> Value {
+    json!({
+        "metadata": {"name": "app-workspace-0", "namespace": "apps", "uid": "pod-uid", "resourceVersion": "1"},
+        "spec": {"nodeName": "node", "containers": []},
+        "status": {"podIP": "10.0.0.1"},
     })
 }
 

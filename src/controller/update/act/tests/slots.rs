@@ -10,16 +10,6 @@ use crate::rpc::client::AgentAddress;
 use crate::runtime::index::StoreWriter;
 use crate::runtime::run_limiter::Run;
 
-const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
-
-fn pod() -> Value {
-    json!({
-        "metadata": {"name": "app-workspace-0", "namespace": "apps", "uid": "pod-uid", "resourceVersion": "1"},
-        "spec": {"nodeName": "node", "containers": []},
-        "status": {"podIP": "10.0.0.1"},
-    })
-}
-
 #[tokio::test]
 async fn a_bound_run_with_an_invalid_workspace_is_reconciled_again() {
     let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
@@ -34,13 +24,6 @@ async fn a_bound_run_with_an_invalid_workspace_is_reconciled_again() {
     let now = "2026-01-01T12:10:00Z".parse().unwrap();
     let next = act(&observed, Action::Attach(RunBinding::default()), &context(&parts), now).await;
     assert!(matches!(next, Err(ReconcileError::Transient(_))), "a later attempt enforces the deadline: {next:?}");
-}
-
-/// Returns the Update before the controller has recorded its binding.
-fn unbound() -> Value {
-    let mut update = stored();
-    update["status"] = json!({});
-    update
 }
 
 /// Makes the run of the stored Update hold the only slot.
@@ -60,8 +43,8 @@ fn is_slot_free(context: &Context) -> bool {
     permit.is_ok()
 }
 
-/// Tries to record a binding. Returns whether the attempt succeeds, and whether the slot is then free. `mark` and
-/// `status` are the responses to the two writes.
+/// Tries to record a binding. Returns whether the attempt ends without an error, and whether the slot is then free.
+/// `mark` and `status` are the responses to the two writes.
 async fn bind(mark: FakeResponse, status: FakeResponse) -> (bool, bool) {
     let (client, _) = client(move |request: &RecordedRequest| match request.path.as_str() {
         POD => mark.clone(),
@@ -84,7 +67,7 @@ async fn a_run_whose_binding_is_not_recorded_holds_no_slot() {
         "message": "etcdserver: request is too large", "reason": "InternalError", "code": 500});
     let rows = [
         ("success", marked(), bound(), (true, false)),
-        ("pod too large", refused(422, "Invalid"), bound(), (false, true)),
+        ("pod too large", refused(422, "Invalid"), bound(), (true, true)),
         ("changed pod", refused(409, "Conflict"), bound(), (false, true)),
         ("no response to the mark", FakeResponse::Silence, bound(), (false, true)),
         ("changed Update", marked(), refused(409, "Conflict"), (false, true)),
