@@ -76,12 +76,21 @@ impl References {
     }
 
     /// Checks all references. `mounted_since` is the creation time of the pod that mounts the referenced objects.
+    ///
+    /// If `waiter` is registered for missing objects that the poll has not found yet, the check reads no object, and the
+    /// result contains only these objects. Otherwise, many Updates of a tenant that wait for one missing object and
+    /// reference many other objects would cause a large number of reads with each requeue.
     pub async fn check(
         &self,
         namespace: &str,
         references: &[Reference],
         mounted_since: Option<Timestamp>,
+        waiter: &Waiter,
     ) -> Result<Checked, ReadError> {
+        let missing = self.poll.awaited(namespace, references, waiter);
+        if !missing.is_empty() {
+            return Ok(Checked { missing, ..Checked::default() });
+        }
         let mut reads = Vec::with_capacity(references.len());
         for reference in references {
             reads.push(observe(&self.reader, namespace, reference, mounted_since));
@@ -185,6 +194,7 @@ pub async fn request_mounts(pod: &Pod, writer: &Writer, now: Timestamp) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::reflector::ObjectRef;
     use serde_json::json;
 
     use super::*;
@@ -270,7 +280,8 @@ mod tests {
             reference(ReferencedKind::Secret, "gone", "environment variable TOKEN"),
             reference(ReferencedKind::ConfigMap, "there", "config key size"),
         ];
-        let checked = references.check("apps", &expected, None).await.expect("result is set");
+        let waiter = Waiter::Update(ObjectRef::new("a").within("apps"));
+        let checked = references.check("apps", &expected, None, &waiter).await.expect("result is set");
         assert_eq!(checked.missing, [expected[3].clone(), expected[4].clone()]);
         assert_eq!(checked.empty, ["Secret/empty".to_owned()].into());
         let requests = log.all();

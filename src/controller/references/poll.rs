@@ -110,6 +110,17 @@ impl Poll {
         self.0.added.notify_one();
     }
 
+    /// Returns the references to the missing objects for which `waiter` is registered. These objects do not exist
+    /// according to the last poll.
+    pub(super) fn awaited(&self, namespace: &str, references: &[Reference], waiter: &Waiter) -> Vec<Reference> {
+        let (entries, now) = (self.lock(), Instant::now());
+        let is_awaited = |reference: &&Reference| {
+            let object = Object { namespace: namespace.to_owned(), kind: reference.kind, name: reference.name.clone() };
+            entries.get(&object).and_then(|entry| entry.waiters.get(waiter)).is_some_and(|until| *until > now)
+        };
+        references.iter().filter(is_awaited).cloned().collect()
+    }
+
     /// Polls for missing objects until `end` is canceled.
     pub async fn run(
         self,
@@ -191,6 +202,8 @@ fn requeue(waiter: Waiter, updates: &Requeue<Update>, workspaces: &Requeue<Works
     }
 }
 
+/// Returns whether the object exists. Also returns `true` if the controller has no permission to read the object, because
+/// the next check of the references then ignores the object.
 async fn exists(reader: &Reader, object: &Object) -> bool {
     let Object { namespace, kind, name } = object;
     let found: Result<bool, ReadError> = match kind {
@@ -201,7 +214,7 @@ async fn exists(reader: &Reader, object: &Object) -> bool {
     };
     found.unwrap_or_else(|error| {
         tracing::debug!(%error, "failed to check whether a missing object exists");
-        false
+        error.is_forbidden()
     })
 }
 
@@ -211,6 +224,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::controller::references::References;
     use crate::runtime::fake_api::{FakeResponse, client};
     use crate::runtime::requeue::queue;
 
@@ -250,6 +264,53 @@ mod tests {
         assert_eq!(log.all().len(), requests, "no request without a waiting object");
         end.cancel();
         polling.await.expect("ends within the timeout");
+    }
+
+    fn secret(name: &str) -> Object {
+        Object { namespace: "apps".to_owned(), kind: ReferencedKind::Secret, name: name.to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_references_of_a_waiter_are_read_again_when_the_poll_has_found_all_missing_objects() {
+        let row = json!({"cells": [1], "object": {"metadata": {"name": "there"}}});
+        let table = json!({"kind": "Table", "columnDefinitions": [{"name": "Data"}], "rows": [row]});
+        let (client, log) = client(move |request| match request.path.ends_with("/there") {
+            true => FakeResponse::Json(200, table.clone()),
+            false => FakeResponse::refusal(404, "NotFound"),
+        });
+        let poll = Poll::default();
+        let references = References::new(Reader::new(client, Duration::from_secs(5)), poll.clone());
+        let all = ["there", "one", "two"].map(|name| {
+            let (name, referrer, directory) = (name.to_owned(), "envFrom".to_owned(), format!("/mounts/{name}"));
+            Reference { kind: ReferencedKind::Secret, name, referrer, directory }
+        });
+        // Returns the missing objects and the number of requests.
+        let check = async |waiter: &Waiter| {
+            let before = log.all().len();
+            let checked = references.check("apps", &all, None, waiter).await.expect("result is set");
+            references.register("apps", &checked.missing, waiter);
+            let missing: Vec<String> = checked.missing.into_iter().map(|reference| reference.name).collect();
+            (missing.join(" "), log.all().len() - before)
+        };
+        let result = |missing: &str, requests: usize| (missing.to_owned(), requests);
+        assert_eq!(check(&update("a")).await, result("one two", 3));
+        assert_eq!(check(&update("a")).await, result("one two", 0), "both objects are still missing");
+        assert_eq!(check(&update("b")).await, result("one two", 3), "each waiter reads all objects once");
+        assert_eq!(poll.take_waiters(&secret("one")).len(), 2);
+        assert_eq!(check(&update("a")).await, result("two", 0), "the poll has found one of the objects");
+        assert_eq!(poll.take_waiters(&secret("two")).len(), 2);
+        assert_eq!(check(&update("a")).await, result("one two", 3), "a user has deleted the objects again");
+        tokio::time::advance(REGISTRATION_TTL).await;
+        assert_eq!(check(&update("a")).await, result("one two", 3), "the registration has expired");
+    }
+
+    #[tokio::test]
+    async fn an_object_that_the_controller_may_not_read_has_no_waiters() {
+        for (code, reason, expected) in [(403, "Forbidden", true), (404, "NotFound", false), (500, "Internal", false)] {
+            let (client, _) = client(move |_| FakeResponse::refusal(code, reason));
+            let reader = Reader::new(client, Duration::from_secs(5));
+            assert_eq!(exists(&reader, &secret("aws")).await, expected, "{reason}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

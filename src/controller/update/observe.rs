@@ -6,12 +6,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::{RunBinding, RunProgress, Update, UpdateKind, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 use crate::controller::namespaces::{RunSettings, RunShare};
-use crate::controller::references::Checked;
+use crate::controller::references::{Checked, Waiter};
 use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
@@ -136,14 +137,15 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     })
 }
 
-/// Checks the Secrets and ConfigMaps that the run references. The check reads each object, so the caller performs it
+/// Checks the Secrets and ConfigMaps that the run references. The check can read each object, so the caller performs it
 /// only if the run can start as soon as all objects exist. Returns `None` if the Workspace or its pod does not exist.
 pub async fn check_references(observed: &Observed, context: &Context) -> Result<Option<Checked>, ReadError> {
     let (Some(workspace), Some(pod)) = (&observed.workspace, &observed.pod) else { return Ok(None) };
     let namespace = observed.update.namespace().unwrap_or_default();
     let desired = references(&workspace.spec, Some(&observed.update.spec.stack_name));
     let mounted_since = pod.creation_timestamp().map(|created| created.0);
-    context.references.check(&namespace, &desired, mounted_since).await.map(Some)
+    let waiter = Waiter::Update(ObjectRef::from_obj(&observed.update));
+    context.references.check(&namespace, &desired, mounted_since, &waiter).await.map(Some)
 }
 
 /// Reads a Workspace and its pod.

@@ -192,7 +192,8 @@ impl Act<'_> {
             false => self.context.reader.get_opt::<Pod>(&namespace, &pod).await?,
         };
         let mounted_since = pod.as_ref().and_then(Pod::creation_timestamp).map(|created| created.0);
-        let checked = self.context.references.check(&namespace, &desired, mounted_since).await?;
+        let waiter = Waiter::Workspace(ObjectRef::from_obj(workspace));
+        let checked = self.context.references.check(&namespace, &desired, mounted_since, &waiter).await?;
         let waited = self.has_reason(workspace_reason::REFERENCE_NOT_FOUND);
         let waits = checked.missing_message(&namespace);
         let is_stale = if waits.is_some() { !waited } else { checked.is_recent };
@@ -200,7 +201,6 @@ impl Act<'_> {
             request_mounts(&pod, &self.context.writer, self.now).await?;
         }
         if let Some(waits) = waits {
-            let waiter = Waiter::Workspace(ObjectRef::from_obj(workspace));
             self.context.references.register(&namespace, &checked.missing, &waiter);
             return Ok(Err(waits));
         }

@@ -1,5 +1,7 @@
 //! Tests for the reconcile loop of the Update controller.
 
+use std::sync::Mutex;
+
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -15,10 +17,12 @@ use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
 use crate::controller::update::stored_secrets::StoredSecrets;
 use crate::controller::update::trace::RunTraces;
-use crate::runtime::fake_api::{FakeResponse, Log, client};
+use crate::runtime::fake_api::{FakeResponse, Log, apply_json_merge_patch, client};
 use crate::runtime::requeue;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 
+const UPDATE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1";
+const STATUS: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/app";
 const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
 const SECRET: &str = "/api/v1/namespaces/apps/secrets/aws";
@@ -152,6 +156,33 @@ async fn the_references_of_a_ready_run_are_checked_once() {
     let (starts, log) = Box::pin(action(pending(), &workspace(), namespace(json!({})), found)).await;
     assert!(matches!(starts, Action::RecordBinding(_)), "{starts:?}");
     assert_eq!(reads_of_secret(&log), 1);
+}
+
+#[tokio::test]
+async fn the_references_of_a_waiting_run_are_read_once() {
+    let (update, workspace) = (Mutex::new(serde_json::to_value(pending()).unwrap()), workspace());
+    let pod = json!({"metadata": {"name": "app-workspace-0", "namespace": "apps", "uid": "pod-uid"}});
+    let (client, log) = client(move |request| match request.path.as_str() {
+        UPDATE => FakeResponse::Json(200, update.lock().unwrap().clone()),
+        STATUS => {
+            let mut update = update.lock().unwrap();
+            apply_json_merge_patch(&mut update, &request.body);
+            FakeResponse::Json(200, update.clone())
+        }
+        WORKSPACE => FakeResponse::Json(200, serde_json::to_value(&workspace).unwrap()),
+        POD => FakeResponse::Json(200, pod.clone()),
+        NAMESPACE => FakeResponse::Json(200, namespace(json!({}))),
+        _ => FakeResponse::refusal(404, "NotFound"),
+    });
+    let parts = TestParts::new(client);
+    let context = Arc::new(context(&parts));
+    for attempt in ["first", "repeated"] {
+        let outcome = Box::pin(reconcile(Arc::new(pending()), context.clone())).await.unwrap();
+        assert!(matches!(outcome, Outcome::After(_)), "{attempt}");
+        assert_eq!(reads_of_secret(&log), 1, "{attempt}: only the poll reads the missing Secret again");
+    }
+    let reports = log.verbs().iter().filter(|verb| **verb == format!("PATCH {STATUS}")).count();
+    assert_eq!(reports, 1, "the message does not change");
 }
 
 #[test]
