@@ -103,6 +103,7 @@ async fn a_successful_reconciliation_resets_the_backoff() {
 async fn a_deleted_object_leaves_no_metrics_or_backoff() {
     let (runner, metrics) = runner();
     for name in ["one", "two", "three"] {
+        runner.begin(&workspace(name));
         runner.run(&workspace(name), async { Err(ReconcileError::transient("connection refused")) }).await;
     }
     runner.forget(&workspace("one"));
