@@ -55,7 +55,8 @@ fn examples() -> Vec<Manifest> {
 
 /// Guides with complete manifests. The manifests in other guides contain only the fields that are relevant to the
 /// guide.
-const COMPLETE_GUIDES: [&str; 2] = ["docs/guides/flux-bootstrap.md", "docs/guides/without-flux.md"];
+const COMPLETE_GUIDES: [&str; 3] =
+    ["docs/guides/flux-bootstrap.md", "docs/guides/without-flux.md", "docs/installation.md"];
 
 /// Returns the manifests from all documents below a directory.
 fn documented(folder: &str) -> Vec<Manifest> {
