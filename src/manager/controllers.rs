@@ -294,8 +294,11 @@ impl Wiring<'_> {
         let metrics = parts.metrics.clone();
         let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
             metrics.set_stack_count(known_stacks.store().len());
-            duplicates.forget(gone);
-            destroy_limit.end(gone);
+            // A new Stack with the same name has already replaced the entries of the deleted Stack.
+            if known_stacks.store().get(&ObjectRef::new(&gone.1).within(&gone.0)).is_none() {
+                duplicates.forget(gone);
+                destroy_limit.end(gone);
+            }
             git.forget(gone);
         });
         let requeued = futures::stream::select(requeued, stacks_of(followers, requeue_waiting));

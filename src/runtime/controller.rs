@@ -10,6 +10,7 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::runtime::dispatcher::Dispatcher;
 use crate::runtime::events::Events;
@@ -83,8 +84,15 @@ impl<S> Start<S> {
         let changes = triggers::mapped(changes, |object| Some(ObjectRef::from_obj(&object)));
         let triggers = triggers.into_iter().chain([changes]).collect();
         let dispatcher = Dispatcher { runner, objects, urgency };
-        let controller = dispatcher.run(triggers, move |object| reconcile(object, context.clone()), end);
+        // A separate task for each controller, because the watches of a controller also parse their objects in this task.
+        let dispatch = dispatcher.run(triggers, move |object| reconcile(object, context.clone()), end);
+        let dispatching = AbortOnDropHandle::new(tokio::spawn(dispatch));
         // The reporting task ends when the dispatcher drops the change stream, which contains the sender of the queue.
-        tokio::join!(controller, reports);
+        let (dispatched, ()) = tokio::join!(dispatching, reports);
+        if let Err(error) = dispatched
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
     }
 }

@@ -56,13 +56,13 @@ where
             return;
         }
         let mut running = Running::new();
-        loop {
+        while !end.is_cancelled() {
             self.add_due();
             self.start(&mut running, &reconcile);
             self.runner.record_depth();
             let next_time = self.runner.queue().next_time();
             tokio::select! {
-                () = end.cancelled() => break,
+                () = end.cancelled() => {}
                 Some(object) = triggers.next() => self.add(&key(object)),
                 Some((key, outcome)) = running.next() => self.finish(&key, outcome),
                 () = self.runner.reordered() => {}
@@ -90,7 +90,9 @@ where
     /// Makes an object due if it exists.
     fn add(&self, key: &ObjectKey) {
         if let Some(object) = self.get(key) {
-            self.runner.queue().add(key, (self.urgency)(&object));
+            // The function must not run while the queue is locked.
+            let urgency = (self.urgency)(&object);
+            self.runner.queue().add(key, urgency);
         }
     }
 

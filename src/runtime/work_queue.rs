@@ -133,7 +133,7 @@ impl WorkQueue {
         let Some(object) = self.objects.get_mut(&key) else { return };
         let (lane, priority) = match urgency {
             Urgency::Urgent => (Lane::Urgent, Priority::High),
-            Urgency::Queued if object.is_promoted => (Lane::Urgent, Priority::High),
+            Urgency::Queued if object.is_promoted && object.has_begun => (Lane::Urgent, Priority::High),
             Urgency::Normal if !object.has_begun && !object.is_promoted => (Lane::Normal, Priority::Low),
             Urgency::Queued | Urgency::Normal => (Lane::Normal, Priority::High),
         };

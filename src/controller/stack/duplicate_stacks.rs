@@ -181,6 +181,12 @@ impl DuplicateStacks {
         }
     }
 
+    /// Returns the Stacks in the index that do not exist according to `exists`. If a list of the watch fails, no event
+    /// reports the deletion of a Stack that only this list contained.
+    pub fn missing(&self, exists: impl Fn(&ObjectKey) -> bool) -> Vec<ObjectKey> {
+        lock(&self.claims).by_key.keys().filter(|key| !exists(key)).cloned().collect()
+    }
+
     /// Removes a deleted Stack from the index.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.claims).replace(key, None);

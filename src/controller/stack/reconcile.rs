@@ -90,9 +90,10 @@ pub async fn controller(
     let duplicates = context.duplicates.clone();
     let destroy_limit = context.destroy_limit.clone();
     let cluster_policy_packs = context.cluster_policy_packs.clone();
+    let (recorded, destroys) = (duplicates.clone(), destroy_limit.clone());
     let record = move |stack: &mut Stack| {
-        duplicates.record(stack);
-        destroy_limit.record(stack, deletion::has_to_destroy(stack));
+        recorded.record(stack);
+        destroys.record(stack, deletion::has_to_destroy(stack));
         strip_unused_fields(stack, &cluster_policy_packs);
     };
     let dependents = context.dependents.clone();
@@ -100,6 +101,10 @@ pub async fn controller(
     let seen = move |event: &Event<Stack>| {
         dependents.handle(event);
         if matches!(event, Event::InitDone) {
+            for gone in duplicates.missing(|key| dependents.cached(key).is_some()) {
+                duplicates.forget(&gone);
+                destroy_limit.end(&gone);
+            }
             source_watches.promote_one_stack_per_source();
         }
     };

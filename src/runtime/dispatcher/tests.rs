@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::api::auto::Workspace;
+use crate::api::pulumi::Stack;
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(namespace: &str, name: &str) -> Workspace {
@@ -35,6 +36,9 @@ struct Scene {
     end: CancellationToken,
     /// Names of the objects in the order of their reconciliations.
     started: Arc<Mutex<Vec<String>>>,
+    metrics: Metrics,
+    /// Number of reported deletions.
+    deleted: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -45,7 +49,11 @@ impl Scene {
     where
         R: Future<Output = Result<Outcome, ReconcileError>> + Send + 'static,
     {
-        let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(60), Metrics::default());
+        let (metrics, deleted) = (Metrics::default(), Arc::<AtomicUsize>::default());
+        // The tests use the kind Stack, because individual Workspaces have no metrics.
+        let runner = ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(60), metrics.clone());
+        let count = deleted.clone();
+        let runner = runner.on_deleted(move |_| drop(count.fetch_add(1, Ordering::SeqCst)));
         let runner = Arc::new(runner.with_slots(slots.0, slots.1));
         let (objects, store) = reflector::store();
         let (triggers, requests) = unbounded_channel();
@@ -61,7 +69,7 @@ impl Scene {
             result(&name, earlier)
         };
         let run = async move { dispatcher.run(SelectAll::from_iter([requests.boxed()]), reconcile, stopped).await };
-        Scene { runner, store, triggers, end, started, task: tokio::spawn(run) }
+        Scene { runner, store, triggers, end, started, metrics, deleted, task: tokio::spawn(run) }
     }
 
     fn list(&mut self, objects: &[Workspace]) {
@@ -149,6 +157,7 @@ async fn hanging_reconciliations_do_not_block_other_namespaces() {
     let started = scene.started();
     assert_eq!(started.iter().filter(|name| name.starts_with("hostile")).count(), 3, "{started:?}");
     assert_eq!(started.iter().filter(|name| name.starts_with("app")).count(), 10, "{started:?}");
+    scene.trigger(&workspace("apps", "app-0"));
     scene.end.cancel();
     pass(Duration::from_secs(1)).await;
     assert!(!scene.task.is_finished(), "three reconciliations are in progress");
@@ -176,8 +185,30 @@ async fn an_expedited_object_starts_without_another_event() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_during_a_reconciliation_triggers_one_further_reconciliation() {
+    for outcome in [Outcome::Settled, Outcome::After(Duration::from_secs(3600))] {
+        let mut scene = Scene::new((4, 4), move |_, _| async move {
+            pass(Duration::from_secs(1)).await;
+            Ok(outcome)
+        });
+        let web = workspace("apps", "web");
+        scene.list(std::slice::from_ref(&web));
+        scene.trigger(&web);
+        let mut numbers = Vec::new();
+        for milliseconds in [10, 500, 1000, 2000] {
+            pass(Duration::from_millis(milliseconds)).await;
+            numbers.push(scene.started().len());
+            if numbers.len() <= 2 {
+                scene.trigger(&web);
+            }
+        }
+        assert_eq!(numbers, [1, 1, 2, 2], "{outcome:?}: no concurrent reconciliation, and no third one");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_deleted_during_its_reconciliation_leaves_no_state() {
-    let mut scene = Scene::new((1, 1), |_, _| async {
+    let mut scene = Scene::new((4, 4), |_, _| async {
         pass(Duration::from_secs(1)).await;
         Ok(Outcome::After(Duration::from_secs(1)))
     });
@@ -190,8 +221,30 @@ async fn an_object_deleted_during_its_reconciliation_leaves_no_state() {
     pass(Duration::from_secs(5)).await;
     assert_eq!(scene.started(), ["web"], "the object no longer exists");
     assert!(scene.runner.queue().keys().is_empty());
+    assert_eq!(scene.deleted.load(Ordering::SeqCst), 2, "at the deletion, and after the last reconciliation");
+    let text = scene.metrics.encode().unwrap();
+    assert!(!text.contains("name=\"web\""), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_object_with_the_name_of_a_deleted_object_is_reconciled_after_the_old_reconciliation() {
+    let mut scene = Scene::new((4, 4), |_, _| async {
+        pass(Duration::from_secs(1)).await;
+        Ok(Outcome::Settled)
+    });
+    let web = workspace("apps", "web");
+    scene.list(std::slice::from_ref(&web));
+    scene.trigger(&web);
+    pass(MOMENT).await;
+    scene.store.apply_watcher_event(&Event::Delete(web.clone()));
+    scene.runner.forget(&web);
     scene.store.apply_watcher_event(&Event::Apply(web.clone()));
     scene.trigger(&web);
-    pass(Duration::from_millis(1500)).await;
-    assert_eq!(scene.started(), ["web", "web"], "a new object has the same name");
+    pass(Duration::from_millis(500)).await;
+    assert_eq!(scene.started(), ["web"], "the old reconciliation is in progress");
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(scene.started(), ["web", "web"]);
+    assert_eq!(scene.deleted.load(Ordering::SeqCst), 2, "at the deletion, and after the old reconciliation");
+    let text = scene.metrics.encode().unwrap();
+    assert!(text.contains("name=\"web\""), "the new object has metrics: {text}");
 }

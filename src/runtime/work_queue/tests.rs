@@ -1,5 +1,7 @@
 //! Tests for the order of the work queue and for its entries.
 
+use std::collections::HashSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -84,6 +86,10 @@ fn urgent_objects_do_not_wait_for_queued_objects() {
     queue.add(&key("queued-2"), Urgency::Urgent);
     queue.end("granted");
     assert_eq!(queue.started(), ["queued-2"], "the object has become urgent");
+    queue.add(&key("new"), Urgency::Queued);
+    queue.promote(&key("new"));
+    queue.end("queued-2");
+    assert_eq!(queue.started(), Vec::<String>::new(), "the first reconciliation of a queued object is not urgent");
 }
 
 #[test]
@@ -186,18 +192,21 @@ proptest! {
     fn no_due_object_is_lost_or_reconciled_concurrently(operations in proptest::collection::vec(operation(), 0..80)) {
         let names = ["a/1", "a/2", "a/3", "b/4", "b/5", "c/6"];
         let (mut queue, mut now) = (WorkQueue::new(2, 1), Instant::now());
-        let (mut due, mut running) = (std::collections::HashSet::new(), Vec::<Arc<ObjectKey>>::new());
+        let (mut due, mut running) = (HashSet::new(), Vec::<Arc<ObjectKey>>::new());
+        let mut delayed = HashMap::<ObjectKey, Instant>::new();
         for operation in operations {
             match operation {
                 Operation::Add(object, urgency) => {
                     queue.add(&key(names[object]), urgency);
                     due.insert(key(names[object]));
+                    delayed.remove(&key(names[object]));
                 }
                 Operation::Promote(object) => queue.promote(&key(names[object])),
                 Operation::Expedite(object) => queue.expedite(&key(names[object])),
                 Operation::Forget(object) => {
                     queue.forget(&key(names[object]));
                     due.remove(&key(names[object]));
+                    delayed.remove(&key(names[object]));
                 }
                 Operation::Start => {
                     if let Some(started) = queue.start() {
@@ -207,21 +216,29 @@ proptest! {
                     }
                 }
                 Operation::Finish(object, delay) if object < running.len() => {
-                    let ended = running.swap_remove(object);
-                    if queue.finish(&ended, delay.map(Duration::from_secs), now) != Next::Recorded && due.contains(&*ended) {
-                        queue.add(&ended, Urgency::Normal);
+                    let (ended, delay) = (running.swap_remove(object), delay.map(Duration::from_secs));
+                    match (queue.finish(&ended, delay, now), delay) {
+                        (Next::Recorded, Some(delay)) => drop(delayed.insert((*ended).clone(), now + delay)),
+                        (Next::Recorded, None) => {}
+                        (Next::Add | Next::Deleted, _) if due.contains(&*ended) => queue.add(&ended, Urgency::Normal),
+                        (Next::Add | Next::Deleted, _) => {}
                     }
                 }
                 Operation::Finish(..) => {}
                 Operation::Pass(seconds) => {
                     now += Duration::from_secs(seconds);
-                    while let Some(key) = queue.take_due(now) {
-                        due.insert((*key).clone());
-                        queue.add(&key, Urgency::Normal);
-                    }
+                    let taken: HashSet<_> = std::iter::from_fn(|| queue.take_due(now)).map(|key| (*key).clone()).collect();
+                    let passed: HashSet<_> = delayed.extract_if(|_, at| *at <= now).map(|(key, _)| key).collect();
+                    prop_assert_eq!(&taken, &passed);
+                    taken.iter().for_each(|key| queue.add(key, Urgency::Normal));
+                    due.extend(taken);
                 }
             }
             prop_assert!(running.len() <= 4, "two normal and two urgent reconciliations");
+            for namespace in ["a", "b", "c"] {
+                let number = running.iter().filter(|key| key.0 == namespace).count();
+                prop_assert!(number <= 2, "one normal and one urgent reconciliation in {namespace}");
+            }
         }
         for ended in running {
             if queue.finish(&ended, None, now) != Next::Recorded && due.contains(&*ended) {

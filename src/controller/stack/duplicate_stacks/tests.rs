@@ -244,7 +244,10 @@ async fn a_deleted_duplicate_does_not_wait_for_another_stack() {
     let waiting = lock(&duplicates.waiting);
     assert!(waiting.by_preceding.is_empty() && waiting.preceding_of.is_empty(), "{:?}", waiting.by_preceding);
     drop(waiting);
-    duplicates.forget(&key(&stack("first", 10, json!({}))));
+    let first = key(&stack("first", 10, json!({})));
+    assert_eq!(duplicates.missing(|key| *key == first), []);
+    assert_eq!(duplicates.missing(|_| false), [first.clone()]);
+    duplicates.forget(&first);
     assert!(requeued.next().now_or_never().is_none(), "no Stack waits");
 }
 
