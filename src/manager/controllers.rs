@@ -238,6 +238,25 @@ impl Wiring<'_> {
         }
     }
 
+    /// Creates the reconcile runner of the Stack controller, which removes the state of deleted Stacks.
+    fn stack_runner(
+        &self,
+        stacks: stack::Stacks,
+        (duplicates, destroy_limit): (stack::DuplicateStacks, stack::DestroyLimit),
+        git: Git,
+    ) -> ReconcileRunner {
+        let metrics = self.parts.metrics.clone();
+        self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
+            metrics.set_stack_count(stacks.store().len());
+            // A new Stack with the same name has already replaced the entries of the deleted Stack.
+            if stacks.store().get(&ObjectRef::new(&gone.1).within(&gone.0)).is_none() {
+                duplicates.forget(gone);
+                destroy_limit.end(gone);
+            }
+            git.forget(gone);
+        })
+    }
+
     async fn stacks(
         self,
         updates: update::Updates,
@@ -291,16 +310,7 @@ impl Wiring<'_> {
             requeue_workspace,
             arrivals: stack::Arrivals::new(parts.traces.is_enabled()),
         });
-        let metrics = parts.metrics.clone();
-        let runner = self.default_runner::<Stack>("stack-controller").on_deleted(move |gone| {
-            metrics.set_stack_count(known_stacks.store().len());
-            // A new Stack with the same name has already replaced the entries of the deleted Stack.
-            if known_stacks.store().get(&ObjectRef::new(&gone.1).within(&gone.0)).is_none() {
-                duplicates.forget(gone);
-                destroy_limit.end(gone);
-            }
-            git.forget(gone);
-        });
+        let runner = self.stack_runner(known_stacks, (duplicates, destroy_limit), git);
         let requeued = futures::stream::select(requeued, stacks_of(followers, requeue_waiting));
         let feeds = stack::Feeds { approvals, requeued, dependents: requeued_dependents };
         Box::pin(stack::controller(self.start(store, runner), feeds, context)).await;

@@ -53,7 +53,9 @@ impl Scene {
         // The tests use the kind Stack, because individual Workspaces have no metrics.
         let runner = ReconcileRunner::new::<Stack>("workspace", Duration::from_secs(60), metrics.clone());
         let count = deleted.clone();
-        let runner = runner.on_deleted(move |_| drop(count.fetch_add(1, Ordering::SeqCst)));
+        let runner = runner.on_deleted(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
         let runner = Arc::new(runner.with_slots(slots.0, slots.1));
         let (objects, store) = reflector::store();
         let (triggers, requests) = unbounded_channel();
