@@ -239,7 +239,12 @@ impl Found {
             && observed >= 0
             && observed < generation
         {
-            return Err(Unavailable::NotYet(format!("{what} has no artifact of its current generation yet")));
+            // The condition of an older generation does not explain why the current generation has no artifact.
+            let message = match condition(object, READY).and_then(|c| c.get("observedGeneration")?.as_i64()) {
+                Some(of) if of == generation => ready_message(object),
+                _ => String::new(),
+            };
+            return Err(Unavailable::NotYet(format!("{what} has no artifact of its current generation yet{message}")));
         }
         let refused = |error: &dyn fmt::Display| Unavailable::Stalled(format!("invalid artifact of {what}: {error}"));
         let artifact: SourceArtifact =
@@ -311,7 +316,7 @@ fn is_stalled(object: &DynamicObject) -> bool {
     status.and_then(serde_json::Value::as_str) == Some("True")
 }
 
-/// Returns the message of the Ready condition, as a suffix for the error "has no artifact yet".
+/// Returns the message of the Ready condition, as a suffix for the errors about a missing artifact.
 fn ready_message(object: &DynamicObject) -> String {
     match condition(object, READY).and_then(|c| c.get("message")).and_then(serde_json::Value::as_str) {
         Some(message) if !message.is_empty() => format!(": {message}"),

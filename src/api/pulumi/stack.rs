@@ -36,7 +36,8 @@ use crate::api::{bounds, schema};
     printcolumn = r#"{"name":"Permalink","type":"string","jsonPath":".status.lastUpdate.permalink","priority":10}"#,
     printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend"}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.shortRevision"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":10}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackSpec {

@@ -120,6 +120,12 @@ fn unusable_sources_are_reported_as_not_ready_or_stalled() {
             "has no artifact of its current generation",
             false,
         ),
+        (
+            Some(json!({"observedGeneration": 1, "artifact": artifact(DIGEST), "conditions": [
+                {"type": "Ready", "status": "False", "observedGeneration": 2, "message": "couldn't find remote ref"}]})),
+            "has no artifact of its current generation yet: couldn't find remote ref",
+            false,
+        ),
         (Some(json!({"observedGeneration": 2, "artifact": artifact("")})), "invalid artifact of", true),
         (Some(json!({"observedGeneration": 2, "artifact": artifact("sha1:aa")})), "invalid artifact of", true),
         (Some(json!({"artifact": {"url": 1}})), "invalid artifact of Bucket apps/app: status.artifact", true),
@@ -143,6 +149,15 @@ fn unusable_sources_are_reported_as_not_ready_or_stalled() {
             other => panic!("{expected}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn the_condition_of_an_older_generation_does_not_explain_a_missing_artifact() {
+    let artifact = json!({"url": "http://s/a.tar.gz", "revision": "r", "digest": DIGEST});
+    let ready = json!({"type": "Ready", "status": "True", "observedGeneration": 1, "message": "stored artifact"});
+    let status = json!({"observedGeneration": 1, "artifact": artifact, "conditions": [ready]});
+    let error = found(Some(status)).artifact(Directory::root()).expect_err("the artifact is outdated").to_string();
+    assert!(error.ends_with("has no artifact of its current generation yet"), "{error}");
 }
 
 #[test]
