@@ -35,8 +35,9 @@ use crate::runtime::writes::WriteError;
 
 /// Requeue interval of an Update that neither a watch nor the attached task requeues earlier.
 const WATCHED_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
-/// Requeue interval of a queued run that waits for the preceding run to complete.
-const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(2);
+/// Requeue interval of a queued run that waits for the preceding run to complete. The events about the preceding Update
+/// requeue the run earlier. A user can create thousands of Updates for a Workspace, so the interval is long.
+const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
 /// Requeue interval while the agent reports the progress of the run. The attached task requeues the Update earlier
 /// after each change.
 const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);

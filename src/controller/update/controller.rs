@@ -83,10 +83,17 @@ fn urgency(update: &Update) -> Urgency {
 /// function receives the events about Updates.
 pub fn requeue_after_run(updates: Updates, requeue: Requeue<Update>) -> impl FnMut(&Event<Update>) {
     move |event| {
-        let (Event::Apply(update) | Event::InitApply(update) | Event::Delete(update)) = event else { return };
-        // Without this condition, each Update that was completed before the controller started would requeue other
-        // Updates.
-        if update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER) {
+        let (update, has_ended) = match event {
+            Event::Apply(update) => (update, update.is_complete()),
+            Event::Delete(update) => (update, true),
+            // Without the condition about the finalizer, each Update that was completed before the controller started
+            // would requeue other Updates.
+            Event::InitApply(update) => {
+                (update, update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER))
+            }
+            Event::Init | Event::InitDone => return,
+        };
+        if has_ended {
             for waiting in waiting(&updates, update.namespace(), &update.spec.workspace_name) {
                 requeue.request(waiting);
             }

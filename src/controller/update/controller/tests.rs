@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ use crate::controller::update::request::RunTimeouts;
 use crate::controller::update::stored_secrets::StoredSecrets;
 use crate::controller::update::trace::RunTraces;
 use crate::runtime::fake_api::{FakeResponse, Log, apply_json_merge_patch, client};
+use crate::runtime::index::StoreWriter as _;
 use crate::runtime::requeue;
 use crate::runtime::run_limiter::{Limits, RunLimiter};
 
@@ -216,5 +218,41 @@ fn only_a_released_update_is_not_read_again() {
     ];
     for (name, update, expected) in rows {
         assert_eq!(is_released(&update), expected, "{name}");
+    }
+}
+
+#[test]
+fn the_open_updates_of_a_workspace_are_requeued_when_a_run_has_ended() {
+    let named = |name: &str| {
+        let mut update = pending();
+        update.metadata.name = Some(name.to_owned());
+        update
+    };
+    let completed = |finalizers: &[&str]| {
+        let mut update = named("ended");
+        update.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
+        let condition = json!({"type": "Complete", "status": "True", "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        update.status = serde_json::from_value(json!({"conditions": [condition]})).unwrap();
+        update
+    };
+    let rows = [
+        ("an open run", Event::Apply(named("ended")), false),
+        ("a completed run", Event::Apply(completed(&[names::UPDATE_FINALIZER])), true),
+        ("a completed run of the Pulumi Kubernetes Operator", Event::Apply(completed(&[])), true),
+        ("a run that was completed before the start", Event::InitApply(completed(&[])), false),
+        (
+            "a run whose result is not released at the start",
+            Event::InitApply(completed(&[names::UPDATE_FINALIZER])),
+            true,
+        ),
+        ("a deleted Update that has not started", Event::Delete(named("ended")), true),
+    ];
+    for (name, event, expected) in rows {
+        let (known, mut store) = updates();
+        store.apply(&Event::Apply(named("waiting")));
+        let (requeue, mut requeues) = requeue::queue();
+        requeue_after_run(known, requeue)(&event);
+        let requeued = requeues.next().now_or_never().flatten().map(|update| update.name);
+        assert_eq!(requeued.as_deref(), expected.then_some("waiting"), "{name}");
     }
 }
