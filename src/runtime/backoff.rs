@@ -1,5 +1,4 @@
-//! Backoff of failing objects. Backoff of failed objects: each failure doubles an object's retry delay, and a success
-//! resets the delay.
+//! Backoff of failing objects: each failure doubles an object's retry delay, and a success resets the delay.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -84,6 +84,17 @@ impl Scene {
         self.triggers.send(reference(object)).unwrap();
     }
 
+    /// Creates an object, starts its reconciliation, deletes the object and returns it.
+    async fn delete_during_reconciliation(&mut self) -> Workspace {
+        let web = workspace("apps", "web");
+        self.list(std::slice::from_ref(&web));
+        self.trigger(&web);
+        pass(MOMENT).await;
+        self.store.apply_watcher_event(&Event::Delete(web.clone()));
+        self.runner.forget(&web);
+        web
+    }
+
     fn started(&self) -> Vec<String> {
         self.started.lock().unwrap().clone()
     }
@@ -214,12 +225,7 @@ async fn an_object_deleted_during_its_reconciliation_leaves_no_state() {
         pass(Duration::from_secs(1)).await;
         Ok(Outcome::After(Duration::from_secs(1)))
     });
-    let web = workspace("apps", "web");
-    scene.list(std::slice::from_ref(&web));
-    scene.trigger(&web);
-    pass(MOMENT).await;
-    scene.store.apply_watcher_event(&Event::Delete(web.clone()));
-    scene.runner.forget(&web);
+    scene.delete_during_reconciliation().await;
     pass(Duration::from_secs(5)).await;
     assert_eq!(scene.started(), ["web"], "the object no longer exists");
     assert!(scene.runner.queue().keys().is_empty());
@@ -234,12 +240,7 @@ async fn a_new_object_with_the_name_of_a_deleted_object_is_reconciled_after_the_
         pass(Duration::from_secs(1)).await;
         Ok(Outcome::Settled)
     });
-    let web = workspace("apps", "web");
-    scene.list(std::slice::from_ref(&web));
-    scene.trigger(&web);
-    pass(MOMENT).await;
-    scene.store.apply_watcher_event(&Event::Delete(web.clone()));
-    scene.runner.forget(&web);
+    let web = scene.delete_during_reconciliation().await;
     scene.store.apply_watcher_event(&Event::Apply(web.clone()));
     scene.trigger(&web);
     pass(Duration::from_millis(500)).await;

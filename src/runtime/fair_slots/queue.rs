@@ -7,7 +7,7 @@ const MIN_RECORDED: usize = 1024;
 
 /// Priority of an entry among the waiting entries of the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
+pub(in crate::runtime) enum Priority {
     High,
     Low,
 }
