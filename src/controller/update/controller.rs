@@ -91,7 +91,13 @@ pub fn requeue_after_run(updates: Updates, requeue: Requeue<Update>) -> impl FnM
             Event::InitApply(update) => {
                 (update, update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER))
             }
-            Event::Init | Event::InitDone => return,
+            // The watch may have missed the end of a run.
+            Event::InitDone => {
+                let objects = updates.store().state();
+                let open = objects.iter().filter(|update| !update.is_complete());
+                return open.for_each(|update| requeue.request(ObjectRef::from_obj(update.as_ref())));
+            }
+            Event::Init => return,
         };
         if has_ended {
             for waiting in waiting(&updates, update.namespace(), &update.spec.workspace_name) {

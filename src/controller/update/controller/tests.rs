@@ -246,10 +246,13 @@ fn the_open_updates_of_a_workspace_are_requeued_when_a_run_has_ended() {
             true,
         ),
         ("a deleted Update that has not started", Event::Delete(named("ended")), true),
+        ("a new list after an interrupted watch", Event::InitDone, true),
     ];
     for (name, event, expected) in rows {
         let (known, mut store) = updates();
-        store.apply(&Event::Apply(named("waiting")));
+        for event in [Event::Init, Event::InitApply(named("waiting")), Event::InitDone] {
+            store.apply(&event);
+        }
         let (requeue, mut requeues) = requeue::queue();
         requeue_after_run(known, requeue)(&event);
         let requeued = requeues.next().now_or_never().flatten().map(|update| update.name);
