@@ -30,7 +30,7 @@ pub async fn run(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Resu
         let groups = cluster.call(|| "list the API groups".to_owned(), client.list_api_groups()).await;
         report.checks.push(checks::kinds(groups.map(|groups| checks::served(&groups))));
         report.checks.extend(checks::controllers(controller::find(cluster).await));
-        report.checks.push(checks::permissions(missing_permissions(cluster).await));
+        report.checks.push(checks::permissions(missing_permissions(cluster).await, cluster.namespace()));
         let stacks = cluster.list::<Stack>(&cluster.scope(flags.all_namespaces), ListParams::default()).await;
         let namespace = (!flags.all_namespaces).then(|| cluster.namespace());
         report.checks.extend(checks::stacks(stacks, namespace));
@@ -116,7 +116,8 @@ mod tests {
         report.checks.push(checks::api_server(Ok("v1.33.1".to_owned())));
         report.checks.push(checks::kinds(Ok(pulumi_controller::api::definitions::api_versions())));
         report.checks.extend(checks::controllers(Ok(vec![controller])));
-        report.checks.push(checks::permissions(Ok(PERMISSIONS.iter().filter(|p| p.verb == "approve").collect())));
+        let missing = PERMISSIONS.iter().filter(|permission| permission.verb == "approve").collect();
+        report.checks.push(checks::permissions(Ok(missing), "apps"));
         report.checks.extend(checks::stacks(Ok(stacks), Some("apps")));
         assert_example("kubectl pulumi doctor", &report.text().replace(VERSION, "0.1.0"));
         assert_eq!(report.failures(), 1);

@@ -168,14 +168,14 @@ fn controller(found: &Controller) -> Check {
     }
 }
 
-/// Checks the user's permissions.
-pub fn permissions(missing: Result<Vec<&Permission>, PluginError>) -> Check {
+/// Checks the user's permissions in a namespace.
+pub fn permissions(missing: Result<Vec<&Permission>, PluginError>, namespace: &str) -> Check {
     let missing = match missing {
         Ok(missing) => missing,
         Err(error) => return Check::warning(error.to_string(), "Retry the command."),
     };
     if missing.is_empty() {
-        return Check::ok("you have the permissions for all commands".to_owned());
+        return Check::ok(format!("you have the permissions for all commands in namespace {namespace}"));
     }
     let describe = |permission: &&Permission| {
         let Permission { verb, resource, subresource, commands, .. } = permission;
@@ -183,7 +183,7 @@ pub fn permissions(missing: Result<Vec<&Permission>, PluginError>) -> Check {
         format!("{verb} {resource}{slash}{subresource} ({commands})")
     };
     let missing: Vec<String> = missing.iter().map(describe).collect();
-    let message = format!("you lack permissions: {}", missing.join("; "));
+    let message = format!("you lack permissions in namespace {namespace}: {}", missing.join("; "));
     Check::warning(message, "If you need these commands, ask an administrator for the permissions.")
 }
 
@@ -215,7 +215,8 @@ pub fn stacks(found: Result<Vec<Stack>, PluginError>, namespace: Option<&str>) -
         checks.push(Check::warning(message, &explain(first)));
     }
     if checks.is_empty() {
-        checks.push(Check::ok(format!("none of {} Stacks requires an action", stacks.len())));
+        let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
+        checks.push(Check::ok(format!("no Stack{place} requires an action")));
     }
     checks
 }
@@ -284,11 +285,12 @@ mod tests {
         let check = kinds(Ok(BTreeSet::new()));
         assert!(check.is_failure() && check.message.contains("pulumi.com/v1"), "{}", check.message);
         assert!(kinds(Err(error())).is_failure());
-        assert_eq!(permissions(Ok(Vec::new())).level, Level::Ok);
-        let missing = permissions(Ok(PERMISSIONS.iter().filter(|found| found.subresource == "log").collect()));
+        assert_eq!(permissions(Ok(Vec::new()), "apps").level, Level::Ok);
+        let missing = PERMISSIONS.iter().filter(|found| found.subresource == "log").collect();
+        let missing = permissions(Ok(missing), "apps");
         assert_eq!(
             (missing.level, missing.message.as_str()),
-            (Level::Warning, "you lack permissions: get pods/log (logs)")
+            (Level::Warning, "you lack permissions in namespace apps: get pods/log (logs)")
         );
     }
 
