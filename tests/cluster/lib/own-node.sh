@@ -15,8 +15,19 @@ own_node_up() {
     if has_leftovers; then
         step "removed the previous cluster" remove_everything
     fi
+    mkdir -p "$data_folder"
+    require_disk_space "$data_folder" "$cluster_disk_gib"
     bring_up
     say "the cluster is up after $(seconds_since "$start") s"
+}
+
+# require_disk_space FOLDER GIB: ends the command if the file system of the folder has less space available. Without
+# this check, the unpacking of an image, etcd or a test would fail.
+require_disk_space() {
+    local available
+    available=$(df --output=avail --block-size=1M "$1" | tail -n 1)
+    ((available >= $2 * 1024)) ||
+        die "the cluster needs $2 GiB of free disk space in $1, but only $available MiB are available: free disk space, for example in $cache_folder"
 }
 
 own_node_processes=(etcd containerd kube-apiserver kube-controller-manager kube-scheduler kube-proxy coredns kubelet)

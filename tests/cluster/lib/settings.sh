@@ -13,6 +13,8 @@ cluster_versions=${TEST_VERSIONS:-current}
 # `down` removes both directories.
 run_folder=/run/$cluster_name
 data_folder=/var/lib/$cluster_name
+# Free disk space that `up` requires for the data.
+cluster_disk_gib=4
 
 # Directory for persistent files: binaries, image archives and rendered manifests. The name of each file contains a hash
 # of its inputs.
