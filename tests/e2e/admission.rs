@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Service;
 use pulumi_controller::api::auto::Workspace;
 use pulumi_controller::api::conditions::{READY, find, stack_reason};
-use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_object};
+use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, LABEL_RUN, workspace_object};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -26,7 +26,12 @@ struct Policy {
 
 impl Policy {
     fn rejecting(resource: (&'static str, &'static str)) -> Policy {
-        let spec = json!({"validations": [{"expression": "false", "message": REJECTION}]});
+        Policy::requiring(resource, "false")
+    }
+
+    /// Returns a policy that rejects all objects that do not satisfy the CEL expression.
+    fn requiring(resource: (&'static str, &'static str), expression: &str) -> Policy {
+        let spec = json!({"validations": [{"expression": expression, "message": REJECTION}]});
         let binding = json!({"validationActions": ["Deny"]});
         Policy { kind: "ValidatingAdmissionPolicy", version: "v1", resource, spec, binding }
     }
@@ -165,4 +170,51 @@ fn a_service_rewritten_by_a_policy_is_reported_after_a_few_applies() {
         )
         .await;
     });
+}
+
+#[test]
+fn pod_metadata_rejected_by_a_policy_is_reported_and_the_run_starts_later() {
+    run("frozen-marks", async |scene| {
+        let source = scene.source("app").await;
+        let program = |text: &str| Program::new("frozen").output("text", json!(text)).files();
+        let commit = source.push(&program("hello")).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        let policy =
+            Policy::requiring(("", "pods"), &format!("!('{LABEL_RUN}' in object.metadata.?labels.orValue({{}}))"));
+        let probe = labeled_pod(LABEL_RUN);
+        let is_rejected = |response: Result<String, String>| response.is_err_and(|problem| problem.contains(REJECTION));
+        run_with_cleanup(
+            async || {
+                policy.apply(scene).await;
+                policy.until_enforced(scene, &probe, is_rejected).await;
+                let commit = source.push(&program("again")).await;
+                main.until("to report the policy", WaitLimit::Run, |stack| {
+                    condition(stack, READY).is_some_and(|ready| {
+                        ready.message.contains(REJECTION)
+                            && ready.message.contains("exclude the pod from the webhook or policy")
+                    })
+                })
+                .await;
+                policy.delete(scene).await;
+                policy.until_enforced(scene, &probe, |response| !is_rejected(response)).await;
+                main.until_applied(&commit).await;
+            },
+            async || policy.delete(scene).await,
+        )
+        .await;
+    });
+}
+
+/// Returns a Pod with this label that meets the Pod Security Standard `restricted`.
+fn labeled_pod(label: &str) -> Value {
+    let security = json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": true,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    let container = json!({"name": "a", "image": "a", "securityContext": security});
+    let metadata = json!({"name": "probe", "labels": {label: "true"}});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
 }
