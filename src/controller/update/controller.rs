@@ -23,6 +23,7 @@ use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
 use crate::controller::update::decide::{Action, decide};
 use crate::controller::update::observe::{Observed, binding, check_references, observe};
+use crate::controller::update::order;
 use crate::controller::update::queue::{UpdateGroup, Updates};
 use crate::runtime::controller::Start;
 use crate::runtime::index::IndexWriter;
@@ -79,30 +80,30 @@ fn urgency(update: &Update) -> Urgency {
     }
 }
 
-/// Returns a function that requeues the waiting Updates of a Workspace when a run in the Workspace has ended. The
-/// function receives the events about Updates.
+/// Returns a function that requeues the next Update of a Workspace when an Update of the Workspace is completed or
+/// deleted. The function receives the events about Updates.
+///
+/// A user can create thousands of Updates for a Workspace, so the function requeues only the Update directly after the
+/// ended Update. If the ended Update was the first, the next Update can start. The message of a waiting Update names
+/// the Update directly before it, so no other message becomes outdated. If a later Update takes a position before a
+/// waiting Update, for example because both have the same creation time, the message of the waiting Update can name an
+/// ended Update until the periodic requeue.
 pub fn requeue_after_run(updates: Updates, requeue: Requeue<Update>) -> impl FnMut(&Event<Update>) {
     move |event| {
-        let (update, has_ended) = match event {
-            Event::Apply(update) => (update, update.is_complete()),
-            Event::Delete(update) => (update, true),
-            // Without the condition about the finalizer, each Update that was completed before the controller started
-            // would requeue other Updates.
-            Event::InitApply(update) => {
-                (update, update.is_complete() && update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER))
-            }
+        let ended = match event {
+            Event::Apply(update) if update.is_complete() => update,
+            Event::Delete(update) => update,
             // The watch may have missed the end of a run.
             Event::InitDone => {
                 let objects = updates.store().state();
                 let open = objects.iter().filter(|update| !update.is_complete());
                 return open.for_each(|update| requeue.request(ObjectRef::from_obj(update.as_ref())));
             }
-            Event::Init => return,
+            Event::Apply(_) | Event::Init | Event::InitApply(_) => return,
         };
-        if has_ended {
-            for waiting in waiting(&updates, update.namespace(), &update.spec.workspace_name) {
-                requeue.request(waiting);
-            }
+        let workspace = UpdateGroup::workspace(&ended.namespace().unwrap_or_default(), &ended.spec.workspace_name);
+        if let Some(next) = order::following(ended, &updates.in_group(&workspace)) {
+            requeue.request(ObjectRef::from_obj(next.as_ref()));
         }
     }
 }

@@ -18,6 +18,7 @@ mod deadline;
 mod decide;
 mod history;
 mod observe;
+mod order;
 pub mod outcome;
 mod outputs;
 mod planned_changes;

@@ -1,7 +1,6 @@
 //! Reads the state that a step of an Update reconciliation needs.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -17,6 +16,7 @@ use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
+use crate::controller::update::order;
 use crate::controller::update::plans::{self, PlanFile};
 use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::{RunTimeouts, has_valid_workspace_name};
@@ -34,7 +34,7 @@ pub struct Observed {
     /// State of the node on which the run executes. `observe` reads the node only if the outcome of the run is
     /// unknown.
     pub node: NodeState,
-    /// Name of another Update that runs before this Update in the same Workspace.
+    /// Name of the open Update directly before this Update in the order of the Workspace.
     pub preceding_update: Option<String>,
     pub timeouts: RunTimeouts,
     /// State of the run that the attached task reports.
@@ -98,7 +98,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     };
     let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
     let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
-    let preceding_update = first_preceding_update(&update, &context.siblings(&update));
+    let preceding_update = order::preceding(&update, &context.siblings(&update)).map(|other| other.name_any());
     let timeouts = context.timeouts;
     let stack = owner_state(&update, context).await?;
     let has_started =
@@ -268,45 +268,20 @@ fn owner(update: &Update) -> Option<(String, Option<String>)> {
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))
 }
 
-/// Returns the name of the first Update that runs before `update` in the same Workspace. Updates with an open run
-/// come first. The other Updates are ordered by creation time and then by name.
-fn first_preceding_update(update: &Update, all: &[Arc<Update>]) -> Option<String> {
-    let order = |u: &Update| (binding(u).is_none(), u.creation_timestamp(), u.name_any());
-    let own = order(update);
-    all.iter()
-        .filter(|other| {
-            other.metadata.namespace == update.metadata.namespace
-                && other.spec.workspace_name == update.spec.workspace_name
-                && other.uid() != update.uid()
-                && !other.is_complete()
-                && order(other) < own
-        })
-        .min_by_key(|other| order(other))
-        .map(|other| other.name_any())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-    fn update(name: &str, second: i64, started: bool) -> Arc<Update> {
-        let spec = UpdateSpec { workspace_name: "app".to_owned(), ..UpdateSpec::default() };
-        let mut update = Update::new(name, spec);
-        update.metadata.uid = Some(name.to_owned());
-        update.metadata.creation_timestamp = jiff::Timestamp::from_second(second).ok().map(Time);
-        let run = started.then(RunBinding::default);
-        update.status = Some(UpdateStatus { run, ..UpdateStatus::default() });
-        Arc::new(update)
-    }
-
     #[test]
     fn the_pod_of_a_reported_run_is_not_read_before_its_timeout() {
         let at = |run_state: RunState, second: i64| {
-            let mut update = Update::clone(&update("a", 10, true));
-            update.spec.timeout = Some("60s".to_owned());
-            update.status.as_mut().expect("status").start_time = Timestamp::from_second(100).ok().map(Time);
+            let spec = UpdateSpec { timeout: Some("60s".to_owned()), ..UpdateSpec::default() };
+            let start_time = Timestamp::from_second(100).ok().map(Time);
+            let mut update = Update::new("a", spec);
+            update.status =
+                Some(UpdateStatus { run: Some(RunBinding::default()), start_time, ..UpdateStatus::default() });
             let snapshot = RunSnapshot { run_state, progress: None, ip: IpAddr::from([10, 0, 0, 1]), may_start: true };
             let now = Timestamp::from_second(second).expect("timestamp in range");
             needs_pod(&update, Some(&snapshot), RunTimeouts::default(), now)
@@ -316,15 +291,5 @@ mod tests {
             assert!(at(reported, 161), "the run must be ended, or attached again without the permission to start");
         }
         assert!(at(RunState::Connecting, 160));
-    }
-
-    #[test]
-    fn an_open_run_is_first_then_updates_are_ordered_by_time_and_name() {
-        let all = [update("b", 10, false), update("a", 10, false), update("old", 5, false), update("open", 20, true)];
-        assert_eq!(first_preceding_update(&all[3], &all), None);
-        assert_eq!(first_preceding_update(&all[2], &all).as_deref(), Some("open"));
-        assert_eq!(first_preceding_update(&all[0], &all[..3]).as_deref(), Some("old"));
-        assert_eq!(first_preceding_update(&all[0], &all[..2]).as_deref(), Some("a"));
-        assert_eq!(first_preceding_update(&all[1], &all[..2]), None);
     }
 }

@@ -221,41 +221,73 @@ fn only_a_released_update_is_not_read_again() {
     }
 }
 
+/// Returns an Update that was created at the given time. Its name is also its UID.
+fn created(name: &str, second: i64) -> Update {
+    let mut update = pending();
+    (update.metadata.name, update.metadata.uid) = (Some(name.to_owned()), Some(name.to_owned()));
+    update.metadata.creation_timestamp = Timestamp::from_second(second).ok().map(Time);
+    update
+}
+
+fn bound(mut update: Update) -> Update {
+    update.status.get_or_insert_default().run = Some(RunBinding::default());
+    update
+}
+
+fn completed(mut update: Update) -> Update {
+    let complete = ConditionUpdate { kind: COMPLETE, status: Status::True, reason: "Updated", message: "" };
+    conditions::set(&mut update.status.get_or_insert_default().conditions, &complete, 1, Timestamp::UNIX_EPOCH);
+    update
+}
+
+fn without_finalizers(mut update: Update) -> Update {
+    update.metadata.finalizers = None;
+    update
+}
+
+/// Returns the names of the Updates that an event requeues, in alphabetical order. `listed` is the first list.
+fn requeued_by(event: &Event<Update>, listed: &[Update]) -> String {
+    let (known, mut store) = updates();
+    store.apply(&Event::Init);
+    listed.iter().for_each(|update| store.apply(&Event::InitApply(update.clone())));
+    store.apply(&Event::InitDone);
+    if matches!(event, Event::Apply(_) | Event::Delete(_)) {
+        store.apply(event);
+    }
+    let (requeue, mut requeues) = requeue::queue();
+    requeue_after_run(known, requeue)(event);
+    let requeued = std::iter::from_fn(|| requeues.next().now_or_never().flatten());
+    let mut names: Vec<String> = requeued.map(|update| update.name).collect();
+    names.sort();
+    names.join(" ")
+}
+
 #[test]
-fn the_open_updates_of_a_workspace_are_requeued_when_a_run_has_ended() {
-    let named = |name: &str| {
-        let mut update = pending();
-        update.metadata.name = Some(name.to_owned());
-        update
-    };
-    let completed = |finalizers: &[&str]| {
-        let mut update = named("ended");
-        update.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
-        let condition = json!({"type": "Complete", "status": "True", "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        update.status = serde_json::from_value(json!({"conditions": [condition]})).unwrap();
-        update
-    };
+fn the_end_of_an_update_requeues_only_the_next_update_of_its_workspace() {
+    let [a, b, c] = [created("a", 1), created("b", 2), created("c", 3)];
+    let mut of_other_workspace = created("x", 1);
+    of_other_workspace.spec.workspace_name = "other".to_owned();
     let rows = [
-        ("an open run", Event::Apply(named("ended")), false),
-        ("a completed run", Event::Apply(completed(&[names::UPDATE_FINALIZER])), true),
-        ("a completed run of the Pulumi Kubernetes Operator", Event::Apply(completed(&[])), true),
-        ("a run that was completed before the start", Event::InitApply(completed(&[])), false),
+        ("a started run", Event::Apply(bound(a.clone())), ""),
+        ("a waiting Update", Event::Apply(c.clone()), ""),
+        ("a completed run", Event::Apply(completed(bound(a.clone()))), "b"),
+        ("the first Update, canceled before its start", Event::Apply(completed(a.clone())), "b"),
         (
-            "a run whose result is not released at the start",
-            Event::InitApply(completed(&[names::UPDATE_FINALIZER])),
-            true,
+            "a completed run of the Pulumi Kubernetes Operator",
+            Event::Apply(completed(without_finalizers(a.clone()))),
+            "b",
         ),
-        ("a deleted Update that has not started", Event::Delete(named("ended")), true),
-        ("a new list after an interrupted watch", Event::InitDone, true),
+        ("a completed run that started before older Updates", Event::Apply(completed(bound(c.clone()))), "a"),
+        ("a canceled Update, whose name the next message contains", Event::Apply(completed(b.clone())), "c"),
+        ("the last Update, canceled", Event::Apply(completed(c.clone())), ""),
+        ("a deleted open run without finalizers", Event::Delete(without_finalizers(bound(a.clone()))), "b"),
+        ("a deleted Update that has not started", Event::Delete(a.clone()), "b"),
+        ("a deleted Update behind another", Event::Delete(b.clone()), "c"),
+        ("an Update of another Workspace", Event::Apply(completed(of_other_workspace)), ""),
+        ("an Update in a list", Event::InitApply(completed(a.clone())), ""),
+        ("a new list after an interrupted watch", Event::InitDone, "a b c"),
     ];
     for (name, event, expected) in rows {
-        let (known, mut store) = updates();
-        for event in [Event::Init, Event::InitApply(named("waiting")), Event::InitDone] {
-            store.apply(&event);
-        }
-        let (requeue, mut requeues) = requeue::queue();
-        requeue_after_run(known, requeue)(&event);
-        let requeued = requeues.next().now_or_never().flatten().map(|update| update.name);
-        assert_eq!(requeued.as_deref(), expected.then_some("waiting"), "{name}");
+        assert_eq!(requeued_by(&event, &[c.clone(), a.clone(), b.clone()]), expected, "{name}");
     }
 }
