@@ -1,7 +1,7 @@
 //! Polls for missing Secrets and ConfigMaps, and requeues the Updates and Workspaces that wait for them. All waiters
 //! for the same object share one poll. The polls alternate between namespaces and have a limited rate.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,6 +82,116 @@ struct Entry {
     due: Instant,
 }
 
+/// Missing objects in the order of their polls. A batch visits only the objects that it polls, and the expired objects
+/// that it removes. A tenant can register tens of thousands of objects, so a scan of all objects would keep a CPU busy.
+#[derive(Default)]
+struct Objects {
+    entries: HashMap<Arc<Object>, Entry>,
+    queues: HashMap<String, Queue>,
+    /// Next turn of each namespace. A namespace polls at most one object in each turn.
+    turns: BTreeMap<Turn, String>,
+    last_turn: u64,
+}
+
+/// Objects of one namespace.
+#[derive(Default)]
+struct Queue {
+    /// Objects in the order of their next polls.
+    due: BTreeSet<(Instant, Arc<Object>)>,
+    turn: Option<Turn>,
+}
+
+/// Earliest time of a turn, and a number that orders the turns with the same time.
+type Turn = (Instant, u64);
+
+impl Objects {
+    fn register(&mut self, object: Object, waiter: Waiter, now: Instant) {
+        let until = now + REGISTRATION_TTL;
+        if let Some(entry) = self.entries.get_mut(&object) {
+            entry.waiters.insert(waiter, until);
+            return;
+        }
+        let (object, due) = (Arc::new(object), now + MIN_INTERVAL);
+        let entry = Entry { waiters: HashMap::from([(waiter, until)]), since: now, due };
+        self.entries.insert(object.clone(), entry);
+        let queue = self.queues.entry(object.namespace.clone()).or_default();
+        queue.due.insert((due, object.clone()));
+        if queue.turn.is_none_or(|(turn, _)| due < turn) {
+            self.set_turn(&object.namespace, due);
+        }
+    }
+
+    /// Returns at most [`BATCH`] objects that are due. The batch first contains one object from each namespace, then
+    /// a second object from each namespace, and so on. The next batch continues with the next namespace.
+    fn take_due(&mut self, now: Instant) -> Vec<Arc<Object>> {
+        let mut taken = Vec::new();
+        while taken.len() < BATCH
+            && let Some(namespace) = self.pop_turn(now)
+        {
+            taken.extend(self.take_due_of(&namespace, now));
+        }
+        taken
+    }
+
+    fn pop_turn(&mut self, now: Instant) -> Option<String> {
+        self.turns.first_key_value().filter(|((at, _), _)| *at <= now)?;
+        self.turns.pop_first().map(|(_, namespace)| namespace)
+    }
+
+    /// Returns the next object of a namespace if it is due, and sets the next turn of the namespace. Removes expired
+    /// objects that come before the returned object.
+    fn take_due_of(&mut self, namespace: &str, now: Instant) -> Option<Arc<Object>> {
+        let queue = self.queues.get_mut(namespace)?;
+        let mut taken = None;
+        while taken.is_none()
+            && let Some(object) = queue.pop_due(now)
+        {
+            let Some(entry) = self.entries.get_mut(&object) else { continue };
+            entry.waiters.retain(|_, until| *until > now);
+            if entry.waiters.is_empty() {
+                self.entries.remove(&object);
+                continue;
+            }
+            entry.due = now + ((now - entry.since) / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
+            queue.due.insert((entry.due, object.clone()));
+            taken = Some(object);
+        }
+        match queue.due.first().map(|(due, _)| *due) {
+            // With the time of an overdue object, the namespace would have all turns until no object is overdue.
+            Some(due) => self.set_turn(namespace, due.max(now)),
+            None => drop(self.queues.remove(namespace)),
+        }
+        taken
+    }
+
+    /// Sets the next turn of a namespace, after all other turns with the same time.
+    fn set_turn(&mut self, namespace: &str, at: Instant) {
+        let Some(queue) = self.queues.get_mut(namespace) else { return };
+        self.last_turn += 1;
+        if let Some(replaced) = queue.turn.replace((at, self.last_turn)) {
+            self.turns.remove(&replaced);
+        }
+        self.turns.insert((at, self.last_turn), namespace.to_owned());
+    }
+
+    /// Removes an object, and returns its waiters. The next turn of the namespace can then be too early, and polls no
+    /// object.
+    fn remove(&mut self, object: &Object) -> Vec<Waiter> {
+        let Some((object, entry)) = self.entries.remove_entry(object) else { return Vec::new() };
+        if let Some(queue) = self.queues.get_mut(&object.namespace) {
+            queue.due.remove(&(entry.due, object));
+        }
+        entry.waiters.into_keys().collect()
+    }
+}
+
+impl Queue {
+    fn pop_due(&mut self, now: Instant) -> Option<Arc<Object>> {
+        self.due.first().filter(|(due, _)| *due <= now)?;
+        self.due.pop_first().map(|(_, object)| object)
+    }
+}
+
 /// Missing objects that have waiters. Clones are cheap and share the same state.
 #[derive(Clone, Default)]
 pub struct Poll(Arc<Shared>);
@@ -89,7 +199,7 @@ pub struct Poll(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     // Hold the lock only for short critical sections, and never across an `.await`.
-    entries: Mutex<HashMap<Object, Entry>>,
+    objects: Mutex<Objects>,
     added: Notify,
 }
 
@@ -103,20 +213,18 @@ impl Poll {
     /// Registers `waiter`. The poll requeues `waiter` as soon as the object exists. The registration expires after
     /// [`REGISTRATION_TTL`].
     pub(super) fn register(&self, namespace: &str, kind: ReferencedKind, name: &str, waiter: &Waiter) {
-        let now = Instant::now();
         let object = Object { namespace: namespace.to_owned(), kind, name: name.to_owned() };
-        let new = || Entry { waiters: HashMap::new(), since: now, due: now + MIN_INTERVAL };
-        self.lock().entry(object).or_insert_with(new).waiters.insert(waiter.clone(), now + REGISTRATION_TTL);
+        self.lock().register(object, waiter.clone(), Instant::now());
         self.0.added.notify_one();
     }
 
     /// Returns the references to the missing objects for which `waiter` is registered. These objects do not exist
     /// according to the last poll.
     pub(super) fn awaited(&self, namespace: &str, references: &[Reference], waiter: &Waiter) -> Vec<Reference> {
-        let (entries, now) = (self.lock(), Instant::now());
+        let (objects, now) = (self.lock(), Instant::now());
         let is_awaited = |reference: &&Reference| {
             let object = Object { namespace: namespace.to_owned(), kind: reference.kind, name: reference.name.clone() };
-            entries.get(&object).and_then(|entry| entry.waiters.get(waiter)).is_some_and(|until| *until > now)
+            objects.entries.get(&object).and_then(|entry| entry.waiters.get(waiter)).is_some_and(|until| *until > now)
         };
         references.iter().filter(is_awaited).cloned().collect()
     }
@@ -132,11 +240,12 @@ impl Poll {
         let polling = async {
             loop {
                 self.until_due().await;
-                let due = self.take_due(Instant::now());
+                let due = self.lock().take_due(Instant::now());
                 let found =
                     join_all(due.into_iter().map(async |object| (exists(&reader, &object).await, object))).await;
                 for object in found.into_iter().filter(|(exists, _)| *exists).map(|(_, object)| object) {
-                    self.take_waiters(&object).into_iter().for_each(|waiter| requeue(waiter, &updates, &workspaces));
+                    let waiters = self.lock().remove(&object);
+                    waiters.into_iter().for_each(|waiter| requeue(waiter, &updates, &workspaces));
                 }
                 tokio::time::sleep(BATCH_INTERVAL).await;
             }
@@ -149,7 +258,7 @@ impl Poll {
 
     async fn until_due(&self) {
         loop {
-            let next = self.lock().values().map(|entry| entry.due).min();
+            let next = self.lock().turns.first_key_value().map(|((turn, _), _)| *turn);
             let added = self.0.added.notified();
             match next {
                 Some(due) if due <= Instant::now() => return,
@@ -159,39 +268,8 @@ impl Poll {
         }
     }
 
-    /// Returns at most [`BATCH`] objects that are due. The batch first contains one object from each namespace, then
-    /// a second object from each namespace, and so on.
-    fn take_due(&self, now: Instant) -> Vec<Object> {
-        let mut entries = self.lock();
-        entries.retain(|_, entry| {
-            entry.waiters.retain(|_, until| *until > now);
-            !entry.waiters.is_empty()
-        });
-        let due = entries.iter().filter(|(_, entry)| entry.due <= now);
-        let mut due: Vec<(Instant, Object)> = due.map(|(object, entry)| (entry.due, object.clone())).collect();
-        due.sort();
-        let mut taken_of: HashMap<String, usize> = HashMap::new();
-        let mut queue: BTreeSet<(usize, Instant, Object)> = BTreeSet::new();
-        for (since, object) in due {
-            let turn = taken_of.entry(object.namespace.clone()).or_default();
-            queue.insert((*turn, since, object));
-            *turn += 1;
-        }
-        let taken: Vec<Object> = queue.into_iter().take(BATCH).map(|(_, _, object)| object).collect();
-        for object in &taken {
-            if let Some(entry) = entries.get_mut(object) {
-                entry.due = now + ((now - entry.since) / 8).clamp(MIN_INTERVAL, MAX_INTERVAL);
-            }
-        }
-        taken
-    }
-
-    fn take_waiters(&self, object: &Object) -> Vec<Waiter> {
-        self.lock().remove(object).map(|entry| entry.waiters.into_keys().collect()).unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Object, Entry>> {
-        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Objects> {
+        self.0.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -296,9 +374,9 @@ mod tests {
         assert_eq!(check(&update("a")).await, result("one two", 3));
         assert_eq!(check(&update("a")).await, result("one two", 0), "both objects are still missing");
         assert_eq!(check(&update("b")).await, result("one two", 3), "each waiter reads all objects once");
-        assert_eq!(poll.take_waiters(&secret("one")).len(), 2);
+        assert_eq!(poll.lock().remove(&secret("one")).len(), 2);
         assert_eq!(check(&update("a")).await, result("two", 0), "the poll has found one of the objects");
-        assert_eq!(poll.take_waiters(&secret("two")).len(), 2);
+        assert_eq!(poll.lock().remove(&secret("two")).len(), 2);
         assert_eq!(check(&update("a")).await, result("one two", 3), "a user has deleted the objects again");
         tokio::time::advance(REGISTRATION_TTL).await;
         assert_eq!(check(&update("a")).await, result("one two", 3), "the registration has expired");
@@ -313,6 +391,11 @@ mod tests {
         }
     }
 
+    fn is_empty(poll: &Poll) -> bool {
+        let objects = poll.lock();
+        objects.entries.is_empty() && objects.queues.is_empty() && objects.turns.is_empty()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_registration_of_a_waiter_expires_unless_it_is_renewed() {
         let poll = Poll::default();
@@ -320,10 +403,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(60)).await;
         poll.register("apps", ReferencedKind::Secret, "aws", &update("b"));
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(poll.take_due(Instant::now()).len(), 1);
-        assert_eq!(poll.lock().values().map(|entry| entry.waiters.len()).sum::<usize>(), 1);
+        assert_eq!(poll.lock().take_due(Instant::now()).len(), 1);
+        assert_eq!(poll.lock().entries.values().map(|entry| entry.waiters.len()).sum::<usize>(), 1);
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(poll.take_due(Instant::now()).is_empty() && poll.lock().is_empty());
+        assert!(poll.lock().take_due(Instant::now()).is_empty());
+        assert!(is_empty(&poll));
     }
 
     #[tokio::test(start_paused = true)]
@@ -335,10 +419,82 @@ mod tests {
         tokio::time::advance(Duration::from_millis(10)).await;
         poll.register("apps", ReferencedKind::Secret, "aws", &update("a"));
         tokio::time::advance(MIN_INTERVAL).await;
-        let taken = poll.take_due(Instant::now());
+        let taken = poll.lock().take_due(Instant::now());
         assert_eq!(taken.len(), BATCH);
         assert!(taken.iter().any(|object| object.namespace == "apps"), "{taken:?}");
-        let next = poll.take_due(Instant::now());
+        let next = poll.lock().take_due(Instant::now());
         assert!(next.iter().all(|object| !taken.contains(object)), "no object is polled twice before the others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_namespaces_have_equal_shares_of_the_polls() {
+        let rows: [(&str, &[usize], u32, &[usize]); 5] = [
+            ("one namespace", &[50], 1, &[10]),
+            ("two namespaces", &[50, 50], 1, &[5, 5]),
+            ("a namespace with few objects", &[2, 50], 1, &[2, 8]),
+            ("the next batch continues with the next namespace", &[50, 50, 50], 3, &[10, 10, 10]),
+            ("more namespaces than objects in a batch", &[5; 20], 2, &[1; 20]),
+        ];
+        for (name, registered, batches, expected) in rows {
+            let poll = Poll::default();
+            for (namespace, objects) in registered.iter().enumerate() {
+                for object in 0..*objects {
+                    poll.register(&namespace.to_string(), ReferencedKind::Secret, &format!("s{object}"), &update("a"));
+                }
+            }
+            tokio::time::advance(MIN_INTERVAL).await;
+            let mut polled = vec![0_usize; registered.len()];
+            for _ in 0..batches {
+                for object in poll.lock().take_due(Instant::now()) {
+                    polled[object.namespace.parse::<usize>().expect("a number")] += 1;
+                }
+                tokio::time::advance(BATCH_INTERVAL).await;
+            }
+            assert_eq!(polled, expected, "{name}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_overdue_objects_of_many_namespaces_do_not_delay_others() {
+        let poll = Poll::default();
+        for number in 0..2000 {
+            let namespace = format!("crowd-{}", number % (2 * BATCH));
+            poll.register(&namespace, ReferencedKind::Secret, &format!("s{number}"), &update("a"));
+        }
+        tokio::time::advance(MIN_INTERVAL).await;
+        for _ in 0..15 {
+            assert_eq!(poll.lock().take_due(Instant::now()).len(), BATCH);
+            tokio::time::advance(BATCH_INTERVAL).await;
+        }
+        poll.register("apps", ReferencedKind::Secret, "aws", &update("a"));
+        tokio::time::advance(MIN_INTERVAL).await;
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            taken.extend(poll.lock().take_due(Instant::now()));
+            tokio::time::advance(BATCH_INTERVAL).await;
+        }
+        assert!(taken.iter().any(|object| object.namespace == "apps"), "{taken:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_polled_when_it_is_due() {
+        let poll = Poll::default();
+        let names_after = async |delay: Duration| {
+            tokio::time::advance(delay).await;
+            let due = poll.lock().take_due(Instant::now());
+            due.into_iter().map(|object| object.name.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let second = Duration::from_secs(1);
+        poll.register("apps", ReferencedKind::Secret, "old", &update("a"));
+        assert_eq!(names_after(60 * second).await, "old");
+        poll.register("apps", ReferencedKind::Secret, "new", &update("a"));
+        assert_eq!(names_after(second).await, "new", "a new object is due before the other object");
+        assert_eq!(poll.lock().remove(&secret("new")), [update("a")]);
+        assert_eq!(names_after(second).await, "", "only the removed object was due");
+        assert_eq!(names_after(second).await, "old");
+        assert_eq!(poll.lock().remove(&secret("old")), [update("a")]);
+        assert!(poll.lock().remove(&secret("old")).is_empty(), "already removed");
+        assert_eq!(names_after(MAX_INTERVAL).await, "");
+        assert!(is_empty(&poll), "a namespace without objects has no turns");
     }
 }
