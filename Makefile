@@ -6,7 +6,7 @@
 help: ## list all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
 
-demo: ## show on a test cluster how a Git push starts a Pulumi update (root; 35 minutes the first time)
+demo: ## show on a test cluster how a Git push starts a Pulumi update (root; 40 minutes the first time)
 	@tests/demo/demo
 
 demo-down: ## end the demo and remove its cluster
