@@ -39,6 +39,7 @@ fn organization<'a>(name: &str, permalink: &'a str) -> Option<&'a str> {
 }
 
 /// Returns whether the Stack may have resources: an `up` has succeeded, or a failed `up` may have changed resources.
+/// After that, only a successful destroy shows that the Stack has no resources.
 pub fn has_applied(stack: &Stack) -> bool {
     let Some(status) = &stack.status else { return false };
     let last = status.last_update.as_ref();
@@ -46,25 +47,32 @@ pub fn has_applied(stack: &Stack) -> bool {
         return false;
     }
     status.applied_stack.is_some()
-        // Earlier versions recorded no `appliedStack`, and the Pulumi Kubernetes Operator records no digest.
+        // Earlier versions recorded no `appliedStack`.
         || status.last_applied_revision.is_some()
         || !status.outputs.is_empty()
-        || last.is_some_and(|last| last.inputs.digest.is_none() && (last.kind.is_none() || is(last, UpdateKind::Up)))
+        || last.is_some_and(may_have_left_resources)
+}
+
+/// Returns whether the record of a run that is not a successful destroy is evidence of resources. The controller starts
+/// a destroy only if the Stack may have resources, and a failed destroy may have left some of them. The record of the
+/// Pulumi Kubernetes Operator, which contains no digest, does not show whether a failed run or an earlier run has
+/// changed resources.
+fn may_have_left_resources(last: &LastUpdate) -> bool {
+    is(last, UpdateKind::Destroy) || (last.inputs.digest.is_none() && !is(last, UpdateKind::Preview))
 }
 
 fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
     last.kind.as_deref() == Some(kind.as_str())
 }
 
-/// Returns the Pulumi stack in which the Stack may have resources. If the status has no `appliedStack`, returns the
-/// Pulumi stack in the spec, or `None` if the spec has changed since the last run.
+/// Returns the Pulumi stack in which the Stack may have resources. If the status of a Stack with resources has no
+/// `appliedStack`, returns the Pulumi stack in the spec, as the Pulumi Kubernetes Operator does. The function does not
+/// compare the generation of the last run, because the deletion of a Stack also changes the generation.
 pub fn recorded(stack: &Stack) -> Option<PulumiStack> {
     let status = stack.status.as_ref()?;
-    let is_of_spec =
-        status.last_update.as_ref().is_some_and(|last| Some(last.inputs.generation) == stack.metadata.generation);
     let project = status.project_info.as_ref().map(|project| project.name.clone());
     let of_spec = PulumiStack { project, ..desired(stack, None) };
-    status.applied_stack.clone().or_else(|| (is_of_spec && has_applied(stack)).then_some(of_spec))
+    status.applied_stack.clone().or_else(|| has_applied(stack).then_some(of_spec))
 }
 
 /// Returns the Pulumi stack to record after a run that may have changed resources. The report of an interrupted run can

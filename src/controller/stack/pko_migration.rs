@@ -53,7 +53,8 @@ fn hash(revision: &str) -> Option<&str> {
 }
 
 /// Returns the status after the controller takes over a Stack. Records the current values of the Flux annotations as
-/// handled, because the Pulumi Kubernetes Operator ignored these annotations.
+/// handled, because the Pulumi Kubernetes Operator ignored these annotations. Also records the applied Pulumi stack,
+/// because the record of the next run replaces the record of the operator.
 pub fn adopted(stack: &Stack) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     if let Some(last) =
@@ -79,6 +80,9 @@ pub fn baseline(stack: &Stack, resolved: &Resolved) -> Option<StackStatus> {
         return None;
     }
     last.inputs.digest = digest;
+    // With a digest, the record is no longer evidence of resources. An earlier version may have taken over the Stack
+    // without `appliedStack`.
+    status.applied_stack = identity::recorded(stack);
     let is_applied =
         last.kind.as_deref() == Some(UpdateKind::Up.as_str()) && last.state.as_deref() == Some("succeeded");
     if is_applied && status.last_applied_revision.is_none() {

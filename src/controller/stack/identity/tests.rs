@@ -91,6 +91,19 @@ fn the_status_determines_whether_a_stack_may_have_resources() {
         ("a record of an earlier version", json!({"lastAppliedRevision": "main@sha1:a"}), true),
         ("outputs", json!({"outputs": {"a": 1}}), true),
         ("an up of the operator", json!({"lastUpdate": {"type": "up", "state": "failed"}}), true),
+        ("a run of the operator without a type", json!({"lastUpdate": {"state": "succeeded"}}), true),
+        ("a failed destroy of the operator", json!({"lastUpdate": {"type": "destroy", "state": "failed"}}), true),
+        ("a preview of the operator", json!({"lastUpdate": {"type": "preview", "state": "succeeded"}}), false),
+        (
+            "a destroy of the operator that succeeded",
+            json!({"outputs": {"a": 1}, "lastUpdate": {"type": "destroy", "state": "succeeded"}}),
+            false,
+        ),
+        (
+            "a failed destroy without another record",
+            json!({"lastUpdate": {"type": "destroy", "state": "failed", "digest": Digest::of(b"a")}}),
+            true,
+        ),
         (
             "a destroy that succeeded",
             json!({"lastAppliedRevision": "a", "lastUpdate": {"type": "destroy", "state": "succeeded"}}),
@@ -103,14 +116,26 @@ fn the_status_determines_whether_a_stack_may_have_resources() {
 }
 
 #[test]
-fn a_status_without_applied_stack_is_used_only_for_its_generation() {
-    let of_generation = |generation: i64| {
-        let last = json!({"type": "up", "state": "succeeded", "generation": generation, "digest": Digest::of(b"a")});
+fn the_resources_of_a_status_without_applied_stack_are_in_the_pulumi_stack_of_the_spec() {
+    let after = |kind: &str, generation: i64| {
+        let last = json!({"type": kind, "state": "succeeded", "generation": generation, "digest": Digest::of(b"a")});
         let project = json!({"name": "web", "runtime": "yaml"});
-        recorded(&stack(json!({"lastAppliedRevision": "a", "lastUpdate": last, "projectInfo": project})))
+        json!({"lastAppliedRevision": "a", "lastUpdate": last, "projectInfo": project})
     };
-    assert_eq!(of_generation(2), Some(pulumi_stack("dev", Some("web"), Some("s3://a"))));
-    assert_eq!(of_generation(1), None);
+    let with_applied = |mut status: Value| {
+        status["appliedStack"] = json!({"name": "prod"});
+        status
+    };
+    let of_spec = || Some(pulumi_stack("dev", Some("web"), Some("s3://a")));
+    let rows = [
+        ("the current generation", after("up", 2), of_spec()),
+        ("an earlier generation, because the deletion increments the generation", after("up", 1), of_spec()),
+        ("no resources", after("destroy", 2), None),
+        ("appliedStack is set", with_applied(after("up", 1)), Some(pulumi_stack("prod", None, None))),
+    ];
+    for (name, status, expected) in rows {
+        assert_eq!(recorded(&stack(status)), expected, "{name}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::Update;
@@ -247,6 +247,20 @@ fn deleting_a_stack_without_a_source_replaces_its_pko_workspace() {
     assert!(matches!(decide(&seen, now()), Action::ReplaceWorkspace(_)), "expected Action::ReplaceWorkspace");
 }
 
+/// Sets the result that the Update controller records after the pod of a run no longer exists.
+fn interrupt(update: &mut Update) {
+    let result = update.status.as_mut().expect("value is set");
+    for condition in &mut result.conditions {
+        let (status, reason) = match condition.type_.as_str() {
+            "Progressing" => ("False", "Failed"),
+            "Failed" => ("True", update_reason::ABORTED),
+            _ => ("True", "Updated"),
+        };
+        (condition.status, condition.reason) = (status.to_owned(), reason.to_owned());
+    }
+    result.interrupted = Some(true);
+}
+
 #[test]
 fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     let (stack, mut update) = caught_in_a_run();
@@ -261,17 +275,7 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     never.status = None;
     assert!(matches!(decide(&running(&never), now()), Action::RevokeUpdate(_)), "the operator never started it");
 
-    // Simulates the result that the Update controller records after the pod no longer exists.
-    let result = update.status.as_mut().expect("value is set");
-    for condition in &mut result.conditions {
-        let (status, reason) = match condition.type_.as_str() {
-            "Progressing" => ("False", "Failed"),
-            "Failed" => ("True", update_reason::ABORTED),
-            _ => ("True", "Updated"),
-        };
-        (condition.status, condition.reason) = (status.to_owned(), reason.to_owned());
-    }
-    result.interrupted = Some(true);
+    interrupt(&mut update);
     let ended = running(&update);
     assert_eq!(decide(&ended, now()), Action::RecordResult);
     let with_result = status::with_result(&ended.stack, &update, None, now());
@@ -283,6 +287,110 @@ fn a_deleted_stack_is_destroyed_after_the_run_of_pko_ends() {
     let next = decide(&Observed { update: None, ..observed(stack, &format!("main@sha1:{COMMIT}"), None) }, now());
     let Action::ApplyWorkspace(_, message) = next else { panic!("{next:?}") };
     assert!(message.contains("destroy"), "{message}");
+}
+
+/// Returns a deleted Stack whose program has no outputs, after this last run of the operator.
+fn without_outputs(kind: &str, state: &str, generation: i64) -> Stack {
+    let (mut stack, _) = caught_in_a_run();
+    let status = stack.status.as_mut().expect("value is set");
+    status.outputs.clear();
+    status.current_update = None;
+    let last = status.last_update.as_mut().expect("a run");
+    (last.kind, last.state) = (Some(kind.to_owned()), Some(state.to_owned()));
+    last.failures = PKO_MAX_FAILURES;
+    last.inputs.generation = generation;
+    stack
+}
+
+/// Returns a Stack without outputs after the takeover has interrupted a destroy of the operator.
+fn after_interrupted_destroy(last_update: Option<LastUpdate>) -> Stack {
+    let (mut stack, mut update) = caught_in_a_run();
+    let before = stack.status.as_mut().expect("value is set");
+    before.outputs.clear();
+    before.last_update = last_update;
+    update.spec.kind = UpdateKind::Destroy;
+    interrupt(&mut update);
+    let stack = taken_over(stack);
+    Stack { status: Some(status::with_result(&stack, &update, None, now())), ..stack }
+}
+
+/// Returns the Stack after a run of this controller that failed before it changed a resource.
+fn after_failed(kind: UpdateKind, stack: Stack) -> Stack {
+    let inputs = RunInputs {
+        generation: stack.metadata.generation.unwrap_or_default(),
+        digest: Some(Digest::of(b"newer")),
+        ..RunInputs::default()
+    };
+    let current = CurrentUpdate { inputs, name: "from-flux-1".to_owned(), kind, ..CurrentUpdate::default() };
+    let stack = Stack { status: Some(status::with_current_update(&stack, current)), ..stack };
+    let failed = json!({"type": "Failed", "status": "True", "reason": "InvalidAccessToken", "message": "",
+        "lastTransitionTime": "2026-11-21T09:02:00Z"});
+    let update = json!({
+        "metadata": {"name": "from-flux-1"},
+        "spec": {"workspaceName": "from-flux", "stackName": "from-flux", "type": kind.as_str()},
+        "status": {"conditions": [failed], "terminationEvidence": "Agent"},
+    });
+    let update: Update = serde_json::from_value(update).expect("valid Update");
+    Stack { status: Some(status::with_result(&stack, &update, None, now())), ..stack }
+}
+
+/// Returns a deleted Stack without outputs. The operator had not run the latest spec before the takeover. `change`
+/// simulates the time between the takeover and the deletion.
+fn deleted_after(state: &str, change: impl FnOnce(Stack) -> Stack) -> Stack {
+    let mut stack = without_outputs("up", state, 2);
+    let deleted = stack.metadata.deletion_timestamp.take();
+    let mut stack = change(taken_over(stack));
+    (stack.metadata.deletion_timestamp, stack.metadata.generation) = (deleted, Some(4));
+    stack
+}
+
+/// Removes the record that the takeover by an earlier version did not contain.
+fn by_earlier_version(mut stack: Stack) -> Stack {
+    stack.status.as_mut().expect("value is set").applied_stack = None;
+    stack
+}
+
+#[test]
+fn a_stack_without_outputs_keeps_its_finalizer_until_a_destroy_succeeds() {
+    let main = format!("main@sha1:{COMMIT}");
+    let later: Timestamp = "2026-11-23T09:00:00Z".parse().expect("valid time");
+    let by_pko = |kind, state, generation| taken_over(without_outputs(kind, state, generation));
+    let last_up = || without_outputs("up", "succeeded", 2).status.and_then(|status| status.last_update);
+    let with_baseline = |stack: Stack| Stack { status: baseline(&stack, &source(&main)), ..stack };
+    let destroy = UpdateKind::Destroy;
+    let rows = [
+        ("PKO gave up the destroy", by_pko("destroy", "failed", 3), true),
+        ("PKO gave up the destroy, and the spec has changed", by_pko("destroy", "failed", 2), true),
+        ("a destroy of PKO was interrupted", after_interrupted_destroy(last_up()), true),
+        ("the first run of PKO was a destroy", after_interrupted_destroy(None), true),
+        ("its retry failed, too", after_failed(destroy, after_interrupted_destroy(None)), true),
+        ("deleted before the takeover", by_pko("up", "succeeded", 2), true),
+        ("the first destroy failed", after_failed(destroy, by_pko("up", "succeeded", 2)), true),
+        (
+            "an earlier version recorded the failed destroy",
+            by_earlier_version(after_failed(destroy, by_pko("up", "succeeded", 2))),
+            true,
+        ),
+        (
+            "the first up failed before the deletion",
+            deleted_after("succeeded", |stack| after_failed(UpdateKind::Up, stack)),
+            true,
+        ),
+        (
+            "an earlier version has taken over the Stack",
+            deleted_after("failed", |stack| with_baseline(by_earlier_version(stack))),
+            true,
+        ),
+        ("PKO destroyed the Stack", by_pko("destroy", "succeeded", 3), false),
+        ("the last run of PKO was a preview", by_pko("preview", "succeeded", 2), false),
+    ];
+    for (name, stack, is_kept) in rows {
+        let applied = identity::recorded(&stack).map(|applied| applied.name);
+        assert_eq!(applied.as_deref(), is_kept.then_some("from-flux"), "{name}");
+        let found = steps(observed(stack, &main, None), later);
+        let expected = if is_kept { "ApplyWorkspace" } else { "RemoveFinalizer" };
+        assert_eq!(found.last().map(String::as_str), Some(expected), "{name}: {found:?}");
+    }
 }
 
 /// Returns whether the Pulumi Kubernetes Operator considers a Stack up to date. Implements the operator's check for

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::api::pulumi::PulumiStack;
+use crate::controller::stack::identity;
 
 #[test]
 fn the_last_update_contains_the_inputs_of_the_recorded_run() {
@@ -260,6 +261,41 @@ fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
     assert_eq!(backend(&failed_to_destroy).as_deref(), Some("s3://a"));
     let destroyed = after(failed_to_destroy, UpdateKind::Destroy, None, &[("delete", 1)]);
     assert_eq!(destroyed.applied_stack, None);
+}
+
+#[test]
+fn resources_of_a_status_without_applied_stack_remain_recorded_until_a_destroy_succeeds() {
+    let by_operator = |kind: &str, state: &str| json!({"lastUpdate": {"type": kind, "state": state, "generation": 2}});
+    let failed_destroy = json!({"type": "destroy", "state": "failed", "generation": 2, "digest": Digest::of(b"a")});
+    let before = [
+        ("an up of the operator", by_operator("up", "succeeded")),
+        ("a failed destroy of the operator", by_operator("destroy", "failed")),
+        ("an up of an earlier version", json!({"lastAppliedRevision": "main@sha1:a"})),
+        ("outputs of an earlier version", json!({"outputs": {"a": 1}})),
+        ("a failed destroy of an earlier version", json!({"lastUpdate": failed_destroy})),
+    ];
+    let runs = [
+        (UpdateKind::Up, Some("UpdateFailed"), true),
+        (UpdateKind::Preview, Some("UpdateFailed"), true),
+        (UpdateKind::Preview, None, true),
+        (UpdateKind::Destroy, Some("InvalidAccessToken"), true),
+        (UpdateKind::Destroy, Some("StackNotFound"), true),
+        (UpdateKind::Destroy, None, false),
+    ];
+    for (name, status) in before {
+        for (kind, failure, expected) in runs {
+            let mut stack = stack(None);
+            stack.status = Some(serde_json::from_value(status.clone()).expect("valid status"));
+            stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
+            let mut update = ended_update(failure);
+            update.spec.kind = kind;
+            let found = with_result(&stack, &update, None, at(20));
+            let applied = found.applied_stack.as_ref().map(|applied| applied.name.as_str());
+            assert_eq!(applied, expected.then_some("dev"), "{name}, then {kind:?} {failure:?}");
+            stack.status = Some(found);
+            assert_eq!(identity::has_applied(&stack), expected, "{name}, then {kind:?} {failure:?}");
+        }
+    }
 }
 
 #[test]
