@@ -6,7 +6,6 @@
 //!
 //! After the second SIGINT, the CLI abandons the resource operations in flight, and their outcome is unknown. The agent
 //! sends the second SIGINT in these cases:
-//! - A client calls `Cancel` a second time.
 //! - The grace period of the cancellation ends: see [`cancellation_grace`].
 //! - The engine has had no resource operation in flight for [`IDLE_GRACE`]. The CLI is then waiting for a program or a
 //!   compiler that ignores the cancellation.
@@ -98,22 +97,12 @@ pub struct CancelRequest {
     pub forced_at: Option<Instant>,
     /// Cause of the first request.
     pub cause: Option<Cause>,
-    /// Whether a client has called `Cancel`.
-    called: bool,
 }
 
 impl CancelRequest {
-    /// Handles a `Cancel` call. The first call cancels the run gracefully, and the second call cancels the run
-    /// forcefully. Further calls have no effect.
-    pub fn escalate(&mut self, now: Instant, grace: Duration) {
-        let forced_at = if self.called { now } else { now + grace };
-        self.called = true;
-        self.cancel(Cause::Requested, now, forced_at);
-    }
-
     /// Cancels the run gracefully at `now` and forcefully at `forced_at`. If the run is already being canceled, the
     /// function keeps the cause and the time of the graceful cancellation. The forced cancellation then happens at the
-    /// earlier of the two times.
+    /// earlier of the two times. A repeated call with the same grace period therefore has no effect.
     pub fn cancel(&mut self, cause: Cause, now: Instant, forced_at: Instant) {
         self.cause.get_or_insert(cause);
         self.graceful_at.get_or_insert(now);

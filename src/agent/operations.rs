@@ -266,16 +266,17 @@ impl Operations {
         self.journal.finish(&run.record, result);
     }
 
-    /// Handles a `Cancel` call. The first call cancels the operation gracefully. The second call cancels the operation
-    /// forcefully. Without a second call, the agent cancels the operation forcefully when the grace period ends. The
-    /// call has no effect if the operation is complete.
+    /// Handles a `Cancel` call. The cancellation is graceful at first, and forced when the grace period ends. A client
+    /// repeats the call if it does not receive the reply, so a repeated call has no effect. The call has no effect
+    /// either if the operation is complete.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
         if self.journal.find(id).is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
         }
         if let Some(open) = lock(&self.open).as_ref().filter(|open| open.id == id) {
-            open.cancel_request
-                .send_modify(|cancel_request| cancel_request.escalate(Instant::now(), self.cancellation_grace));
+            let now = Instant::now();
+            let forced_at = now + self.cancellation_grace;
+            open.cancel_request.send_modify(|cancel_request| cancel_request.cancel(Cause::Requested, now, forced_at));
         }
         Ok(())
     }

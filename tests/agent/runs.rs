@@ -30,6 +30,9 @@ resources:
     properties: {name: slow, seconds: 60, steps: 60}
 ";
 
+/// Message that the agent logs for each SIGINT.
+const INTERRUPTING: &str = "interrupting the CLI";
+
 #[tokio::test]
 async fn a_first_run_creates_the_stack_and_returns_outputs_with_secrets() {
     if !has_pulumi("a_first_run_creates_the_stack_and_returns_outputs_with_secrets") {
@@ -123,23 +126,27 @@ async fn another_run_is_rejected_until_the_open_run_is_canceled() {
 }
 
 #[tokio::test]
-async fn a_second_cancel_ends_a_run_whose_steps_ignore_the_first() {
-    if !has_pulumi("a_second_cancel_ends_a_run_whose_steps_ignore_the_first") {
+async fn a_repeated_cancel_does_not_interrupt_the_resource_steps() {
+    if !has_pulumi("a_repeated_cancel_does_not_interrupt_the_resource_steps") {
         return;
     }
     let workspace = Workspace::start().await;
-    workspace.put(&SLOW.replace("name: slow", "name: slow, ignoreCancel: true")).await;
+    let step = "seconds: 15, steps: 15, ignoreCancel: true";
+    workspace.put(&SLOW.replace("seconds: 60, steps: 60", step)).await;
     let request = workspace.request(&[]).await;
     workspace.run(&request).await.unwrap();
     workspace.until_operation_begins(&request.id).await;
     let client = workspace.connect().await;
     client.cancel(&request.id).await.unwrap();
-    workspace.until_logged("interrupting the CLI").await;
+    workspace.until_logged(INTERRUPTING).await;
+    for _ in 0..3 {
+        client.cancel(&request.id).await.unwrap();
+    }
     assert_eq!(workspace.status().await.open_operation, request.id, "the resource step continues");
-    client.cancel(&request.id).await.unwrap();
     let (result, _) = workspace.result(&request.id).await;
     assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
-    assert!(result.interrupted, "a resource step was interrupted");
+    assert!(!result.interrupted, "the resource step completed");
+    assert_eq!(workspace.log().matches(INTERRUPTING).count(), 1, "{}", workspace.log());
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
 }
 
