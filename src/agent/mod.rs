@@ -32,6 +32,7 @@ mod serve;
 mod service;
 mod settings;
 mod source;
+mod starting_operations;
 mod transcript;
 mod workspace_lock;
 

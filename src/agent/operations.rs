@@ -22,6 +22,7 @@ use super::run::{LastLogin, Login, OperationRequest, Run, RunPolicies};
 use super::run_metadata;
 use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
+use super::starting_operations::{RunCall, StartingOperations};
 use super::workspace_lock::{WorkspaceGuard, WorkspaceLock};
 use crate::pulumi::project::Project;
 use crate::rpc::proto;
@@ -45,6 +46,7 @@ pub struct Operations {
     pub source: Arc<Source>,
     pub settings: Arc<Settings>,
     pub tasks: TaskTracker,
+    pub starting: StartingOperations,
     open: Mutex<Option<RunningOperation>>,
     /// Time between the graceful and the forced cancellation of a run.
     cancellation_grace: Duration,
@@ -82,7 +84,7 @@ impl Operations {
         cancellation_grace: Duration,
     ) -> Self {
         let tasks = source.tasks.clone();
-        let (open, forced_at, selected, last_login) = Default::default();
+        let (starting, open, forced_at, selected, last_login) = Default::default();
         Operations {
             identity,
             layout,
@@ -91,6 +93,7 @@ impl Operations {
             source,
             settings,
             tasks,
+            starting,
             open,
             cancellation_grace,
             forced_at,
@@ -129,8 +132,14 @@ impl Operations {
     }
 
     /// Starts an operation, unless the operation is already in the journal or a user has an interactive session.
-    /// `config_inputs` is the keyed hash of the configuration files for the operation.
-    pub fn run(self: &Arc<Self>, request: proto::RunRequest, config_inputs: String) -> Result<Admission, Refusal> {
+    /// `call` is the guard of the call, and `config_inputs` is the keyed hash of the configuration files for the
+    /// operation.
+    pub fn run(
+        self: &Arc<Self>,
+        call: &RunCall,
+        request: proto::RunRequest,
+        config_inputs: String,
+    ) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if self.knows(&request)? {
             return Ok(Admission::Known);
@@ -160,7 +169,7 @@ impl Operations {
         if let Some(session) = interactive_session::find(&self.layout)? {
             return Ok(Admission::Held(interactive_session::describe(&session)));
         }
-        let (cancel_request, _) = watch::channel(CancelRequest::default());
+        let cancel_request = call.cancel_request.clone();
         let record = self.begin(&request, &desired, &environment, &cancel_request)?;
         // The pod can start to terminate after this call has acquired the lock, but before the call registers the
         // operation.
@@ -266,17 +275,38 @@ impl Operations {
         self.journal.finish(&run.record, result);
     }
 
+    /// Returns the record of an operation.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal::Starting`] if a `Run` call is starting the operation, because the operation can still begin.
+    pub fn find(&self, id: &str) -> Result<Arc<JournalRecord>, Refusal> {
+        // Checks the calls before the journal, because a call writes to the journal before it ends.
+        let is_starting = self.starting.find(id).is_some();
+        self.journal.find(id).ok_or_else(|| match is_starting {
+            true => Refusal::Starting(id.to_owned()),
+            false => Refusal::UnknownOperation(id.to_owned()),
+        })
+    }
+
     /// Handles a `Cancel` call. The cancellation is graceful at first, and forced when the grace period ends. A client
     /// repeats the call if it does not receive the reply, so a repeated call has no effect. The call has no effect
-    /// either if the operation is complete.
+    /// either if the operation is complete. If a `Run` call is starting the operation, the operation ends as soon as it
+    /// begins.
     pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
-        if self.journal.find(id).is_none() {
+        let now = Instant::now();
+        let forced_at = now + self.cancellation_grace;
+        let cancel = |sender: &watch::Sender<CancelRequest>| {
+            sender.send_modify(|cancel_request| cancel_request.cancel(Cause::Requested, now, forced_at));
+        };
+        // Cancels the start first, because the operation can begin at any time and then keeps this cancellation.
+        let starting = self.starting.find(id);
+        starting.iter().for_each(cancel);
+        if self.journal.find(id).is_none() && starting.is_none() {
             return Err(Refusal::UnknownOperation(id.to_owned()));
         }
         if let Some(open) = lock(&self.open).as_ref().filter(|open| open.id == id) {
-            let now = Instant::now();
-            let forced_at = now + self.cancellation_grace;
-            open.cancel_request.send_modify(|cancel_request| cancel_request.cancel(Cause::Requested, now, forced_at));
+            cancel(&open.cancel_request);
         }
         Ok(())
     }
@@ -413,54 +443,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-
-    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-    fn operations(share: &std::path::Path) -> Operations {
-        let (layout, workspace_lock) = (Layout::new(share), WorkspaceLock::default());
-        layout.create().unwrap();
-        let settings = Arc::new(Settings::open(layout.clone()));
-        let stop = CancellationToken::new();
-        let source = Arc::new(Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop).unwrap());
-        let journal = Arc::new(Journal::open(&layout.operations()).unwrap());
-        let identity = Identity::new("pod".into()).unwrap();
-        Operations::new(identity, layout, workspace_lock, journal, source, settings, TEST_TIMEOUT)
-    }
-
-    #[test]
-    fn a_run_that_starts_after_the_termination_of_the_agent_is_canceled() {
-        let directory = tempfile::tempdir().unwrap();
-        let operations = operations(directory.path());
-        operations.terminate();
-        let latest = Instant::now() + TEST_TIMEOUT;
-        let (sender, cancel_request) = watch::channel(CancelRequest::default());
-        *lock(&operations.open) = Some(RunningOperation { id: "late".into(), cancel_request: sender });
-        assert!(!cancel_request.borrow().is_requested());
-        operations.cancel_if_terminated();
-        assert!(cancel_request.borrow().is_requested());
-        assert!(cancel_request.borrow().forced_at.is_some_and(|forced_at| forced_at <= latest));
-    }
-
-    #[test]
-    fn a_run_that_another_call_is_starting_is_not_started_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let operations = Arc::new(operations(directory.path()));
-        let request = |id: &str| proto::RunRequest {
-            id: id.to_owned(),
-            kind: proto::OperationKind::Up.into(),
-            pod_uid: operations.identity.pod_uid.clone(),
-            start_id: operations.identity.start_id.clone(),
-            ..proto::RunRequest::default()
-        };
-        let _guard = operations.workspace_lock.lock_for_operation("one").unwrap();
-        assert!(matches!(operations.run(request("one"), String::new()), Ok(Admission::Known)));
-        let Err(refusal) = operations.run(request("two"), String::new()) else {
-            panic!("expected an error: another operation is running")
-        };
-        assert!(refusal.to_string().contains("operation one is running"), "{refusal}");
-    }
-}
+mod tests;

@@ -15,6 +15,9 @@ pub enum Refusal {
     Precondition(String),
     #[error("operation {0} not found in the journal")]
     UnknownOperation(String),
+    /// The journal does not contain the operation yet, so a retry can succeed.
+    #[error("operation {0} is still starting")]
+    Starting(String),
     /// The size or the digest of the received source differs from the value in the header.
     #[error("{0}")]
     DataLoss(String),
@@ -38,6 +41,7 @@ impl From<Refusal> for Status {
             Refusal::Invalid(_) => Code::InvalidArgument,
             Refusal::Precondition(_) => Code::FailedPrecondition,
             Refusal::UnknownOperation(_) => Code::NotFound,
+            Refusal::Starting(_) => Code::Unavailable,
             Refusal::DataLoss(_) => Code::DataLoss,
             Refusal::TooLate(_) => Code::DeadlineExceeded,
             Refusal::System { source, .. } if source.kind() == io::ErrorKind::StorageFull => Code::ResourceExhausted,

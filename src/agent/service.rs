@@ -91,13 +91,16 @@ impl Agent for Service {
 
     async fn run(&self, request: Request<proto::RunRequest>) -> Result<Response<proto::RunReply>, Status> {
         let request = request.into_inner();
+        // The guard must exist until the operation is in the journal. Otherwise, another client would conclude that the
+        // operation never began.
+        let call = self.operations.starting.register(&request.id);
         if self.operations.journal.find(&request.id).is_none() {
             mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_TIMEOUT).await?;
         }
         self.operations.source.stop_policy_packs_not_of(&request).await?;
         let (inputs, files) = (self.inputs.clone(), request.config_files.clone());
         let hashes = tokio::task::spawn_blocking(move || inputs.hashes(&files, &[])).await.unwrap_or_default();
-        let (known, held) = match self.operations.run(request, hashes.files.unwrap_or_default())? {
+        let (known, held) = match self.operations.run(&call, request, hashes.files.unwrap_or_default())? {
             Admission::Begun => (false, String::new()),
             Admission::Known => (true, String::new()),
             Admission::Held(why) => (false, why),
@@ -107,7 +110,7 @@ impl Agent for Service {
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
         let request = request.into_inner();
-        let record = self.operations.journal.find(&request.id).ok_or(Refusal::UnknownOperation(request.id))?;
+        let record = self.operations.find(&request.id)?;
         let replies = futures::stream::unfold(Reader::new(record, request.from), |mut reader| async {
             reader.next().await.map(|item| (Ok(reply(item)), reader))
         });

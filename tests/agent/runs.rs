@@ -3,7 +3,7 @@
 use pulumi_controller::rpc::proto::environment_variable::Source;
 use pulumi_controller::rpc::proto::{self, Outcome};
 
-use crate::harness::{TOKEN, Workspace, has_pulumi, outputs, variable};
+use crate::harness::{POLL, TOKEN, Workspace, has_pulumi, outputs, variable};
 
 /// Program that needs no provider and has outputs of every type.
 const OUTPUTS: &str = "
@@ -148,6 +148,32 @@ async fn a_repeated_cancel_does_not_interrupt_the_resource_steps() {
     assert!(!result.interrupted, "the resource step completed");
     assert_eq!(workspace.log().matches(INTERRUPTING).count(), 1, "{}", workspace.log());
     assert_eq!(workspace.locks(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_a_mount_is_not_unknown_and_can_be_canceled() {
+    let workspace = Workspace::start_with(Some("case \"$*\" in *up*) touch \"$HOME/ran\";; esac"), &[]).await;
+    workspace.put(OUTPUTS).await;
+    let directory = workspace.path("secrets/late");
+    std::fs::create_dir(&directory).unwrap();
+    let required_directories = vec![directory.to_str().unwrap().to_owned()];
+    let request = proto::RunRequest { required_directories, ..workspace.request(&[]).await };
+    let client = workspace.connect().await;
+    let cancel = async {
+        let mut error = client.attach(&request.id, 0).await.unwrap_err();
+        while error.is_not_found() {
+            tokio::time::sleep(POLL).await;
+            error = client.attach(&request.id, 0).await.unwrap_err();
+        }
+        assert!(error.is_unavailable() && error.message.contains("is still starting"), "{error}");
+        client.cancel(&request.id).await.unwrap();
+        std::fs::write(directory.join("key"), "value").unwrap();
+    };
+    let (known, ()) = tokio::join!(workspace.run(&request), cancel);
+    assert!(!known.unwrap());
+    let (result, _) = workspace.result(&request.id).await;
+    assert_eq!(result.outcome(), Outcome::Canceled, "{}", result.message);
+    assert!(!workspace.path("home/ran").exists());
 }
 
 #[tokio::test]
