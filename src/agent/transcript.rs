@@ -203,6 +203,11 @@ impl Part {
     /// Writes the compressed file, and then removes the file that contains the beginning.
     fn finish(&mut self) -> io::Result<()> {
         self.file = None;
+        // A previous agent may have written the compressed file without removing the beginning. The compressed file is
+        // complete, but the end is no longer in memory.
+        if compressed(&self.path).exists() {
+            return durable::remove(&self.path);
+        }
         let (end, omitted) = (std::mem::take(&mut self.end), std::mem::take(&mut self.omitted));
         let beginning = match std::fs::read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),

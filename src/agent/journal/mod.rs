@@ -4,9 +4,9 @@
 //! The directory `operations/<id>/` contains these files:
 //! - `request.json`: the request. The agent writes this file before it starts the process.
 //! - `progress-<n>`: segments of the progress, which contain length-delimited messages.
-//! - `transcript-<part>.gz`: parts of the transcript for the run history. The agent writes these files before the
-//!   result.
 //! - `result`: the result as a single message. The agent writes this file after all progress.
+//! - `transcript-<part>.gz`: parts of the transcript for the run history. The agent writes these files after the file
+//!   `result`, and before it reports the result.
 //! - `acknowledged`: an empty file. The agent writes this file when the controller has recorded the result.
 
 mod reader;

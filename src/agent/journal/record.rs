@@ -83,6 +83,8 @@ pub struct JournalRecord {
 #[derive(Default)]
 struct Writer {
     file: Option<File>,
+    /// Number of the segment in `file`, or of the segment that the writer opens next.
+    segment: u64,
     /// Total length of the complete messages in the segment in bytes.
     length: u64,
     /// Whether a message was lost because of a write error.
@@ -122,12 +124,18 @@ impl JournalRecord {
         let segment = segment.last().copied().unwrap_or_default();
         let acknowledged = directory.join(ACKNOWLEDGED).exists();
         let state = State { segment, next: 0, result, acknowledged };
-        Ok(Self::with_state(directory.to_owned(), request, state))
+        let record = Self::with_state(directory.to_owned(), request, state);
+        // The previous agent may have ended after it had written the result, but before it completed the transcript.
+        if record.result().is_some() {
+            record.finish_transcript();
+        }
+        Ok(record)
     }
 
     fn with_state(directory: PathBuf, request: Request, state: State) -> Self {
         let transcript = Arc::new(Transcript::new(&directory));
-        JournalRecord { request, directory, transcript, writer: Mutex::default(), state: watch::Sender::new(state) }
+        let writer = Mutex::new(Writer { segment: state.segment, ..Writer::default() });
+        JournalRecord { request, directory, transcript, writer, state: watch::Sender::new(state) }
     }
 
     pub fn request(&self) -> &Request {
@@ -177,18 +185,15 @@ impl JournalRecord {
     /// not stop the run.
     pub fn append(&self, event: proto::progress::Event) {
         let mut writer = self.writer();
-        let (mut segment, next) = {
-            let state = self.state.borrow();
-            (state.segment, state.next)
-        };
+        let next = self.state.borrow().next;
         if writer.length >= SEGMENT {
-            segment += 1;
-            *writer = Writer { lossy: writer.lossy, ..Writer::default() };
+            // If the next segment cannot be opened, the following call tries again. The complete segment never changes.
+            *writer = Writer { segment: writer.segment + 1, lossy: writer.lossy, ..Writer::default() };
         }
         let progress = proto::Progress { sequence: next, time: now(), event: Some(event) };
-        match self.write(&mut writer, segment, &progress.encode_length_delimited_to_vec()) {
+        match self.write(&mut writer, &progress.encode_length_delimited_to_vec()) {
             Ok(()) => {
-                self.state.send_modify(|state| (state.segment, state.next) = (segment, next + 1));
+                self.state.send_modify(|state| (state.segment, state.next) = (writer.segment, next + 1));
             }
             Err(error) if !writer.lossy => {
                 writer.lossy = true;
@@ -202,11 +207,13 @@ impl JournalRecord {
         }
     }
 
-    fn write(&self, writer: &mut Writer, segment: u64, message: &[u8]) -> io::Result<()> {
+    fn write(&self, writer: &mut Writer, message: &[u8]) -> io::Result<()> {
         if writer.file.is_none() {
-            writer.file = Some(OpenOptions::new().create(true).append(true).mode(0o600).open(self.segment(segment))?);
-            writer.length = 0;
-            if let Some(old) = segment.checked_sub(2) {
+            let path = self.segment(writer.segment);
+            let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+            writer.length = file.metadata()?.len();
+            writer.file = Some(file);
+            if let Some(old) = writer.segment.checked_sub(2) {
                 durable::remove(&self.segment(old))?;
             }
         }
@@ -230,15 +237,15 @@ impl JournalRecord {
         let _ = durable::remove(&self.event_log());
         let _ = durable::remove(&self.state_file());
         let _ = durable::remove(&self.plan_file());
-        // Completes the transcript before the result becomes visible. A transcript error does not make the run fail.
-        if let Err(error) = self.transcript.finish() {
-            tracing::error!(operation = self.request.id, %error, "failed to write the transcript of the operation");
-        }
         let written = self.write_result(&writer, &result).or_else(|_| {
+            writer.file = None;
             self.remove_progress()?;
             self.write_result(&writer, &result)
         });
         writer.file = None;
+        // Writes the transcript after the result, because on an almost full disk, the transcript must not use the space
+        // that the result needs. The transcript is complete before the result becomes visible.
+        self.finish_transcript();
         self.state.send_modify(|state| state.result = Some(Arc::new(result)));
         written
     }
@@ -250,8 +257,21 @@ impl JournalRecord {
         durable::write_atomically(&self.directory.join(RESULT), &result.encode_to_vec())
     }
 
+    /// Removes the progress to free disk space. The function truncates the files first, because a reader can have a
+    /// file open, and the file system does not free the space of an open file when the file is removed.
     fn remove_progress(&self) -> io::Result<()> {
-        segments(&self.directory)?.into_iter().try_for_each(|segment| durable::remove(&self.segment(segment)))
+        segments(&self.directory)?.into_iter().try_for_each(|segment| {
+            let path = self.segment(segment);
+            let _ = OpenOptions::new().write(true).truncate(true).open(&path);
+            durable::remove(&path)
+        })
+    }
+
+    /// Completes the transcript. An error does not make the run fail.
+    fn finish_transcript(&self) {
+        if let Err(error) = self.transcript.finish() {
+            tracing::error!(operation = self.request.id, %error, "failed to write the transcript of the operation");
+        }
     }
 
     /// Records that the controller has stored the result.

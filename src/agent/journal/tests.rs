@@ -1,6 +1,9 @@
 use std::time::Duration;
 
+use prost::Message;
+
 use super::*;
+use crate::rpc::proto::TranscriptPart;
 use crate::rpc::proto::progress::Event;
 
 fn request(id: &str, started: i64) -> Request {
@@ -92,6 +95,66 @@ async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
     assert!(!directory.path().join("never-begun").exists());
     let (seen, end) = sequences(&mut Reader::new(journal.find("finished").unwrap(), 0)).await;
     assert_eq!((seen, end.unwrap().message.as_str()), (vec![0], "done"));
+}
+
+#[test]
+fn a_reopened_journal_completes_the_transcript_of_a_finished_operation() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    for id in ["finished", "unfinished"] {
+        journal.begin(request(id, 1)).unwrap().transcript().add_output("one");
+    }
+    // The agent ends after it has written the result.
+    std::fs::write(directory.path().join("finished/result"), result("done").encode_to_vec()).unwrap();
+    drop(journal);
+
+    let journal = Journal::open(directory.path()).unwrap();
+    let size = |id: &str| journal.find(id).unwrap().transcript().read(TranscriptPart::Output, 0).unwrap().1;
+    assert!(size("finished") > 0);
+    assert_eq!(size("unfinished"), 0, "the recovery of the operation completes its transcript");
+}
+
+#[test]
+fn a_result_that_cannot_be_written_frees_the_space_of_the_progress() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    let record = journal.begin(request("a", 1)).unwrap();
+    record.append(diagnostic("one".into()));
+    let open = std::fs::File::open(record.segment(0)).unwrap();
+    assert!(open.metadata().unwrap().len() > 0);
+    // A file cannot replace a directory. A directory at the path of the result therefore simulates a full disk.
+    std::fs::create_dir(directory.path().join("a/result")).unwrap();
+    journal.finish(&record, result("done"));
+    assert_eq!(open.metadata().unwrap().len(), 0, "a reader does not prevent that the space is freed");
+    assert!(!record.segment(0).exists());
+    assert_eq!(record.result().unwrap().message, "done");
+}
+
+#[tokio::test]
+async fn progress_continues_after_a_segment_that_cannot_be_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::open(directory.path()).unwrap();
+    let record = journal.begin(request("a", 1)).unwrap();
+    record.append(Event::Started(proto::Started { pid: 42 }));
+    // A directory at the path of the next segment simulates a full disk.
+    std::fs::create_dir(record.segment(1)).unwrap();
+    while std::fs::metadata(record.segment(0)).unwrap().len() < 8 * 1024 * 1024 {
+        record.append(diagnostic("x".repeat(900 * 1024)));
+    }
+    let complete = std::fs::metadata(record.segment(0)).unwrap().len();
+    for _ in 0..3 {
+        record.append(diagnostic("lost".into()));
+    }
+    let written = record.watch().borrow().next;
+    std::fs::remove_dir(record.segment(1)).unwrap();
+    record.append(diagnostic("kept".into()));
+    assert_eq!(std::fs::metadata(record.segment(0)).unwrap().len(), complete);
+    let state = record.watch().borrow().clone();
+    assert_eq!((state.segment, state.next), (1, written + 1), "readers read the new segment");
+    assert_eq!(Reader::processes(record.clone()).unwrap(), [StartedProcess { pid: 42, permalink: None }]);
+    journal.finish(&record, result("done"));
+    let (seen, end) = sequences(&mut Reader::new(record, 0)).await;
+    assert_eq!((seen.last(), end.is_some()), (Some(&written), true));
 }
 
 #[test]

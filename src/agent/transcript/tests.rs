@@ -34,6 +34,20 @@ fn a_short_transcript_is_complete() {
 }
 
 #[test]
+fn a_complete_part_is_not_replaced_by_its_beginning() {
+    let directory = tempfile::tempdir().unwrap();
+    let transcript = Transcript::new(directory.path());
+    transcript.add_output("one");
+    transcript.finish().unwrap();
+    // A previous agent has ended before it removed the beginning.
+    let beginning = path(directory.path(), TranscriptPart::Output);
+    std::fs::write(&beginning, "on").unwrap();
+    Transcript::new(directory.path()).finish().unwrap();
+    assert_eq!(text(&transcript, TranscriptPart::Output), "one\n");
+    assert!(!beginning.exists());
+}
+
+#[test]
 fn only_changed_resources_are_steps_and_their_texts_are_redacted() {
     let directory = tempfile::tempdir().unwrap();
     let transcript = Transcript::new(directory.path());
