@@ -142,7 +142,8 @@ async fn start(
         context.events.publish(run_events::with_revisions(event, current.commit.as_deref(), origin));
     }
     failpoint::hit("stack-run-recorded");
-    create_update(&written, &update, current, context, now).await
+    let next = create_update(&written, &update, current, context, now).await?;
+    old_updates::release_and_delete_if_many(next, observed, context).await
 }
 
 /// Records the expiry of the Stack, and then deletes the Stack.

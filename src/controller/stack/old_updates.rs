@@ -19,13 +19,15 @@ use crate::runtime::writes::WriteError;
 
 /// Maximum number of completed Updates that a Stack keeps.
 const MAX_UPDATES: usize = 5;
+/// Maximum number of completed Updates that keep their finalizers while one run follows another.
+const MAX_HELD: usize = 5;
 /// Retry interval if an Update keeps its finalizers. No watch event reports when the Update controller removes the mark
 /// from the pod.
 const HELD_RETRY: Duration = Duration::from_secs(2);
 
 /// Removes the finalizers from completed Updates whose results are in the status. Deletes all completed Updates except
-/// the newest ones. The Stack must have no open run. `next` is the result of the reconciliation step so far. If the
-/// finalizers of an Update are still necessary, the returned result requeues the Stack earlier.
+/// the newest ones. In `observed`, the Stack must have no open run. `next` is the result of the reconciliation step so
+/// far. If the finalizers of an Update are still necessary, the returned result requeues the Stack earlier.
 pub async fn release_and_delete(next: Next, observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
     let held: Vec<_> = observed.updates.iter().filter(|u| has_finalizer(u, names::STACK_FINALIZER)).collect();
     let pod = match held.iter().any(|u| has_finalizer(u, names::UPDATE_FINALIZER)) {
@@ -56,6 +58,21 @@ pub async fn release_and_delete(next: Next, observed: &Observed, context: &Conte
         Next::Rest(after) => Next::Rest(after.into_iter().chain(retry).min()),
         again @ Next::Again(_) => again,
     })
+}
+
+/// Does the same as [`release_and_delete`] after the start of a run, but only if many completed Updates have kept their
+/// finalizers. Normally, a Stack waits between two runs, and its Updates are released during this time. If one run
+/// follows another without a wait, the Updates would otherwise accumulate. `observed` is the state before the start.
+pub async fn release_and_delete_if_many(
+    next: Next,
+    observed: &Observed,
+    context: &Context,
+) -> Result<Next, ReconcileError> {
+    let is_held = |update: &&Arc<Update>| update.is_complete() && has_finalizer(update, names::STACK_FINALIZER);
+    match observed.updates.iter().filter(is_held).count() > MAX_HELD {
+        true => release_and_delete(next, observed, context).await,
+        false => Ok(next),
+    }
 }
 
 /// Returns whether the finalizers of an Update are no longer necessary. If the pod is marked for the run, the Update
@@ -102,21 +119,61 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::controller::stack::stacks;
+    use crate::controller::test_parts::TestParts;
+    use crate::controller::update::updates;
+    use crate::runtime::fake_api::{FakeResponse, client};
+
+    /// Returns the Update with this number. `complete` is the status of its condition `Complete`.
+    fn update(number: usize, complete: &str) -> Update {
+        serde_json::from_value(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+            "metadata": {
+                "namespace": "apps", "name": format!("app-{number}"), "uid": format!("uid-{number}"),
+                "creationTimestamp": format!("2026-01-01T12:00:{number:02}Z"),
+                "finalizers": [names::UPDATE_FINALIZER, names::STACK_FINALIZER],
+            },
+            "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
+            "status": {"conditions": [{
+                "type": "Complete", "status": complete, "reason": "Updated", "message": "",
+                "lastTransitionTime": "2026-01-01T12:00:00Z",
+            }]},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_start_of_a_run_deletes_old_updates_only_if_many_are_held() {
+        let stack: Stack = serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack",
+            "metadata": {"namespace": "apps", "name": "app", "uid": "uid"}, "spec": {"stack": "dev"},
+        }))
+        .unwrap();
+        let path = |number: usize| format!("/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-{number}");
+        // Columns: the number of completed Updates with finalizers, and the numbers of the deleted Updates.
+        for (held, expected) in [(0, vec![]), (5, vec![]), (6, vec![0]), (8, vec![2, 1, 0])] {
+            let (client, log) = client(|request| match request.method.as_str() {
+                "PATCH" => FakeResponse::Json(200, json!({"metadata": {"name": "app-0"}})),
+                "DELETE" => FakeResponse::Json(200, json!({"kind": "Status", "status": "Success"})),
+                _ => FakeResponse::refusal(404, "NotFound"),
+            });
+            let parts = TestParts::new(client);
+            let context = Context::of(&parts, stacks().0, updates().0);
+            let complete = (0..held).map(|number| update(number, "True"));
+            let all = complete.chain([update(held, "False")]).map(Arc::new).collect();
+            let observed = Observed { updates: all, ..Observed::of(stack.clone()) };
+            release_and_delete_if_many(Next::Rest(None), &observed, &context).await.unwrap();
+            let paths = |method: &str| -> Vec<String> {
+                log.all().into_iter().filter(|request| request.method == method).map(|request| request.path).collect()
+            };
+            let (reads, released) = if expected.is_empty() { (0, 0) } else { (1, held) };
+            assert_eq!((paths("GET").len(), paths("PATCH").len()), (reads, released), "{held}");
+            assert_eq!(paths("DELETE"), expected.into_iter().map(path).collect::<Vec<_>>(), "{held}");
+        }
+    }
 
     #[test]
     fn an_update_is_released_when_its_pod_is_no_longer_marked() {
-        let update = |complete: &str| -> Update {
-            serde_json::from_value(json!({
-                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
-                "metadata": {"name": "app-1", "uid": "uid-1"},
-                "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
-                "status": {"conditions": [{
-                    "type": "Complete", "status": complete, "reason": "Updated", "message": "",
-                    "lastTransitionTime": "2026-01-01T12:00:00Z",
-                }]},
-            }))
-            .unwrap()
-        };
         let pod = |run: &str| -> Pod {
             let annotations = json!({ names::ANNOTATION_RUN: run });
             serde_json::from_value(json!({"metadata": {"name": "app-workspace-0", "annotations": annotations}}))
@@ -130,9 +187,9 @@ mod tests {
             ("open run", "False", Some(Pod::default()), false),
         ];
         for (name, complete, pod, expected) in rows {
-            assert_eq!(is_releasable(&update(complete), pod.as_ref()), expected, "{name}");
+            assert_eq!(is_releasable(&update(1, complete), pod.as_ref()), expected, "{name}");
         }
-        assert!(may_have_ended(&update("True")), "the Update ended without a run");
-        assert!(!may_have_ended(&update("False")), "the Update is queued");
+        assert!(may_have_ended(&update(1, "True")), "the Update ended without a run");
+        assert!(!may_have_ended(&update(1, "False")), "the Update is queued");
     }
 }

@@ -97,7 +97,8 @@ pub fn due(
 
 /// Returns the message for the Update if a change to the Stack or its annotations triggers a run.
 fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> Option<String> {
-    if kind == UpdateKind::Destroy && last.kind.as_deref() != Some(UpdateKind::Destroy.as_str()) {
+    let is_of_destroy = is(last, UpdateKind::Destroy) || is_failed_preview_of_destroy(last, inputs);
+    if kind == UpdateKind::Destroy && !is_of_destroy {
         return Some("Stack marked for deletion".to_owned());
     }
     if !run_spec::is_same(&last.inputs, inputs) {
@@ -117,6 +118,19 @@ fn changed_request(last: &LastUpdate, inputs: &RunInputs, kind: UpdateKind) -> O
         return Some(format!("Requested at: \"{}\"", inputs.requested_at.as_deref().unwrap_or_default()));
     }
     None
+}
+
+/// Returns whether the last run of a deleted Stack is a failed preview of its destroy. Such a preview is retried like a
+/// failed destroy. After a successful preview, the destroy is still due. The deletion increments the generation of the
+/// Stack, so a preview with the current generation started after the deletion. A preview with an earlier generation can
+/// be a preview of an `up`.
+fn is_failed_preview_of_destroy(last: &LastUpdate, inputs: &RunInputs) -> bool {
+    let has_failed = last.state.as_deref() == Some("failed");
+    is(last, UpdateKind::Preview) && has_failed && last.inputs.generation == inputs.generation
+}
+
+fn is(last: &LastUpdate, kind: UpdateKind) -> bool {
+    last.kind.as_deref() == Some(kind.as_str())
 }
 
 /// Returns `Due::Now` if the interval since the last run has elapsed. Otherwise, returns `Due::After` with the

@@ -362,6 +362,39 @@ fn a_stack_is_kept_until_a_missing_pulumi_stack_is_resolved() {
 }
 
 #[test]
+fn a_failed_preview_of_a_destroy_does_not_start_the_next_preview_immediately() {
+    type Change = fn(&mut Stack);
+    fn last(stack: &mut Stack) -> &mut LastUpdate {
+        stack.status.as_mut().and_then(|status| status.last_update.as_mut()).expect("value is set")
+    }
+    let abandon: Change = |stack| {
+        stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), "app-1=abandon".to_owned());
+    };
+    let start = "Start preview of main@sha1:a";
+    let rows: [(&str, Option<&str>, Change, &str); 8] = [
+        ("failed", Some("UpdateFailed"), |_| {}, "Settled(RetryAfter(10s))"),
+        ("retried", Some("UpdateFailed"), |stack| last(stack).last_resync_time = Some(Time(at(0))), start),
+        ("canceled", Some("Canceled"), |stack| last(stack).canceled_by_user = Some(true), "Settled(Canceled)"),
+        ("not found", Some("StackNotFound"), |_| {}, "Settled(DecisionRequired(\"StackNotFound\"))"),
+        ("abandoned", Some("StackNotFound"), abandon, "RemoveFinalizer"),
+        ("of an up", Some("UpdateFailed"), |stack| last(stack).inputs.generation = 1, start),
+        ("its plan is no longer available", None, |_| {}, start),
+        ("the approval was disabled", None, |stack| stack.spec.approval = None, "Start destroy of main@sha1:a"),
+    ];
+    for (name, reason, change, expected) in rows {
+        let mut stack = after_destroy(reason);
+        let approval = json!({"mode": "Always", "destroy": true});
+        stack.spec.approval = serde_json::from_value(approval).expect("valid settings");
+        let preview = last(&mut stack);
+        (preview.kind, preview.last_resync_time) = (Some("preview".to_owned()), Some(Time(now())));
+        change(&mut stack);
+        let workspace = workspace(&stack, &resolved(b"a"), Status::True, "Succeeded", true);
+        let observed = Observed { workspace: Some(workspace), source: None, ..observed(stack) };
+        assert_eq!(brief(&decide(&observed, now())), expected, "{name}");
+    }
+}
+
+#[test]
 fn a_user_can_abandon_a_destroy_without_a_source() {
     let mut stack = after_destroy(Some("StackNotFound"));
     stack.spec.run_program = Some(true);

@@ -1,5 +1,6 @@
 //! Table tests for the run schedule.
 
+mod planned_destroy;
 mod run_sequence;
 
 use super::*;
