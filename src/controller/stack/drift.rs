@@ -182,7 +182,7 @@ pub fn is_superseded(observed: &Observed, current: &CurrentUpdate) -> bool {
 pub fn has_other_inputs(observed: &Observed) -> bool {
     let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     match &observed.source {
-        Some(Ok(resolved)) => !schedule::is_repetition(last, &RunCandidate::new(observed, resolved)),
+        Some(Ok(resolved)) => !schedule::has_same_inputs(last, &RunCandidate::new(observed, resolved)),
         Some(Err(_)) | None => false,
     }
 }

@@ -170,7 +170,7 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
 /// Returns the number of consecutive interrupted runs after a run that ended for this reason. If the run found a lock,
 /// or if the Workspace rejected the run, the number does not change.
 pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate, reason: Option<&str>) -> i64 {
-    let before = previous.filter(|last| had_inputs(last, current)).map_or(0, |last| last.interruptions);
+    let before = previous.filter(|last| keeps_counts(last, current)).map_or(0, |last| last.interruptions);
     match reason {
         Some(update_reason::ABORTED) => before.saturating_add(1),
         Some(stack_reason::UPDATE_CONFLICT | update_reason::RUN_REFUSED) => before,
@@ -200,12 +200,19 @@ pub fn failures_after(
         update_reason::UPDATE_CONFLICT => !backoff.waits_for_locks,
         _ => !UNCOUNTED.contains(&reason),
     };
-    let before = previous.filter(|last| had_inputs(last, current)).filter(same_kind);
+    let before = previous.filter(|last| keeps_counts(last, current)).filter(same_kind);
     before.map_or(0, |last| last.failures).saturating_add(i64::from(counts))
 }
 
-/// Returns whether the run has the same inputs as the last run. Such a run is a scheduled run or a retry.
+/// Returns whether the run has the same inputs as the last run, and no user has reset the failure count since the last
+/// run. Such a run is a scheduled run or a retry.
 pub fn is_repetition(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
+    last.is_some_and(|last| keeps_counts(last, candidate))
+}
+
+/// Returns whether the candidate has the same inputs as the last run. A reset of the failure count is not an input: it
+/// starts a run only after a failure, and changes neither a plan nor the result of a drift check.
+pub fn has_same_inputs(last: Option<&LastUpdate>, candidate: &RunCandidate) -> bool {
     last.is_some_and(|last| had_inputs(last, candidate))
 }
 
@@ -219,19 +226,27 @@ pub fn is_background(last: Option<&LastUpdate>, run: &DueRun, candidate: &RunCan
     run.operation == UpdateKind::Refresh || (is_plain && has_succeeded && is_repetition(last, candidate))
 }
 
-/// Returns whether the last run had the same inputs as the candidate. As in [`changed_request`], the removal of an
-/// annotation is not a new request.
+/// Returns whether the numbers of failures and interruptions of the last run also apply to the candidate.
+fn keeps_counts(last: &LastUpdate, candidate: &RunCandidate) -> bool {
+    had_inputs(last, candidate) && is_handled(&last.inputs.reset_at, &candidate.inputs.reset_at)
+}
+
+/// Returns whether the last run had the same inputs as the candidate.
 fn had_inputs(last: &LastUpdate, candidate: &RunCandidate) -> bool {
     let (before, now) = (&last.inputs, &candidate.inputs);
-    let is_handled = |before: &Option<String>, now: &Option<String>| now.is_none() || before == now;
     run_spec::is_same(before, now)
         && is_handled(&before.reconcile_request, &now.reconcile_request)
         && is_handled(&before.requested_at, &now.requested_at)
         && is_handled(&before.force_at, &now.force_at)
-        && is_handled(&before.reset_at, &now.reset_at)
         && is_handled(&before.refresh_at, &now.refresh_at)
         && is_same_source(last, candidate)
         && run::changed_input(last, now).is_none()
+}
+
+/// Returns whether the last run handled the value `now` of an annotation. As in [`changed_request`], the removal of an
+/// annotation is not a new request.
+fn is_handled(before: &Option<String>, now: &Option<String>) -> bool {
+    now.is_none() || before == now
 }
 
 /// Returns whether the last run used the candidate's artifact, or an artifact with the same selected files or the same

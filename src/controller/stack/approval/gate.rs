@@ -98,7 +98,7 @@ fn current_plan<'a>(
     let plan = observed.stack.status.as_ref()?.plan.as_deref()?;
     let operation = if kind == UpdateKind::Destroy { PreviewOf::Destroy } else { PreviewOf::Up };
     let state = observed.plan.as_ref().filter(|state| state.changes.is_some())?;
-    let is_current = plan.operation == operation && schedule::is_repetition(last(&observed.stack), candidate);
+    let is_current = plan.operation == operation && schedule::has_same_inputs(last(&observed.stack), candidate);
     is_current.then_some((plan, state))
 }
 

@@ -325,6 +325,13 @@ fn a_changed_spec_source_or_request_ends_a_drift_check() {
     let request = (crate::api::names::ANNOTATION_REQUESTED_AT.to_owned(), "2".to_owned());
     requested.stack.metadata.annotations = Some([request].into());
     assert!(is_superseded(&requested, &check), "a requested run");
+    // A reset of the failure count after a successful run starts no run.
+    let mut reset = requested;
+    let last = reset.stack.status.as_mut().and_then(|status| status.last_update.as_mut()).unwrap();
+    last.inputs.requested_at = Some("2".to_owned());
+    let reset_at = (crate::api::names::ANNOTATION_RESET_AT.to_owned(), "2".to_owned());
+    reset.stack.metadata.annotations.get_or_insert_default().extend([reset_at]);
+    assert!(!is_superseded(&reset, &check), "a reset of the failure count");
     let mut changed = observed(b"a");
     changed.stack.metadata.generation = Some(4);
     assert!(is_superseded(&changed, &check), "a changed spec");

@@ -437,6 +437,10 @@ fn a_force_or_reset_annotation_that_follows_its_request_is_handled() {
     let failed = update_reason::UPDATE_FAILED;
     assert_eq!(failures_after(Some(&requested("failed", 3)), &requested_candidate(false, true), failed, &plain()), 1);
     assert_eq!(failures_after(Some(&requested("failed", 2)), &requested_candidate(false, false), failed, &plain()), 3);
+    let done = requested("succeeded", 0);
+    let has_same_inputs = |force, reset| has_same_inputs(Some(&done), &requested_candidate(force, reset));
+    assert!(has_same_inputs(false, true), "the reset replaces no plan and ends no drift check");
+    assert!(!has_same_inputs(true, false), "a run is due");
 }
 
 #[test]
@@ -453,7 +457,7 @@ fn a_request_for_a_refresh_runs_a_stack_once() {
     let with = |inputs| LastUpdate { inputs, ..last("succeeded", 0) };
     assert_eq!(due(&with(inputs(None))), refresh, "the annotation was set after its request was handled");
     assert_eq!(due(&with(inputs(Some("t")))), Due::Done(None));
-    assert!(!is_repetition(Some(&with(inputs(None))), &candidate), "a plan without the refresh is outdated");
+    assert!(!has_same_inputs(Some(&with(inputs(None))), &candidate), "a plan without the refresh is outdated");
 }
 
 #[test]

@@ -138,6 +138,10 @@ fn any_changed_input_requires_a_new_plan() {
     let mut inputs = candidate("a");
     inputs.inputs.requested_at = Some("2".to_owned());
     assert_eq!(gate(&approved(), &inputs, UpdateKind::Up, &now()), Gate::Plan("because".to_owned()));
+    let mut reset = candidate("a");
+    reset.inputs.reset_at = Some("2".to_owned());
+    let done = gate(&approved(), &reset, UpdateKind::Up, &Due::Done(None));
+    assert!(executed(&done).is_some(), "a reset of the failure count changes no input: {done:?}");
     let mut without_update = approved();
     without_update.plan = Some(ObservedPlan { changes: None, ..without_update.plan.unwrap() });
     assert!(matches!(gate_of(&without_update), Gate::Plan(_)), "the Update with the plan was deleted");
