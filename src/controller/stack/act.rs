@@ -212,7 +212,7 @@ async fn cancel_update(observed: &Observed, value: String, context: &Context) ->
 /// Cancels the drift check, because another run is due. That run starts after the drift check has ended.
 async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     if let Some(update) = observed.update.as_ref().filter(|u| !u.annotations().contains_key(names::ANNOTATION_CANCEL)) {
-        let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some("another run is due".to_owned()))].into();
+        let mark = [(names::ANNOTATION_CANCEL.to_owned(), Some(drift::SUPERSEDED.to_owned()))].into();
         context.writer.annotate(update, &mark).await?;
     }
     let message = "canceling the drift check, because another run is due".to_owned();

@@ -9,7 +9,8 @@ use crate::api::conditions::{self, ConditionUpdate, DRIFTED, FAILED, Status, dri
 use crate::api::pulumi::{
     CurrentUpdate, DriftIgnoreRule, DriftMode, DriftPolicy, DriftSchedule, LastUpdate, Stack, StackDrift, StackStatus,
 };
-use crate::api::{bounds, duration};
+use crate::api::{bounds, duration, names};
+use crate::controller::stack::annotations;
 use crate::controller::stack::backoff;
 use crate::controller::stack::drift::cron::Cron;
 use crate::controller::stack::observed::Observed;
@@ -21,6 +22,8 @@ use crate::controller::stack::schedule::{self, Due};
 
 mod cron;
 
+/// Value of the annotation `pulumi.com/cancel` with which the controller cancels an outdated drift check.
+pub const SUPERSEDED: &str = "another run is due";
 /// Message about a run that corrects drift.
 const CORRECTION: &str = "Drift detected by the last drift check";
 /// Minimum time between a run or a drift check and the next drift check.
@@ -191,12 +194,20 @@ pub fn has_other_inputs(observed: &Observed) -> bool {
 pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Timestamp) {
     let result = update.status.clone().unwrap_or_default();
     let failed = conditions::find(&result.conditions, FAILED).filter(|failed| failed.status == "True");
-    // The controller repeats a canceled or interrupted check after the next run, or after the interval.
-    if failed.is_some_and(|failed| failed.reason == update_reason::CANCELED) {
+    let is_canceled = failed.is_some_and(|failed| failed.reason == update_reason::CANCELED);
+    // After the run that is due, the controller repeats the check. If no run starts, the check is still due.
+    if is_canceled && is_canceled_by_controller(update) {
         return;
     }
     let update_name = update.metadata.name.clone().unwrap_or_default();
-    let before = status.drift.take().map(|drift| *drift).unwrap_or_default();
+    let before = status.drift.take().map(|drift| *drift);
+    // The controller does not retry a run that a user has canceled. The next check is due after the interval.
+    if is_canceled && annotations::is_canceled_by_user(stack, update) {
+        let before = before.unwrap_or_else(|| StackDrift { update_name, ..StackDrift::default() });
+        status.drift = Some(Box::new(StackDrift { last_checked: Some(Time(now)), ..before }));
+        return;
+    }
+    let before = before.unwrap_or_default();
     let limit = usize::try_from(bounds::MESSAGE).unwrap_or(usize::MAX);
     let drift = match failed {
         Some(failed) => StackDrift { message: Some(conditions::shorten(&failed.message, limit)), ..before },
@@ -216,6 +227,12 @@ pub fn record(stack: &Stack, status: &mut StackStatus, update: &Update, now: Tim
     };
     set_condition(&mut status.conditions, stack, value, reason, &message, now);
     status.drift = Some(Box::new(drift));
+}
+
+/// Returns whether the controller canceled the drift check.
+fn is_canceled_by_controller(update: &Update) -> bool {
+    let annotations = update.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(names::ANNOTATION_CANCEL)).is_some_and(|value| value == SUPERSEDED)
 }
 
 /// Records that a run with a refresh has corrected the drift.

@@ -245,9 +245,9 @@ fn the_result_of_a_check_is_in_the_status_and_the_condition() {
     assert_eq!((failed.count, failed.message.as_deref()), (3, Some("no credentials")), "the earlier result is kept");
     assert_eq!(drifted(&status).0, "Unknown");
 
-    let before = status.clone();
-    record(&stack, &mut status, &update(None, Some(("Canceled", "another run is due"))), at(70));
-    assert_eq!(status, before, "a canceled check has no result");
+    record(&stack, &mut status, &update(None, Some(("Canceled", "the run exceeded its timeout"))), at(70));
+    let timed_out = status.drift.clone().unwrap();
+    assert_eq!(timed_out.message.as_deref(), Some("the run exceeded its timeout"), "no user canceled the check");
 
     record(&stack, &mut status, &update(None, None), at(80));
     assert_eq!(drifted(&status).1, "NoDrift");
@@ -255,6 +255,40 @@ fn the_result_of_a_check_is_in_the_status_and_the_condition() {
     assert_eq!(conditions::find(&status.conditions, DRIFTED).and_then(|c| c.observed_generation), Some(3));
     keep(&super::tests::stack(Value::Null, StackStatus::default()), &mut status);
     assert_eq!((status.drift, conditions::find(&status.conditions, DRIFTED)), (None, None));
+}
+
+#[test]
+fn a_check_that_a_user_cancels_is_repeated_after_the_interval() {
+    let stack = stack(json!({"interval": "1h"}), StackStatus::default());
+    let earlier = || Some(Box::new(StackDrift { update_name: "web-6".to_owned(), ..checked(2, 50) }));
+    // Columns: the cause, the value of the annotation, whether the Update is deleted, and whether a user canceled the
+    // check.
+    let rows = [
+        ("annotation", Some("now"), false, true),
+        ("deletion", None, true, true),
+        ("another run is due", Some(SUPERSEDED), false, false),
+        ("another run is due, and a deletion", Some(SUPERSEDED), true, false),
+    ];
+    for (name, value, is_deleted, by_user) in rows {
+        for before in [None, earlier()] {
+            let mut update = update(None, Some(("Canceled", "the run was canceled")));
+            let annotation = |value: &str| [(names::ANNOTATION_CANCEL.to_owned(), value.to_owned())].into();
+            update.metadata.annotations = value.map(annotation);
+            update.metadata.deletion_timestamp = is_deleted.then(|| Time(at(8000)));
+            let last_update = Some(ran(50));
+            let mut status = StackStatus { last_update, drift: before.clone(), ..StackStatus::default() };
+            record(&stack, &mut status, &update, at(9000));
+            assert!(status.conditions.is_empty(), "{name}");
+            let mut expected = before;
+            if by_user {
+                let first = || Box::new(StackDrift { update_name: "web-7".to_owned(), ..StackDrift::default() });
+                expected.get_or_insert_with(first).last_checked = Some(Time(at(9000)));
+            }
+            assert_eq!(status.drift, expected, "{name}");
+            let next = check(&Stack { status: Some(status), ..stack.clone() }, UpdateKind::Up, at(9000));
+            assert_eq!(next == Check::After(SignedDuration::from_hours(1)), by_user, "{name}: {next:?}");
+        }
+    }
 }
 
 #[test]
