@@ -147,6 +147,7 @@ impl RunCandidate {
 pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) -> CurrentUpdate {
     let stack = &observed.stack;
     let RunCandidate { revision, inputs } = RunCandidate::new(observed, resolved);
+    let inputs = RunInputs { run_spec_digest: Some(run_spec::digest_to_record(stack)), ..inputs };
     let attempt = stack.status.as_ref().and_then(|s| s.attempts).unwrap_or_default() + 1;
     CurrentUpdate {
         name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),

@@ -5,12 +5,19 @@
 use crate::api::pulumi::{RunInputs, Stack, StackSpec, StackStatus};
 use crate::artifact::Digest;
 
-/// Returns the digest of the fields that affect a run. If these fields have not changed since the last run, returns the
-/// recorded digest of the last run.
+/// Returns the digest of the fields that affect a run, for the comparison with the last run. If these fields have not
+/// changed since the last run, returns the recorded digest of the last run.
 pub fn digest(stack: &Stack) -> Digest {
     let is_current = |inputs: &&RunInputs| Some(inputs.generation) == stack.metadata.generation || is_of(stack, inputs);
     let recorded = last_inputs(stack).filter(is_current).and_then(|inputs| inputs.run_spec_digest.clone());
-    recorded.unwrap_or_else(|| of_generation(stack, stack.metadata.generation.unwrap_or_default()))
+    recorded.unwrap_or_else(|| digest_to_record(stack))
+}
+
+/// Returns the digest to record for a new run. The record of a run contains the current generation, so its digest must
+/// contain this generation, too. The digest of [`digest`] can contain the generation of the last run. The deletion of a
+/// Stack increments the generation, but not in the record of the last run.
+pub fn digest_to_record(stack: &Stack) -> Digest {
+    of_generation(stack, stack.metadata.generation.unwrap_or_default())
 }
 
 /// Returns the digest of the generation and the fields that affect a run. After a downgrade, an earlier controller

@@ -7,6 +7,7 @@ use super::*;
 use crate::api::auto::{RunProgress, UpdatePhase};
 use crate::api::pulumi::RunInputs;
 use crate::controller::stack::action::Baseline;
+use crate::controller::stack::schedule;
 
 #[test]
 fn a_changed_config_input_starts_a_run_and_the_first_hash_is_recorded() {
@@ -233,6 +234,34 @@ fn a_change_to_a_field_that_does_not_affect_runs_starts_no_run() {
     assert_eq!(first, "Invalid", "the changed field is checked");
     let (first, _) = decided(|spec| spec.targets = vec!["urn".to_owned()]);
     assert_eq!(first, "ApplyWorkspace", "a run is due");
+}
+
+#[test]
+fn a_change_to_a_field_that_does_not_affect_runs_keeps_the_plan_of_a_destroy() {
+    let mut deleted = stack();
+    let mut applied = last("up", "succeeded");
+    applied.inputs.run_spec_digest = Some(run_spec::digest(&deleted));
+    deleted.status = Some(StackStatus { last_update: Some(applied), ..StackStatus::default() });
+    deleted.metadata.deletion_timestamp = Some(Time(now()));
+    // The deletion increments the generation.
+    deleted.metadata.generation = Some(2);
+    let preview = DueRun { operation: UpdateKind::Destroy, plan: PlanUse::Save, ..up() };
+    let inputs = current_update(&observed(deleted.clone()), &resolved(), &preview).inputs;
+    let rows: [(&str, fn(&mut StackSpec), bool); 3] = [
+        ("ttl", |spec| spec.ttl = Some("1h".to_owned()), true),
+        ("schedule", |spec| spec.schedule = Some(Default::default()), true),
+        ("targets", |spec| spec.targets = vec!["urn".to_owned()], false),
+    ];
+    for (name, change, is_kept) in rows {
+        let mut edited = deleted.clone();
+        edited.metadata.generation = Some(3);
+        change(&mut edited.spec);
+        assert_eq!(run_spec::has_changed(&edited, &inputs), !is_kept, "{name}: the queued preview");
+        let planned = LastUpdate { inputs: inputs.clone(), ..last("preview", "succeeded") };
+        edited.status = Some(StackStatus { last_update: Some(planned.clone()), ..StackStatus::default() });
+        let candidate = run::RunCandidate::new(&observed(edited), &resolved());
+        assert_eq!(schedule::has_same_inputs(Some(&planned), &candidate), is_kept, "{name}: the plan");
+    }
 }
 
 #[test]
