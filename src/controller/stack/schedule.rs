@@ -164,7 +164,8 @@ fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     if since >= wait {
         return Due::Now(format!("{word}: {}s", wait.as_secs()));
     }
-    Due::After(wait - since)
+    // If the clock is set back, `since` is negative.
+    Due::After(wait.saturating_sub(since))
 }
 
 /// Returns the number of consecutive interrupted runs after a run that ended for this reason. If the run found a lock,

@@ -179,6 +179,14 @@ fn a_stack_with_an_interval_runs_again_after_success_and_failure() {
 }
 
 #[test]
+fn a_retry_interval_of_any_length_is_valid_if_the_clock_is_set_back() {
+    let longest = format!("{}s", i64::MAX);
+    let backoff = StackBackoff::of(&StackSpec { retry_interval: Some(longest), ..StackSpec::default() });
+    let due = due(Some(&last("failed", 1)), None, &candidate(), UpdateKind::Up, &backoff, at(0));
+    assert_eq!(due, Due::After(SignedDuration::MAX));
+}
+
+#[test]
 fn a_commit_that_changes_no_selected_file_starts_no_run() {
     let chosen = |digest: &str| Some(format!("sha256:{digest}"));
     let commit = "5f18866e70838870f34ab0479bc7512ad5bdbb52";
