@@ -112,7 +112,7 @@ fn truncate_progress(progress: &mut Progress, now: i64) {
         }
         Some(Event::Idle(idle)) => limit_time(&mut idle.since, now),
         Some(Event::Permalink(link)) if !is_link(link) => link.clear(),
-        Some(Event::Started(_) | Event::Permalink(_)) | None => {}
+        Some(Event::Started(_) | Event::Exited(_) | Event::Permalink(_)) | None => {}
     }
 }
 

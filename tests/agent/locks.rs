@@ -130,3 +130,28 @@ async fn a_stale_lock_does_not_block_clearing_pending_creates() {
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
     assert!(!result.interrupted);
 }
+
+/// Script that replaces the CLI. The script reports a lock that has the host and the process ID of its first run, and
+/// was created during this run.
+const LOCKED_BY_NAMESAKE: &str = r#"
+case "$*" in
+    *cancel*) touch "$HOME/removed" ;;
+    *up*)
+        [ -e "$HOME/lock" ] || echo "$(uname -n) (pid $$) at $(date -u +%Y-%m-%dT%H:%M:%SZ)" > "$HOME/lock"
+        echo "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end" >&2
+        echo "  file:///a.json: created by somebody@$(cat "$HOME/lock")" >&2
+        exit 1 ;;
+esac
+"#;
+
+#[tokio::test]
+async fn the_lock_of_a_process_with_the_same_host_and_id_is_kept_if_the_own_process_was_not_interrupted() {
+    let workspace = Workspace::start_with(Some(LOCKED_BY_NAMESAKE), &[]).await;
+    workspace.put(PROGRAM).await;
+    for _ in 0..2 {
+        let request = RunRequest { lock_recovery: true, ..workspace.request(&[]).await };
+        let result = workspace.run_to_end(&request).await;
+        assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
+    }
+    assert!(!workspace.path("home/removed").exists(), "the agent removed the lock of another client");
+}

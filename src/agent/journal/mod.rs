@@ -20,9 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::durable;
 use crate::rpc::proto;
 
-#[cfg(test)]
-pub use reader::StartedProcess;
-pub use reader::{Item, Reader};
+pub use reader::{Item, Reader, StartedProcess};
 pub use record::{JournalRecord, Request, now};
 
 /// Maximum number of finished operations in the journal.

@@ -30,6 +30,9 @@ pub struct StartedProcess {
     pub pid: u32,
     /// URL of the Pulumi Cloud update, if the process has printed the URL.
     pub permalink: Option<String>,
+    /// Whether the process was killed or forced to end. `None` if the journal does not contain the end of the process.
+    /// Earlier agent versions do not write the end.
+    pub interrupted: Option<bool>,
 }
 
 pub struct Reader {
@@ -97,9 +100,10 @@ impl Reader {
         while let Some(progress) = reader.read(last)? {
             match (progress.event, processes.last_mut()) {
                 (Some(Event::Started(started)), _) => {
-                    processes.push(StartedProcess { pid: started.pid, permalink: None });
+                    processes.push(StartedProcess { pid: started.pid, permalink: None, interrupted: None });
                 }
                 (Some(Event::Permalink(url)), Some(process)) => process.permalink = Some(url),
+                (Some(Event::Exited(exited)), Some(process)) => process.interrupted = Some(exited.interrupted),
                 _ => {}
             }
         }

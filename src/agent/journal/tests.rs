@@ -84,6 +84,8 @@ async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
     finished.append(diagnostic("one".into()));
     journal.finish(&finished, result("done"));
     let open = journal.begin(request("open", 2)).unwrap();
+    open.append(Event::Started(proto::Started { pid: 41 }));
+    open.append(Event::Exited(proto::Exited { interrupted: false }));
     open.append(Event::Started(proto::Started { pid: 42 }));
     std::fs::create_dir(directory.path().join("never-begun")).unwrap();
     drop(journal);
@@ -91,7 +93,8 @@ async fn a_reopened_journal_contains_finished_and_unfinished_operations() {
     let journal = Journal::open(directory.path()).unwrap();
     let unfinished = journal.unfinished();
     assert_eq!(unfinished.len(), 1);
-    assert_eq!(Reader::processes(unfinished[0].clone()).unwrap(), [StartedProcess { pid: 42, permalink: None }]);
+    let process = |pid, interrupted| StartedProcess { pid, permalink: None, interrupted };
+    assert_eq!(Reader::processes(unfinished[0].clone()).unwrap(), [process(41, Some(false)), process(42, None)]);
     assert!(!directory.path().join("never-begun").exists());
     let (seen, end) = sequences(&mut Reader::new(journal.find("finished").unwrap(), 0)).await;
     assert_eq!((seen, end.unwrap().message.as_str()), (vec![0], "done"));

@@ -83,6 +83,12 @@ impl Attempt {
         self.summary.lost_state() || !self.exit.success() && (left || self.was_forced || engine_is_missing_its_end)
     }
 
+    /// Returns whether the CLI was interrupted, so that its lock can remain in the state backend. A CLI that failed
+    /// because of another client's lock has no lock.
+    fn can_leave_lock(&self) -> bool {
+        !self.is_locked_out() && (self.exit.is_interrupted() || self.is_interrupted())
+    }
+
     pub(super) fn changes(&self) -> BTreeMap<String, u64> {
         self.summary.resource_changes()
     }
@@ -133,7 +139,10 @@ pub(super) async fn run(run: &Run, kind: OperationKind, arguments: Vec<OsString>
     let exit = command::exit(status?);
     let was_forced = watch.cancellation.was_forced();
     let summary = watch.events.summary;
-    Ok(Attempt { exit, stdout, stderr, summary, permalink, blocked_by: None, was_forced })
+    let attempt = Attempt { exit, stdout, stderr, summary, permalink, blocked_by: None, was_forced };
+    let interrupted = attempt.can_leave_lock();
+    run.record.append(progress::Event::Exited(proto::Exited { interrupted }));
+    Ok(attempt)
 }
 
 /// Reads the output until the process has exited, and then for at most [`OUTPUT_TIMEOUT`].

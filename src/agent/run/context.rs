@@ -85,11 +85,21 @@ impl Run {
         self.call_with(arguments, None, stdout, &|_| {}).await
     }
 
-    /// Runs a CLI call that locks the stack. The function writes the process ID of the call to the journal. If the call
-    /// is killed, a later run uses this ID to identify the lock of the call.
+    /// Runs a CLI call that locks the stack. The function writes the process ID and the end of the call to the journal.
+    /// If the call is killed, a later run uses this ID to identify the lock of the call.
     pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
-        self.call_with(arguments, None, Stdout::Logged, &begun).await
+        let result = self.call_with(arguments, None, Stdout::Logged, &begun).await;
+        let interrupted = match &result {
+            Ok(ended) => Some(ended.exit.is_interrupted()),
+            // The agent has killed the call.
+            Err(RunCallError::Call(CallError::Timeout(_))) => Some(true),
+            Err(_) => None,
+        };
+        if let Some(interrupted) = interrupted {
+            self.record.append(progress::Event::Exited(proto::Exited { interrupted }));
+        }
+        result
     }
 
     /// Runs a CLI call with this stdin. The function passes the process ID to `begun`.

@@ -12,14 +12,14 @@ use std::path::Path;
 use super::context::{MAX_CHANGED, Run, RunCallError, RunError, StateFileError};
 use super::operation_result::{self, OperationResult};
 use crate::agent::command::{Ended, Stdout};
-use crate::agent::journal::Reader;
+use crate::agent::journal::{Reader, StartedProcess};
 use crate::agent::{durable, interactive_session};
 use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::failure::lock::{ExitedProcess, Lock, exited_holder, only_lock};
 use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::{active_update, arguments, state};
-use crate::rpc::proto::PendingCreates;
+use crate::rpc::proto::{self, PendingCreates};
 
 impl Run {
     /// Handles pending creates as requested. If the agent must not start the operation, the function returns its
@@ -252,22 +252,28 @@ impl Run {
         holder.is_one_of(&known)
     }
 
-    /// Returns the processes of the finished operations in this pod. All these processes have exited, because the agent
-    /// writes a result only after all processes of the operation have exited.
+    /// Returns the interrupted processes of the finished operations in this pod. All these processes have exited,
+    /// because the agent writes a result only after all processes of the operation have exited.
+    ///
+    /// A process that exited on its own has unlocked the stack. Its host name and process ID do not identify a lock,
+    /// because a process in another namespace or cluster can have the same ones.
     fn own_exited_processes(&self) -> Vec<ExitedProcess> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut exited = Vec::new();
         for record in self.journal.finished(&self.desired.stack) {
             let Some(result) = record.result() else { continue };
             match Reader::processes(record.clone()) {
-                Ok(processes) => exited.extend(processes.into_iter().map(|process| ExitedProcess {
-                    host: host.clone(),
-                    pid: process.pid,
-                    started: record.request().started,
-                    ended: result.ended,
-                    // Only an interrupted run can leave an update in progress.
-                    permalink: process.permalink.filter(|_| result.interrupted),
-                })),
+                Ok(processes) => {
+                    let interrupted = processes.into_iter().filter(|process| can_hold_lock(process, &result));
+                    exited.extend(interrupted.map(|process| ExitedProcess {
+                        host: host.clone(),
+                        pid: process.pid,
+                        started: record.request().started,
+                        ended: result.ended,
+                        // Only an interrupted run can leave an update in progress.
+                        permalink: process.permalink.filter(|_| result.interrupted),
+                    }));
+                }
                 Err(error) => {
                     tracing::warn!(operation = record.request().id, %error, "failed to read the processes of the operation");
                 }
@@ -275,6 +281,17 @@ impl Run {
         }
         exited
     }
+}
+
+/// Returns whether a process of a finished operation can have left its lock in the state backend. If the journal does
+/// not contain the end of the process, the result determines whether the process was interrupted. A run that ended with
+/// a conflict has no lock. Its result can be marked as interrupted because of an earlier run's pending creates.
+fn can_hold_lock(process: &StartedProcess, result: &proto::Result) -> bool {
+    process.interrupted.unwrap_or_else(|| match result.outcome() {
+        proto::Outcome::Interrupted => true,
+        proto::Outcome::Succeeded | proto::Outcome::Conflict => false,
+        _ => result.interrupted,
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -301,6 +318,31 @@ mod tests {
         assert!(clear_pending(&file).unwrap());
         assert_eq!(read_pending(&file).unwrap(), Vec::<String>::new());
         assert!(!clear_pending(&file).unwrap());
+    }
+
+    #[test]
+    fn only_an_interrupted_process_can_hold_a_lock() {
+        use proto::Outcome::{Canceled, Conflict, Failed, Interrupted, Succeeded};
+        let rows = [
+            (Some(false), Interrupted, true, false),
+            (Some(false), Conflict, true, false),
+            (Some(true), Interrupted, true, true),
+            (Some(true), Conflict, false, true),
+            // The journal of an earlier agent version, or of an agent that was killed.
+            (None, Interrupted, true, true),
+            (None, Interrupted, false, true),
+            (None, Canceled, true, true),
+            (None, Failed, true, true),
+            (None, Failed, false, false),
+            (None, Succeeded, false, false),
+            (None, Conflict, false, false),
+            (None, Conflict, true, false),
+        ];
+        for (interrupted, outcome, is_marked, expected) in rows {
+            let process = StartedProcess { pid: 40, permalink: None, interrupted };
+            let result = proto::Result { outcome: outcome.into(), interrupted: is_marked, ..Default::default() };
+            assert_eq!(can_hold_lock(&process, &result), expected, "{interrupted:?} {outcome:?} {is_marked}");
+        }
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Progress {
                 self.reported.idle_since = Timestamp::from_millisecond(idle.since).ok();
                 return if self.reported == before { ProgressChange::None } else { ProgressChange::Some };
             }
-            Some(progress::Event::Diagnostic(_)) | None => {}
+            Some(progress::Event::Exited(_) | progress::Event::Diagnostic(_)) | None => {}
         }
         self.reported.idle_since = None;
         match () {

@@ -364,11 +364,14 @@ pub fn interrupted_runs(update: &Update, all: &[Arc<Update>]) -> Vec<proto::Dead
 }
 
 /// Returns the run of an Update if the run was interrupted, its end is proven, and its lock can be identified. Either
-/// the host name and the process ID or the Pulumi Cloud URL identify the lock.
+/// the host name and the process ID or the Pulumi Cloud URL identify the lock. A run that ended with a conflict has no
+/// lock, even if the pending creates of an earlier run mark it as interrupted.
 pub fn interrupted_run(update: &Update) -> Option<proto::DeadRun> {
     let status = update.status.as_ref().filter(|_| update.is_complete())?;
     let is_proven = status.termination_evidence.is_some_and(|evidence| evidence != TerminationEvidence::User);
-    if !is_proven || status.interrupted != Some(true) {
+    let failed = conditions::find(&status.conditions, conditions::FAILED);
+    let has_conflict = failed.is_some_and(|failed| failed.reason == update_reason::UPDATE_CONFLICT);
+    if !is_proven || status.interrupted != Some(true) || has_conflict {
         return None;
     }
     let host = status.run.as_ref().map(|run| run.host.clone()).unwrap_or_default();

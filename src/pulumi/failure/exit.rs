@@ -1,5 +1,12 @@
 //! Exit status of the CLI.
 
+use std::ops::RangeInclusive;
+
+use super::EXIT_CANCELED;
+
+/// Exit codes with which a shell reports that a signal killed a process: 128 plus the number of the signal.
+const SIGNAL_CODES: RangeInclusive<i32> = 129..=192;
+
 /// Exit status of the CLI process: an exit code or a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
@@ -11,5 +18,33 @@ impl Exit {
     /// Returns whether the CLI reported success.
     pub fn success(&self) -> bool {
         self.code == Some(0) && self.signal.is_none()
+    }
+
+    /// Returns whether the CLI was killed or forced to end. The CLI has then not unlocked the stack. A shell script
+    /// that starts the CLI reports the signal that killed the CLI as an exit code.
+    pub fn is_interrupted(&self) -> bool {
+        self.signal.is_some() || self.code.is_some_and(|code| code == EXIT_CANCELED || SIGNAL_CODES.contains(&code))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_signal_or_a_forced_cancellation_interrupts_the_cli() {
+        let rows = [
+            (Some(0), None, false),
+            (Some(1), None, false),
+            (Some(6), None, false),
+            (Some(EXIT_CANCELED), None, true),
+            (Some(128 + 9), None, true),
+            (Some(255), None, false),
+            (None, Some(9), true),
+        ];
+        for (code, signal, expected) in rows {
+            let exit = Exit { code, signal };
+            assert_eq!(exit.is_interrupted(), expected, "{exit:?}");
+        }
     }
 }

@@ -42,9 +42,16 @@ fn status(update: &mut Update) -> &mut UpdateStatus {
 #[test]
 fn a_request_contains_only_interrupted_runs_with_a_proven_end() {
     const URL: &str = "https://app.pulumi.com/acme/app/dev/updates/7";
-    let rows: [(&str, fn(&mut Update), usize); 10] = [
+    const CONFLICT: ConditionUpdate<'_> = ConditionUpdate {
+        kind: conditions::FAILED,
+        status: Status::True,
+        reason: update_reason::UPDATE_CONFLICT,
+        message: "",
+    };
+    let rows: [(&str, fn(&mut Update), usize); 11] = [
         ("proven", |_| {}, 1),
         ("ended without interruption", |u| status(u).interrupted = None, 0),
+        ("ended with a conflict", |u| conditions::set(&mut status(u).conditions, &CONFLICT, 1, at(100)), 0),
         ("open", |u| status(u).conditions.clear(), 0),
         ("resolved by a user", |u| status(u).termination_evidence = Some(TerminationEvidence::User), 0),
         ("without evidence", |u| status(u).termination_evidence = None, 0),
