@@ -33,4 +33,5 @@ mod required_programs;
 mod runs;
 mod settings;
 mod sources;
+mod stack_outputs;
 mod transcripts;

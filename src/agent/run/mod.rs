@@ -10,24 +10,21 @@ mod policies;
 mod recovery;
 mod request;
 mod stack;
-
-use std::collections::BTreeMap;
+mod stack_outputs;
 
 use super::cancellation::Cause;
-use super::command::Stdout;
 use super::environment;
 use super::memory;
 use super::settings::Desired;
 use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::arguments::{self, OperationKind, Options};
-use crate::pulumi::outputs::{self, Output, OutputsError};
 use crate::pulumi::project::Project;
 use crate::pulumi::stack_name::Qualified;
 use crate::pulumi::{advice, failure};
 use crate::rpc::proto::{self, PendingCreates};
 
 use attempt::Attempt;
-use context::{AttemptError, RunCallError, RunError};
+use context::{AttemptError, RunError};
 use login::Period;
 use operation_result::OperationResult;
 use recovery::Holder;
@@ -36,16 +33,6 @@ pub use context::Run;
 pub use login::{LastLogin, Login};
 pub use policies::RunPolicies;
 pub use request::OperationRequest;
-
-#[derive(Debug, thiserror::Error)]
-enum RevealError {
-    #[error(transparent)]
-    Call(#[from] RunCallError),
-    #[error("`pulumi stack output` failed: {0}")]
-    Failed(String),
-    #[error(transparent)]
-    Outputs(#[from] OutputsError),
-}
 
 impl Run {
     /// Runs the operation to completion, and converts an error into a result.
@@ -264,15 +251,7 @@ impl Run {
         if self.parameters.kind != OperationKind::Up {
             return OperationResult::succeeded("");
         }
-        let reported = attempt.summary.outputs().unwrap_or_default();
-        let (outputs, message) = match self.reveal(reported).await {
-            Ok(outputs) => (outputs, String::new()),
-            Err(error) => {
-                let plain = reported.iter().filter(|output| !output.secret).cloned().collect();
-                (plain, format!("failed to read the values of the secret outputs: {error}"))
-            }
-        };
-        OperationResult { outputs, ..OperationResult::succeeded(&message) }
+        self.with_outputs(attempt).await
     }
 
     async fn previewed(&self, attempt: &Attempt) -> OperationResult {
@@ -310,18 +289,5 @@ impl Run {
     fn canceled(&self, when: &str) -> OperationResult {
         let message = self.with_cause(&format!("{} {when}", failure::CANCELED));
         OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
-    }
-
-    /// Returns the stack outputs, including the values of secret outputs. The function calls the CLI only if at least
-    /// one output is secret.
-    async fn reveal(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
-        if !outputs::need_values(reported) {
-            return Ok(outputs::combine(reported, &BTreeMap::new())?);
-        }
-        let ended = self.call(arguments::stack_output(&self.stack), Stdout::Captured).await?;
-        if !ended.exit.success() {
-            return Err(RevealError::Failed(format!("{}: {}", ended.describe_exit(), ended.stderr.last_lines(5))));
-        }
-        Ok(outputs::combine(reported, &outputs::parse(&ended.captured)?)?)
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct OperationResult {
     pub(super) outcome: proto::Outcome,
     pub(super) message: String,
     pub(super) outputs: Vec<Output>,
+    /// Whether the outputs of a successful `up` are unknown.
+    pub(super) outputs_unavailable: bool,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
     /// Last CLI output, without secrets.
@@ -65,6 +67,12 @@ impl OperationResult {
             message: message.to_owned(),
             ..OperationResult::default()
         }
+    }
+
+    /// Returns the result of a successful `up` whose outputs are unknown. The result contains no outputs, because the
+    /// controller would otherwise replace the previous outputs with incomplete ones.
+    pub(super) fn without_outputs(message: &str) -> Self {
+        OperationResult { outputs_unavailable: true, ..OperationResult::succeeded(message) }
     }
 
     pub(super) fn failed(message: String) -> Self {
@@ -126,7 +134,8 @@ impl OperationResult {
         let mut message = console::remove_request_ids(&self.message);
         let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
-        if size > MAX_OUTPUTS {
+        let is_too_large = size > MAX_OUTPUTS;
+        if is_too_large {
             outputs.clear();
             message = format!("the outputs were omitted: their {size} bytes exceed the limit of {MAX_OUTPUTS} bytes");
         }
@@ -154,6 +163,7 @@ impl OperationResult {
             policy_violations: self.violations.list().map(|violation| policy_violation(violation, redactor)).collect(),
             mandatory_violation_count: number(self.violations.mandatory()),
             advisory_violation_count: number(self.violations.advisory()),
+            outputs_unavailable: self.outputs_unavailable || is_too_large,
         }
     }
 }
@@ -280,7 +290,7 @@ mod tests {
         let output = Output { name: "big".into(), value: json!("x".repeat(MAX_OUTPUTS)), secret: false };
         let result = OperationResult { outputs: vec![output], ..OperationResult::succeeded("") }
             .into_result(&Redactor::default(), 1);
-        assert!(result.outputs.is_empty() && result.message.contains("omitted"));
+        assert!(result.outputs.is_empty() && result.outputs_unavailable && result.message.contains("omitted"));
         let lock =
             Lock { url: String::new(), user: "u".repeat(5000), host: "h".into(), pid: 1, time: "t".repeat(5000) };
         let secret = "s3cr3t".repeat(10);

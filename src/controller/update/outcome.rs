@@ -39,7 +39,7 @@ pub struct RunOutcome {
     pub pending_creates: Vec<String>,
     /// Whether the run was interrupted. If `true`, the Pulumi state can contain pending operations.
     pub interrupted: bool,
-    /// Whether the outputs were lost or the controller could not store them.
+    /// Whether the outputs are unknown, or the controller could not store them.
     pub outputs_unavailable: bool,
     /// Evidence that the run has ended, or `None` if the run did not start.
     pub evidence: Option<TerminationEvidence>,
@@ -99,18 +99,20 @@ impl RunOutcome {
 
     /// Converts the result that the agent reports. The agent is not trusted, so an unknown outcome becomes a failure.
     pub fn of(result: &proto::Result) -> Self {
+        let outputs_unavailable = result.outputs_unavailable && result.outcome() == proto::Outcome::Succeeded;
         let mut outcome = RunOutcome {
             failure: failure(result.outcome()),
             message: result.message.clone(),
             started: Timestamp::from_millisecond(result.started).ok(),
             ended: Timestamp::from_millisecond(result.ended).ok(),
-            outputs: result.outputs.clone(),
+            // Incomplete outputs must not replace the previous outputs.
+            outputs: if outputs_unavailable { Vec::new() } else { result.outputs.clone() },
             changes: changes(&result.changes),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
             pending_creates: result.pending_creates.iter().take(MAX_LISTED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
-            outputs_unavailable: false,
+            outputs_unavailable,
             evidence: Some(TerminationEvidence::Agent),
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
@@ -351,6 +353,24 @@ mod tests {
     fn an_unknown_outcome_is_a_failure() {
         let result = proto::Result { outcome: 99, ..proto::Result::default() };
         assert_eq!(RunOutcome::of(&result).failure, Some(update_reason::UPDATE_FAILED));
+    }
+
+    #[test]
+    fn incomplete_outputs_are_unavailable() {
+        use proto::Outcome::{Failed, Succeeded};
+        let output = proto::Output { name: "url".to_owned(), value: "1".to_owned(), secret: false };
+        for (outcome, unavailable, expected) in
+            [(Succeeded, false, (1, false)), (Succeeded, true, (0, true)), (Failed, true, (1, false))]
+        {
+            let result = proto::Result {
+                outcome: outcome.into(),
+                outputs: vec![output.clone()],
+                outputs_unavailable: unavailable,
+                ..proto::Result::default()
+            };
+            let outcome = RunOutcome::of(&result);
+            assert_eq!((outcome.outputs.len(), outcome.outputs_unavailable), expected);
+        }
     }
 
     #[test]
