@@ -255,6 +255,21 @@ mod tests {
         (seen, String::from_utf8(printed).unwrap(), tail)
     }
 
+    #[test]
+    fn the_event_log_is_read_from_the_start_after_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let parent = directory.path().join("parent");
+        std::fs::write(&parent, "").unwrap();
+        let transcript = Arc::new(Transcript::new(directory.path()));
+        let mut log = EventLog::new(parent.join("events"), Redactor::default(), transcript);
+        assert!(log.read().is_err(), "the parent is not a directory");
+        std::fs::remove_file(&parent).unwrap();
+        assert!(log.read().unwrap().is_empty(), "the file does not exist yet");
+        std::fs::create_dir(&parent).unwrap();
+        std::fs::write(parent.join("events"), "{\"cancelEvent\":{}}\n").unwrap();
+        assert_eq!(log.read().unwrap().len(), 1);
+    }
+
     #[tokio::test]
     async fn output_lines_are_parsed_verbatim_but_stored_redacted() {
         let (seen, printed, tail) = lines_of(b"one\r\n\nkey hunter22\nno end").await;

@@ -29,7 +29,11 @@ esac
 "#;
 
 async fn run(failures: usize) -> (Workspace, proto::Result) {
-    let workspace = Workspace::start_with(Some(&CLI.replace("FAILURES", &failures.to_string())), &[]).await;
+    run_with(&CLI.replace("FAILURES", &failures.to_string())).await
+}
+
+async fn run_with(cli: &str) -> (Workspace, proto::Result) {
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
     workspace.put("name: example\nruntime: yaml\n").await;
     let request = workspace.request(&[]).await;
     let result = workspace.run_to_end(&request).await;
@@ -52,4 +56,14 @@ async fn a_result_contains_no_outputs_if_the_secret_outputs_are_unknown() {
     assert!(result.message.contains("too many requests"), "{}", result.message);
     let reads = std::fs::read_to_string(workspace.path("home/reads")).unwrap();
     assert_eq!(reads.lines().count(), 4, "the number of attempts is limited");
+}
+
+#[tokio::test]
+async fn an_incomplete_event_log_makes_the_outputs_unavailable() {
+    let without_end = CLI.replace("FAILURES", "0").replace("summaryEvent", "unknownEvent");
+    for cli in ["exit 0", &without_end] {
+        let (_workspace, result) = run_with(cli).await;
+        assert!(result.outputs_unavailable && result.outputs.is_empty(), "{:?}", result.outputs);
+        assert!(result.message.contains("event log is incomplete"), "{}", result.message);
+    }
 }

@@ -29,6 +29,8 @@ use crate::rpc::proto::{self, StepState, progress};
 
 /// Interval at which the agent reads the event log.
 const POLL: Duration = Duration::from_millis(50);
+/// Maximum number of attempts to read the rest of the event log after the CLI has exited.
+const MAX_LAST_READS: usize = 20;
 /// Maximum time that the agent waits for output after the last process has exited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a diagnostic message in the journal, in bytes.
@@ -73,6 +75,12 @@ impl Attempt {
     /// Returns whether the run has succeeded and the state contains all changes of the run.
     pub(super) fn is_successful(&self) -> bool {
         self.exit.success() && !self.summary.lost_state()
+    }
+
+    /// Returns whether the event log contains the end of the run. The CLI reports no error if it cannot write its event
+    /// log, for example because the disk is full.
+    pub(super) fn has_complete_log(&self) -> bool {
+        self.summary.summary().is_some()
     }
 
     /// Returns whether the state can contain pending operations. This is the case if the engine has started but not
@@ -185,10 +193,22 @@ impl Watch<'_> {
             }
         };
         self.run_processes.end().await;
-        while self.events.read() {
-            tokio::task::yield_now().await;
-        }
+        self.read_rest().await;
         Ok(status)
+    }
+
+    /// Reads all remaining events. After a read error, for example because the agent has no free file descriptor, the
+    /// function tries again for a limited time.
+    async fn read_rest(&mut self) {
+        for _ in 0..MAX_LAST_READS {
+            while self.events.read() {
+                tokio::task::yield_now().await;
+            }
+            if self.events.is_readable {
+                return;
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Reports that the run has become idle.
@@ -232,7 +252,8 @@ struct Events<'a> {
     summary: RunSummary,
     /// Whether the engine steps are part of the operation's progress. `false` for a check before the operation.
     has_progress: bool,
-    readable: bool,
+    /// Whether the last read of the event log succeeded.
+    is_readable: bool,
 }
 
 impl<'a> Events<'a> {
@@ -246,17 +267,16 @@ impl<'a> Events<'a> {
             _ => PlannedSteps::default(),
         };
         let has_progress = !kind.is_preview() || kind == run.parameters.kind;
-        Events { run, log, redactor: run.redactor(), summary: RunSummary::new(planned), has_progress, readable: true }
+        let (redactor, summary) = (run.redactor(), RunSummary::new(planned));
+        Events { run, log, redactor, summary, has_progress, is_readable: true }
     }
 
     /// Reads new events. Returns `false` if the event log contains no new events, or if it is unreadable. An unreadable
-    /// event log does not stop the run.
+    /// event log does not stop the run. The next call continues at the same position.
     fn read(&mut self) -> bool {
-        if !self.readable {
-            return false;
-        }
         match self.log.read() {
             Ok(events) => {
+                self.is_readable = true;
                 if !events.is_empty() {
                     self.run.liveness.record();
                 }
@@ -270,8 +290,9 @@ impl<'a> Events<'a> {
                 !events.is_empty()
             }
             Err(error) => {
-                tracing::warn!(operation = self.run.record.request().id, %error, "failed to read the event log");
-                self.readable = false;
+                if std::mem::take(&mut self.is_readable) {
+                    tracing::warn!(operation = self.run.record.request().id, %error, "failed to read the event log");
+                }
                 false
             }
         }

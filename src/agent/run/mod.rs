@@ -34,6 +34,10 @@ pub use login::{LastLogin, Login};
 pub use policies::RunPolicies;
 pub use request::OperationRequest;
 
+/// Message for a successful run whose event log is incomplete.
+const INCOMPLETE_LOG: &str = "the CLI reported success, but its event log is incomplete, for example because the disk \
+                              of the node is full; the list of changes can be incomplete, and the outputs are unknown";
+
 impl Run {
     /// Runs the operation to completion, and converts an error into a result.
     pub async fn execute(&self) -> proto::Result {
@@ -245,20 +249,24 @@ impl Run {
     }
 
     async fn success(&self, attempt: &Attempt) -> OperationResult {
+        let message = if attempt.has_complete_log() { "" } else { INCOMPLETE_LOG };
         if self.parameters.kind.is_preview() {
-            return self.previewed(attempt).await;
+            return self.previewed(attempt, message).await;
         }
         if self.parameters.kind != OperationKind::Up {
-            return OperationResult::succeeded("");
+            return OperationResult::succeeded(message);
         }
-        self.with_outputs(attempt).await
+        match attempt.summary.outputs() {
+            // In an incomplete event log, the last outputs can be those before the run.
+            Some(reported) if attempt.has_complete_log() => self.with_outputs(reported).await,
+            _ => OperationResult::without_outputs(INCOMPLETE_LOG),
+        }
     }
 
-    async fn previewed(&self, attempt: &Attempt) -> OperationResult {
+    async fn previewed(&self, attempt: &Attempt, message: &str) -> OperationResult {
         match self.saved_plan(attempt).await {
-            Ok(plan) => {
-                OperationResult { plan, ..OperationResult::succeeded("") }.with_planned_steps(attempt.summary.planned())
-            }
+            Ok(plan) => OperationResult { plan, ..OperationResult::succeeded(message) }
+                .with_planned_steps(attempt.summary.planned()),
             Err(error) => OperationResult::failed(error.to_string()),
         }
     }

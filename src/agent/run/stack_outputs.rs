@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::attempt::Attempt;
 use super::context::{Run, RunCallError};
 use super::operation_result::OperationResult;
 use crate::agent::command::Stdout;
@@ -40,9 +39,9 @@ impl RevealError {
 }
 
 impl Run {
-    /// Returns the result of a successful `up` with the stack outputs.
-    pub(super) async fn with_outputs(&self, attempt: &Attempt) -> OperationResult {
-        match self.reveal(attempt.summary.outputs().unwrap_or_default()).await {
+    /// Returns the result of a successful `up` with the stack outputs. The event log contains the outputs `reported`.
+    pub(super) async fn with_outputs(&self, reported: &[Output]) -> OperationResult {
+        match self.reveal(reported).await {
             Ok(outputs) => OperationResult { outputs, ..OperationResult::succeeded("") },
             Err(error) => {
                 let message = format!("failed to read the values of the secret outputs: {error}");
