@@ -99,3 +99,28 @@ async fn an_unreadable_state_fails_the_run_and_marks_it_as_interrupted() {
     assert!(result.interrupted && result.message.contains("the bucket is on fire"), "{}", result.message);
     assert!(result.last_output.contains("the bucket is on fire") && !workspace.path("home/ran").exists());
 }
+
+#[tokio::test]
+async fn pending_creates_are_not_cleared_from_a_state_that_another_client_changes() {
+    // Each export contains another state.
+    let cli = r#"case "$*" in
+        *export*)
+            for word; do case "$word" in --file=*) file=${word#--file=} ;; esac; done
+            echo export >>"$HOME/exports"
+            printf '{"deployment":{"manifest":{"time":"%s"},"pending_operations":[{"type":"creating"}]}}' \
+                "$(wc -l <"$HOME/exports")" >"$file" ;;
+        *import*) touch "$HOME/imported" ;;
+        *up*) touch "$HOME/ran" ;;
+    esac"#;
+    let workspace = Workspace::start_with(Some(cli), &[]).await;
+    workspace.put("name: example\nruntime: yaml\n").await;
+    let clear = request(&workspace, PendingCreates::Clear).await;
+    let result = workspace.run_to_end(&clear).await;
+    assert_eq!(result.outcome(), Outcome::Failed);
+    assert!(
+        result.interrupted && result.message.contains("another client has changed the state"),
+        "{}",
+        result.message
+    );
+    assert!(!workspace.path("home/imported").exists() && !workspace.path("home/ran").exists());
+}

@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 use super::context::{MAX_CHANGED, Run, RunCallError, RunError, StateFileError};
 use super::operation_result::{self, OperationResult};
 use crate::agent::command::{Ended, Stdout};
@@ -20,6 +22,10 @@ use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::{active_update, arguments, state};
 use crate::rpc::proto::{self, PendingCreates};
+
+/// Message for a state that has changed before the agent could import the state without the pending creates.
+const STATE_CHANGED: &str = "failed to clear pending creates: another client has changed the state in the meantime; \
+                             the Pulumi command was not started";
 
 impl Run {
     /// Handles pending creates as requested. If the agent must not start the operation, the function returns its
@@ -62,21 +68,41 @@ impl Run {
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        if !run_blocking(move || clear_pending(&file)).await.map_err(RunError::State)? {
+        let Some(found) = run_blocking(move || clear_pending(&file)).await.map_err(RunError::State)? else {
             return Ok(None);
-        }
-        let mut ended = self.import().await?;
-        if !ended.exit.success()
+        };
+        let mut imported = self.import_without_creates(&found).await?;
+        if let Imported::Failed(ended) = &imported
             && let Some(holder) = self.holder(&ended.stderr.text()).await
             && self.remove_stale_lock(&holder).await
         {
-            ended = self.import().await?;
+            imported = self.import_without_creates(&found).await?;
         }
-        if ended.exit.success() {
-            tracing::warn!(operation = self.record.request().id, "cleared pending creates from the state");
-            return Ok(None);
+        match imported {
+            Imported::Written => {
+                tracing::warn!(operation = self.record.request().id, "cleared pending creates from the state");
+                Ok(None)
+            }
+            Imported::Failed(ended) => Ok(Some(self.failed_call("failed to clear pending creates", &ended))),
+            Imported::Rejected(operation_result) => Ok(Some(*operation_result)),
         }
-        Ok(Some(self.failed_call("failed to clear pending creates", &ended)))
+    }
+
+    /// Imports the state without the pending creates, unless the state differs from the state that the agent has found.
+    /// An export does not lock the stack, so another client can change the state after an export. The import would undo
+    /// this change.
+    async fn import_without_creates(&self, found: &str) -> Result<Imported, RunError> {
+        let file = self.record.state_file();
+        let current = match self.export("clear pending creates").await? {
+            Exported::Written => run_blocking(move || clear_pending(&file)).await.map_err(RunError::State)?,
+            Exported::NoStack => None,
+            Exported::Failed(operation_result) => return Ok(Imported::Rejected(operation_result)),
+        };
+        if current.as_deref() != Some(found) {
+            return Ok(Imported::Rejected(Box::new(OperationResult::failed(STATE_CHANGED.to_owned()))));
+        }
+        let ended = self.import().await?;
+        Ok(if ended.exit.success() { Imported::Written } else { Imported::Failed(ended) })
     }
 
     async fn import(&self) -> Result<Ended, RunError> {
@@ -111,6 +137,14 @@ impl Run {
     }
 }
 
+/// Outcome of an attempt to import the state without the pending creates.
+enum Imported {
+    Written,
+    Failed(Ended),
+    /// The agent did not start the import.
+    Rejected(Box<OperationResult>),
+}
+
 /// Outcome of a state export.
 pub(super) enum Exported {
     Written,
@@ -133,15 +167,17 @@ fn read_pending(file: &Path) -> Result<Vec<String>, StateFileError> {
     Ok(state::pending_creates(BufReader::new(File::open(file)?))?)
 }
 
-/// Removes the pending creates from a state file. Returns `false` if the file contains no pending creates.
-fn clear_pending(file: &Path) -> Result<bool, StateFileError> {
+/// Removes the pending creates from a state file, and returns the SHA-256 digest of the previous content. Returns
+/// `None` if the file contains no pending creates.
+fn clear_pending(file: &Path) -> Result<Option<String>, StateFileError> {
     let size = std::fs::metadata(file)?.len();
     if size > MAX_CHANGED {
         return Err(StateFileError::TooLarge { size });
     }
-    let Some(changed) = state::without_pending_creates(&std::fs::read_to_string(file)?)? else { return Ok(false) };
+    let state = std::fs::read_to_string(file)?;
+    let Some(changed) = state::without_pending_creates(&state)? else { return Ok(None) };
     durable::write_atomically(file, changed.as_bytes())?;
-    Ok(true)
+    Ok(Some(hex::encode(Sha256::digest(state.as_bytes()))))
 }
 
 /// Lock or update that blocked a CLI call.
@@ -315,9 +351,14 @@ mod tests {
         let file = directory.path().join("state");
         std::fs::write(&file, STATE).unwrap();
         assert_eq!(read_pending(&file).unwrap(), ["urn:a"]);
-        assert!(clear_pending(&file).unwrap());
+        let found = clear_pending(&file).unwrap();
+        assert!(found.is_some());
         assert_eq!(read_pending(&file).unwrap(), Vec::<String>::new());
-        assert!(!clear_pending(&file).unwrap());
+        assert_eq!(clear_pending(&file).unwrap(), None);
+        for (state, is_same) in [(STATE.to_owned(), true), (STATE.replace("urn:a", "urn:b"), false)] {
+            std::fs::write(&file, &state).unwrap();
+            assert_eq!(clear_pending(&file).unwrap() == found, is_same, "{state}");
+        }
     }
 
     #[test]
