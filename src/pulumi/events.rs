@@ -19,6 +19,8 @@ const MAX_MESSAGE: usize = 16 * 1024;
 pub const MAX_PATHS: usize = 20;
 /// Maximum length of a property path, in bytes.
 const MAX_PATH: usize = 256;
+/// Maximum length of a URN that remains unchanged, in bytes. Later steps truncate longer URNs.
+pub(super) const MAX_URN: usize = 4 * 1024;
 
 /// The reason why an event log line is invalid. After this error, callers continue with the next line.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -225,8 +227,7 @@ struct Paths(Vec<String>);
 impl Paths {
     fn push(&mut self, path: &str) {
         if self.0.len() < MAX_PATHS {
-            let end = path.floor_char_boundary(MAX_PATH);
-            self.0.push(path.get(..end).unwrap_or_default().to_owned());
+            self.0.push(path.to_owned());
         }
     }
 }
@@ -291,8 +292,8 @@ impl EngineEvent {
         EngineEvent::parse_without(line, &str::to_owned)
     }
 
-    /// Parses an event log line and redacts its messages with `redact`. Redacts a message before truncating it, because
-    /// `redact` cannot recognize a truncated secret.
+    /// Parses an event log line, and redacts its messages, property paths and overlong URNs with `redact`. Redacts a
+    /// string before truncating it, because `redact` cannot recognize a truncated secret.
     pub fn parse_without(line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EngineEvent, EventError> {
         let read: Line = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
         Ok(EngineEvent { sequence: read.sequence, timestamp: read.timestamp, kind: kind(read, line, redact)? })
@@ -307,20 +308,20 @@ fn malformed(error: &serde_json::Error) -> EventError {
 
 fn kind(read: Line, line: &[u8], redact: &dyn Fn(&str) -> String) -> Result<EventKind, EventError> {
     Ok(if let Some(step) = read.resource_pre_event {
-        EventKind::ResourcePre(resource_step(step))
+        EventKind::ResourcePre(resource_step(step, redact))
     } else if let Some(step) = read.res_outputs_event {
-        let mut step = resource_step(step);
+        let mut step = resource_step(step, redact);
         if step.resource_type == STACK_TYPE {
             step.stack_outputs = Some(stack_outputs(line)?);
         }
         EventKind::ResourceOutputs(step)
     } else if let Some(step) = read.res_op_failed_event {
-        EventKind::ResourceFailed(resource_step(step))
+        EventKind::ResourceFailed(resource_step(step, redact))
     } else if let Some(event) = read.diagnostic_event {
         let message = clean(&event.message, redact);
         EventKind::Diagnostic(Diagnostic {
             severity: event.severity,
-            urn: event.urn,
+            urn: urn(event.urn, redact),
             message,
             ephemeral: event.ephemeral,
         })
@@ -353,13 +354,13 @@ fn policy_violation(violation: Violation, redact: &dyn Fn(&str) -> String) -> Po
         version: clean(&violation.policy_pack_version),
         policy: clean(&violation.policy_name),
         is_mandatory: violation.enforcement_level == "mandatory",
-        urn: violation.resource_urn,
+        urn: urn(violation.resource_urn, redact),
         message: clean(&violation.message),
     }
 }
 
-fn resource_step(step: Step) -> ResourceStep {
-    let Metadata { op, urn, r#type, diffs, detailed_diff } = step.metadata;
+fn resource_step(step: Step, redact: &dyn Fn(&str) -> String) -> ResourceStep {
+    let Metadata { op, urn: full_urn, r#type, diffs, detailed_diff } = step.metadata;
     let is_empty = |paths: &Paths| paths.0.is_empty();
     // Uses the property names if the detailed difference is empty, because some providers report only the names.
     let paths = match detailed_diff {
@@ -367,8 +368,22 @@ fn resource_step(step: Step) -> ResourceStep {
         Some(paths) => Some(paths),
         None => diffs,
     };
-    let properties = paths.map(|paths| paths.0);
+    let properties = paths.map(|paths| paths.0.iter().map(|path| property_path(path, redact)).collect());
+    let urn = urn(full_urn, redact);
     ResourceStep { urn, operation: op, resource_type: r#type, properties, stack_outputs: None }
+}
+
+/// Redacts secrets in a property path, for example in the key of an object, and limits the length of the path.
+fn property_path(path: &str, redact: &dyn Fn(&str) -> String) -> String {
+    let mut path = redact(path);
+    path.truncate(path.floor_char_boundary(MAX_PATH));
+    path
+}
+
+/// Redacts secrets in a URN that later steps truncate, because `redact` cannot recognize a truncated secret. Other URNs
+/// remain unchanged, because they identify resources. The agent redacts them before it reports them.
+fn urn(urn: String, redact: &dyn Fn(&str) -> String) -> String {
+    if urn.len() > MAX_URN { redact(&urn) } else { urn }
 }
 
 fn stack_outputs(line: &[u8]) -> Result<Vec<Output>, EventError> {

@@ -3,14 +3,12 @@
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 
-use super::events::ResourceStep;
+use super::events::{MAX_URN, ResourceStep};
 
 /// Maximum number of steps in the list.
 pub const MAX_STEPS: usize = 200;
 /// Maximum total size of the steps in the list, in bytes.
 const MAX_SIZE: usize = 256 * 1024;
-/// Maximum length of a URN, in bytes.
-const MAX_URN: usize = 4 * 1024;
 /// Maximum length of an operation name, in bytes. All engine operations have shorter names.
 const MAX_OPERATION: usize = 64;
 /// Assumed memory overhead per field, in bytes.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::events::{Diagnostic, EngineEvent, EventKind, ResourceStep, Summary};
+use super::events::{Diagnostic, EngineEvent, EventKind, MAX_URN, ResourceStep, Summary};
 use super::planned_steps::{HashedSet, PlannedSteps};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
@@ -123,7 +123,7 @@ impl RunSummary {
     fn observe_diagnostic(&mut self, diagnostic: &Diagnostic) {
         let short = Diagnostic {
             message: console::shorten(&diagnostic.message, MAX_KEPT),
-            urn: console::shorten(&diagnostic.urn, MAX_KEPT),
+            urn: console::shorten(&diagnostic.urn, MAX_URN),
             ..diagnostic.clone()
         };
         match diagnostic.severity.as_str() {

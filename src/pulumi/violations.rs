@@ -1,6 +1,6 @@
 //! The policy violations of a run. The list has a limited size, because each of 100,000 resources can violate a policy.
 
-use super::events::PolicyViolation;
+use super::events::{MAX_URN, PolicyViolation};
 use super::planned_steps::HashedSet;
 use crate::pulumi::console;
 
@@ -10,8 +10,6 @@ pub const MAX_VIOLATIONS: usize = 50;
 const MAX_MESSAGE: usize = 1024;
 /// Maximum length of a name or a version, in bytes.
 const MAX_WORD: usize = 256;
-/// Maximum length of a URN, in bytes.
-const MAX_URN: usize = 4 * 1024;
 
 /// Collects policy violations. Counts each violation once, even if the engine reports the violation repeatedly.
 #[derive(Clone, Debug, Default)]

@@ -115,6 +115,38 @@ fn secrets_are_redacted_before_truncation() {
     }
 }
 
+#[test]
+fn secrets_in_property_paths_and_overlong_urns_are_redacted_before_truncation() {
+    let secret = "s3cr3t-".repeat(20);
+    let hide = |text: &str| text.replace(&secret, "[secret]");
+    let parse = |line: Value| EngineEvent::parse_without(line.to_string().as_bytes(), &hide).expect("valid event").kind;
+    let path = format!("{}{secret}", "x".repeat(MAX_PATH - 10));
+    for metadata in [json!({"diffs": [path]}), json!({"detailedDiff": {path.as_str(): {"kind": "update"}}})] {
+        let EventKind::ResourcePre(step) = parse(json!({"resourcePreEvent": {"metadata": metadata}})) else {
+            panic!("unexpected kind: {metadata}")
+        };
+        let paths = step.properties.expect("paths");
+        assert!(paths.len() == 1 && paths[0].len() <= MAX_PATH && !paths[0].contains("3cr3t"), "{paths:?}");
+    }
+    // Later steps truncate only the long URN. The short URN identifies the resource.
+    for (length, is_unchanged) in [(MAX_URN - 10, false), (10, true)] {
+        let urn = format!("{}{secret}", "x".repeat(length));
+        let expected = if is_unchanged { urn.clone() } else { hide(&urn) };
+        let found = [
+            json!({"resourcePreEvent": {"metadata": {"urn": urn}}}),
+            json!({"diagnosticEvent": {"urn": urn}}),
+            json!({"policyEvent": {"resourceUrn": urn}}),
+        ]
+        .map(|line| match parse(line) {
+            EventKind::ResourcePre(step) => step.urn,
+            EventKind::Diagnostic(diagnostic) => diagnostic.urn,
+            EventKind::PolicyViolation(violation) => violation.urn,
+            kind => panic!("unexpected kind: {kind:?}"),
+        });
+        assert!(found.iter().all(|urn| *urn == expected), "{length}");
+    }
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
