@@ -55,11 +55,15 @@ impl Source {
             return;
         }
         let Some((cache, key, places)) = self.cached(candidate, plan, root, root) else { return };
-        let snapshot = self.layout.staging().join(format!("cache-{}", uuid::Uuid::new_v4()));
-        let directory = snapshot.clone();
-        let copying = tokio::task::spawn_blocking(move || copy(places, &directory));
+        let snapshot = Snapshot(self.layout.staging().join(format!("cache-{}", uuid::Uuid::new_v4())));
+        let copying = tokio::task::spawn_blocking(move || copy(places, &snapshot.0).map(|places| (places, snapshot)));
         let copied = copying.await.map_err(io::Error::other).and_then(|copied| copied);
-        let stored = copied.and_then(|places| in_background(move || store(&cache, &key, &places, &snapshot)));
+        let stored = copied.and_then(|(places, snapshot)| {
+            in_background(move || {
+                store(&cache, &key, &places);
+                drop(snapshot);
+            })
+        });
         if let Err(error) = stored {
             tracing::warn!(%error, "failed to store the dependencies in the cache");
         }
@@ -107,6 +111,18 @@ fn restore(cache: &DependencyCache, key: &str, places: &Places, staging: &Path) 
     restored
 }
 
+/// Directory with a copy of the dependencies. The directory is removed even if the copy fails, or if the thread that
+/// stores the copy cannot start.
+struct Snapshot(PathBuf);
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        if let Err(error) = durable::remove(&self.0) {
+            tracing::warn!(%error, "failed to remove the copy of the dependencies");
+        }
+    }
+}
+
 /// Copies the dependencies in the source to `snapshot`. Package files are hard links: see [`carry`].
 fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     std::fs::create_dir(snapshot)?;
@@ -135,14 +151,43 @@ fn report(evicted: Result<(), impl std::fmt::Display>) {
     }
 }
 
-/// Stores the copied dependencies in the cache, and removes the copy.
-fn store(cache: &DependencyCache, key: &str, places: &Places, snapshot: &Path) {
+/// Stores the copied dependencies in the cache.
+fn store(cache: &DependencyCache, key: &str, places: &Places) {
     match cache.store(key, places) {
         Ok(true) => tracing::info!("stored the dependencies in the cache"),
         Ok(false) => tracing::info!("the cache already contains the dependencies, or another agent is storing them"),
         Err(error) => tracing::warn!(%error, "failed to store the dependencies in the cache"),
     }
-    if let Err(error) = durable::remove(snapshot) {
-        tracing::warn!(%error, "failed to remove the copy of the dependencies");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_removed_after_a_failed_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = directory.path().join("source");
+        std::fs::create_dir_all(source.join("nested/tree")).unwrap();
+        let places = Places {
+            source: source.clone(),
+            trees: vec!["nested/tree".into()],
+            plugins: directory.path().join("plugins"),
+            go_modules: None,
+        };
+        let snapshot = Snapshot(directory.path().join("snapshot"));
+        // The directory of the copy already exists, as after an earlier step of the copy.
+        std::fs::create_dir(&snapshot.0).unwrap();
+        std::fs::write(snapshot.0.join("partial"), "").unwrap();
+        let path = snapshot.0.clone();
+        let copied = copy(places, &path).map(|places| (places, snapshot));
+        assert!(copied.is_err() && !path.exists() && source.exists());
+    }
+
+    #[test]
+    fn a_snapshot_without_a_copy_is_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(Snapshot(directory.path().join("missing")));
+        assert!(directory.path().exists());
     }
 }
