@@ -46,8 +46,8 @@ pub async fn act(
             requeue(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
         Action::AddFinalizer => add_finalizer(stack, context).await,
-        Action::DiscardUpdate(message) => discard_update(stack, message, context).await,
-        Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack), context).await,
+        Action::DiscardUpdate(message) => discard_update(observed, message, context).await,
+        Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack, false), context).await,
         Action::CreateUpdate(current) => Box::pin(create_recorded_update(observed, &current, context, now)).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
@@ -160,8 +160,10 @@ async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp)
 
 /// Removes the recorded run from the status, because another client has created or changed its Update. The controller
 /// then records the run again, under a different name.
-async fn discard_update(stack: &Stack, message: String, context: &Context) -> Result<Next, ReconcileError> {
-    let next = next_step(stack, &status::without_current_update(stack), context).await?;
+async fn discard_update(observed: &Observed, message: String, context: &Context) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
+    let binding = observed.update.as_ref().and_then(|update| update.status.as_ref()?.run.as_ref());
+    let next = next_step(stack, &status::without_current_update(stack, binding.is_some()), context).await?;
     let event = Event::new(stack, EventKind::Warning, "UpdateDiscarded", message);
     context.events.publish(with_last_revision(stack, event));
     Ok(next)

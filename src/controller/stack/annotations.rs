@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::api::auto::{Update, UpdateKind};
 use crate::api::conditions::{shorten, stack_reason, update_reason};
 use crate::api::names::{self, ANNOTATION_CANCEL, ANNOTATION_RESOLVE};
-use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, StackStatus};
 use crate::api::resolve::{Decision, parse};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::observed::Observed;
@@ -155,6 +155,18 @@ pub fn is_stack_not_found(stack: &Stack) -> bool {
 /// Returns the `pulumi.com/resolve` value that the controller must record as handled.
 pub fn handled_resolution(stack: &Stack) -> Option<String> {
     resolution(stack).and_then(|_| resolve_value(stack)).map(str::to_owned)
+}
+
+/// Makes the user's decision about the last run effective again. The caller removes a recorded run that has not
+/// started. A run with a result would have become the last run. A handled decision about the last run is therefore a
+/// decision that only the removed run would have applied. A decision to abandon the last run needs no restoration,
+/// because it is effective even after the controller has handled it.
+pub fn restore_resolution(status: &mut StackStatus) {
+    let last = status.last_update.as_ref().and_then(|last| last.name.as_deref());
+    let belongs_to_removed_run = |value: &String| {
+        parse(value).is_ok_and(|parsed| Some(parsed.update) == last && parsed.decision != Decision::Abandon)
+    };
+    status.handled_resolve = status.handled_resolve.take().filter(|value| !belongs_to_removed_run(value));
 }
 
 /// Returns the `pulumi.com/resolve` value if it contains the name of this Update. The run of the Update must be open.

@@ -107,9 +107,14 @@ pub fn with_current_update(stack: &Stack, current: CurrentUpdate) -> StackStatus
     StackStatus { current_update: Some(Box::new(current)), ..stack.status.clone().unwrap_or_default() }
 }
 
-/// Returns the status without the recorded run.
-pub fn without_current_update(stack: &Stack) -> StackStatus {
-    StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() }
+/// Returns the status without the recorded run. If the run has not started, the next run can apply the user's decision
+/// about the last run. A started run may have applied the decision, so no other run applies it.
+pub fn without_current_update(stack: &Stack, has_started: bool) -> StackStatus {
+    let mut status = StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() };
+    if !has_started {
+        annotations::restore_resolution(&mut status);
+    }
+    status
 }
 
 /// Returns the status that records the handled value of the annotation `pulumi.com/cancel`.

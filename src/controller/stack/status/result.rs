@@ -48,6 +48,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         && !annotations::is_canceled_by_user(stack, update)
     {
         // The controller revoked the Update before its run started.
+        annotations::restore_resolution(&mut status);
         return status;
     }
     status.pending_since = None;

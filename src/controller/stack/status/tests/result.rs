@@ -311,3 +311,55 @@ fn only_a_successful_run_handles_a_request_for_a_refresh() {
     assert_eq!(after(None), (t(), t()));
     assert_eq!(after(Some("UpdateFailed")), (None, t()), "the retry also refreshes the state");
 }
+
+/// Returns the Stack with a recorded run that applies the user's decision about the run `app-0`.
+fn resolving(reason: &str, decision: &str) -> Stack {
+    let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed(reason, 0) }));
+    stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), decision.to_owned());
+    stack.status = Some(started(&stack, &current(), at(10)));
+    stack
+}
+
+#[test]
+fn a_user_decision_applies_until_a_run_has_a_result() {
+    type Change = fn(&Stack) -> StackStatus;
+    let revoke: Change = |stack| {
+        let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
+        revoked.metadata.deletion_timestamp = Some(Time(at(15)));
+        revoked.annotations_mut().insert(names::ANNOTATION_REVOKED.to_owned(), "the namespace is paused".to_owned());
+        with_result(stack, &revoked, None, at(20))
+    };
+    let forget: Change = |stack| without_current_update(stack, false);
+    let discard_started: Change = |stack| without_current_update(stack, true);
+    let succeed: Change = |stack| with_result(stack, &ended_update(None), None, at(20));
+    let fail: Change = |stack| with_result(stack, &failed_update("PendingCreates", true), None, at(20));
+    let rows = [
+        ("revoked", "PendingCreates", "app-0=clear", revoke, true),
+        ("revoked", "RunOutcomeUnknown", "app-0=retry", revoke, true),
+        ("revoked", "StackNotFound", "app-0=retry", revoke, true),
+        ("revoked", "Aborted", "app-0=retry", revoke, true),
+        ("forgotten, or discarded before the start", "PendingCreates", "app-0=clear", forget, true),
+        ("discarded after the start", "PendingCreates", "app-0=clear", discard_started, false),
+        ("succeeded", "PendingCreates", "app-0=clear", succeed, false),
+        ("failed", "PendingCreates", "app-0=clear", fail, false),
+    ];
+    for (name, reason, decision, end, is_restored) in rows {
+        let mut stack = resolving(reason, decision);
+        assert_eq!(annotations::resolution(&stack), None, "{name} {reason}: the recorded run applies the decision");
+        stack.status = Some(end(&stack));
+        assert_eq!(annotations::resolution(&stack).is_some(), is_restored, "{name} {reason}");
+        let handled = stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref());
+        assert_eq!(handled, (!is_restored).then_some(decision), "{name} {reason}");
+        let next = started(&stack, &current(), at(30)).handled_resolve;
+        assert_eq!(next.as_deref(), Some(decision), "{name} {reason}: no later run applies the decision again");
+    }
+}
+
+#[test]
+fn the_removal_of_a_recorded_run_keeps_other_handled_decisions() {
+    for handled in ["app-8=clear", "app-9=abandon", "not a decision"] {
+        let mut stack = stack(Some(LastUpdate { name: Some("app-9".to_owned()), ..failed("PendingCreates", 0) }));
+        stack.status.as_mut().expect("value is set").handled_resolve = Some(handled.to_owned());
+        assert_eq!(without_current_update(&stack, false).handled_resolve.as_deref(), Some(handled));
+    }
+}
