@@ -64,7 +64,7 @@ pub async fn act(
             next_step(stack, &status::with_handled_cancel(stack, value), context).await
         }
         Action::RecordResult => record_result(observed, context, now).await,
-        Action::Invalid(message) => waiting::invalid(stack, message, context, now).await,
+        Action::Invalid(message) => stall(stack, waiting::INVALID, message, context, now).await,
         Action::Denied(denied) => waiting::deny(stack, &denied, context, now).await,
         Action::WaitForSource(message, retry) => {
             requeue(stack, &State::SourceUnavailable(message), retry, context, now).await

@@ -36,6 +36,7 @@ mod pattern;
 mod pko_migration;
 mod policy_packs;
 mod policy_report;
+mod polling;
 mod prerequisites;
 mod reconcile;
 mod restrictions;

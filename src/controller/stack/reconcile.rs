@@ -20,7 +20,7 @@ use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::policy_packs::{self, ClusterPack};
 use crate::controller::stack::step::Next;
-use crate::controller::stack::{deletion, expiry, ownership, prerequisites};
+use crate::controller::stack::{deletion, expiry, ownership, polling, prerequisites};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
@@ -51,10 +51,11 @@ pub async fn reconcile(stack: Arc<Stack>, context: Arc<Context>) -> Result<Outco
         let action = decide(&observed, now);
         tracing::debug!(action = action.name(), "decided");
         let until_expiry = expiry::next_change(&observed.stack, now).map(SignedDuration::unsigned_abs);
+        let until_poll = polling::interval(&observed, &action, context.namespaces.is_watched(), now);
         match Box::pin(act(&observed, action, &context, now)).await? {
             Next::Again(next) => stack = next,
             Next::Rest(after) => {
-                let after = after.into_iter().chain(until_expiry).min();
+                let after = after.into_iter().chain(until_expiry).chain(until_poll).min();
                 return Ok(after.map_or(Outcome::Settled, Outcome::After));
             }
         }

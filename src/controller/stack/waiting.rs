@@ -16,7 +16,7 @@ use crate::controller::stack::prerequisites::Stale;
 use crate::controller::stack::restrictions::Held;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::State;
-use crate::controller::stack::step::{Next, WATCHED_RETRY, next_step, requeue};
+use crate::controller::stack::step::{Next, next_step, requeue};
 use crate::controller::stack::{approval, expiry, old_updates};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
@@ -24,18 +24,6 @@ use crate::runtime::reconcile::ReconcileError;
 
 /// Requeue interval for a Stack whose schedule permits no run within the period that the controller searches.
 const ENDLESS_SCHEDULE_RETRY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Reports that the spec of the Stack, or an object to which the spec refers, is invalid.
-pub async fn invalid(
-    stack: &Stack,
-    message: String,
-    context: &Context,
-    now: Timestamp,
-) -> Result<Next, ReconcileError> {
-    let event = Event::new(stack, EventKind::Warning, "StackConfigInvalid", message.as_str());
-    context.events.publish(with_last_revision(stack, event));
-    requeue(stack, &State::Invalid(message), None, context, now).await
-}
 
 /// Reports that the controller does not allow a reference to an object in another namespace.
 pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
@@ -48,6 +36,8 @@ pub async fn deny(stack: &Stack, denied: &str, context: &Context, now: Timestamp
 /// Event reason, and constructor of the Stack's state.
 pub type Stall = (&'static str, fn(String) -> State);
 
+/// The spec of the Stack, or an object to which the spec refers, is invalid.
+pub const INVALID: Stall = ("StackConfigInvalid", State::Invalid);
 /// Another Stack manages the same Pulumi stack.
 pub const CONFLICT: Stall = (run_events::CONFLICT, State::Conflict);
 /// The pod cannot start.
@@ -86,12 +76,9 @@ pub async fn await_permission(
         let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
-    // If the controller does not watch namespaces, no watch event requeues the Stack after a pause. The time at which a
-    // schedule permits the next run can also be unknown.
-    let unwatched = (!context.namespaces.is_watched()).then_some(WATCHED_RETRY);
+    // The time at which a schedule permits the next run can be unknown.
     let endless = (reason == stack_reason::OUTSIDE_SCHEDULE).then_some(ENDLESS_SCHEDULE_RETRY);
-    let known =
-        until.map(|until| until.duration_since(now).unsigned_abs()).into_iter().chain(unwatched).chain(endless).min();
+    let known = until.map(|until| until.duration_since(now).unsigned_abs()).into_iter().chain(endless).min();
     let next = requeue(stack, &State::AwaitingPermission(reason, message), known, context, now).await?;
     old_updates::release_and_delete(next, observed, context).await
 }
@@ -193,6 +180,7 @@ mod tests {
     use super::*;
     use crate::api::auto::Update;
     use crate::controller::stack::stacks;
+    use crate::controller::stack::step::WATCHED_RETRY;
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
     use crate::runtime::fake_api::{FakeResponse, client};
