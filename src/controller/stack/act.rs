@@ -30,6 +30,8 @@ use crate::runtime::writes::{Created, WriteError};
 
 /// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
 const SOURCE_WARNING: &str = "SourceIncomplete";
+/// Requeue interval while the Workspace is being deleted. A watch event normally requeues the Stack earlier.
+const DELETION_RETRY: Duration = Duration::from_secs(10);
 
 pub async fn act(
     observed: &Observed,
@@ -94,7 +96,7 @@ pub async fn act(
         Action::RecordBaseline(first) => next_step(stack, &status::with_first_inputs(stack, &first), context).await,
         Action::ReclaimWorkspace => reclaim_workspace(observed, context, now).await,
         Action::Settled(settled) => settle(observed, settled, context, now).await,
-        Action::RemoveFinalizer => remove_finalizer(observed, context).await,
+        Action::RemoveFinalizer => remove_finalizer(observed, context, now).await,
     }
 }
 
@@ -424,8 +426,22 @@ async fn settle(
     old_updates::release_and_delete(next, observed, context).await
 }
 
+/// Waits until the Workspace and the Updates of the Stack no longer exist. Reports the cause if the deletion takes
+/// longer than usual. `retry` is the requeue interval before this report.
+async fn await_deletion(
+    observed: &Observed,
+    retry: Duration,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    match deletion::delayed_by(observed, now) {
+        Some(message) => requeue(&observed.stack, &State::Working(message), Some(DELETION_RETRY), context, now).await,
+        None => Ok(Next::Rest(Some(retry))),
+    }
+}
+
 /// Deletes the Updates and the Workspace of the Stack, and then removes the finalizer of the Stack.
-async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next, ReconcileError> {
+async fn remove_finalizer(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     for update in &observed.updates {
         if update.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
@@ -441,10 +457,10 @@ async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next
             let uid = workspace.uid();
             context.writer.delete::<Workspace>(&namespace, &workspace.name_any(), uid.as_deref()).await?;
         }
-        return Ok(Next::Rest(Some(Duration::from_secs(10))));
+        return await_deletion(observed, DELETION_RETRY, context, now).await;
     }
     if !observed.updates.is_empty() {
-        return Ok(Next::Rest(Some(Duration::from_secs(1))));
+        return await_deletion(observed, Duration::from_secs(1), context, now).await;
     }
     failpoint::hit("stack-let-go");
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
@@ -454,3 +470,6 @@ async fn remove_finalizer(observed: &Observed, context: &Context) -> Result<Next
     }
     Ok(Next::Rest(None))
 }
+
+#[cfg(test)]
+mod tests;

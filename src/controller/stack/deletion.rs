@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::api::auto::UpdateKind;
+use crate::api::auto::{UpdateKind, Workspace};
+use crate::api::conditions::{self, READY};
 use crate::api::names;
 use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
@@ -16,7 +17,7 @@ use crate::controller::stack::next_run::run_if_due;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run::reference;
 use crate::controller::stack::workspace_state::{Readiness, last_in_place, readiness};
-use crate::controller::stack::{annotations, destroy_limit, expiry, identity};
+use crate::controller::stack::{annotations, destroy_limit, expiry, identity, ownership};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
@@ -27,6 +28,11 @@ const STATE_ONLY: &str = "state-alone";
 const DELETION_GRACE: SignedDuration = SignedDuration::from_secs(3);
 /// Requeue interval while dependents are being deleted. A watch event normally requeues the Stack earlier.
 const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
+/// Time after which the controller reports that the Stack waits for the deletion of its Workspace or its Updates. Most
+/// deletions end earlier, so they cause no additional write.
+const UNREPORTED_DELETION: SignedDuration = SignedDuration::from_secs(10);
+/// Maximum number of Updates in the message about their deletion.
+const MAX_LISTED: usize = 3;
 
 /// Returns the next action of a Stack that is being deleted and has no open run.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
@@ -77,6 +83,44 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
 /// Returns the message if users have deleted too many Stacks and the destroy must therefore wait for a confirmation.
 pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
     destroy_limit::awaiting_confirmation(&observed.stack, observed.exceeded_destroy_limit.as_deref())
+}
+
+/// Returns the message if the deletion of the Stack's Workspace or Updates takes longer than usual. The controller
+/// deletes the Workspace and the Updates before it removes the finalizer of the Stack.
+pub fn delayed_by(observed: &Observed, now: Timestamp) -> Option<String> {
+    let workspace = observed.workspace.as_ref().filter(|workspace| ownership::owns(&observed.stack, workspace));
+    if let Some(workspace) = workspace {
+        return is_delayed(workspace, now).then(|| workspace_message(workspace));
+    }
+    let delayed: Vec<_> = observed.updates.iter().filter(|update| is_delayed(update.as_ref(), now)).collect();
+    let listed = delayed.iter().take(MAX_LISTED).map(|update| with_finalizers(update.as_ref()));
+    let listed = listed.collect::<Vec<_>>().join("; ");
+    let more = delayed.len().saturating_sub(MAX_LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!delayed.is_empty()).then(|| format!("waiting for the deletion of Updates: {listed}{more}"))
+}
+
+fn is_delayed(object: &impl Resource, now: Timestamp) -> bool {
+    let deleted = object.meta().deletion_timestamp.as_ref();
+    deleted.is_some_and(|deleted| now.duration_since(deleted.0) >= UNREPORTED_DELETION)
+}
+
+/// Returns the message about a Workspace that is being deleted. If only other clients still hold the Workspace, its
+/// condition does not contain the cause, so the message contains the finalizers.
+fn workspace_message(workspace: &Workspace) -> String {
+    let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is_ours = workspace.finalizers().iter().any(|finalizer| finalizer == names::WORKSPACE_FINALIZER);
+    match conditions::find(conditions, READY).filter(|ready| is_ours && ready.status != "True") {
+        Some(ready) => format!("waiting for the deletion of Workspace {}: {}", workspace.name_any(), ready.message),
+        None => format!("waiting for the deletion of Workspace {}", with_finalizers(workspace)),
+    }
+}
+
+/// Returns the name and the finalizers of an object for a message.
+fn with_finalizers(object: &impl ResourceExt) -> String {
+    let finalizers = object.finalizers();
+    let held = if finalizers.is_empty() { String::new() } else { format!(" (finalizers: {})", finalizers.join(", ")) };
+    format!("{}{held}", object.name_any())
 }
 
 /// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The controller does not destroy the

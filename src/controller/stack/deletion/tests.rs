@@ -4,8 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
-use crate::api::auto::{RunProject, Workspace, WorkspaceStatus};
-use crate::api::conditions::{self, ConditionUpdate, Status};
+use crate::api::auto::{RunProject, Update, UpdateSpec, WorkspaceStatus};
+use crate::api::conditions::{ConditionUpdate, Status};
 use crate::api::pulumi::RunInputs;
 use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
 use crate::controller::stack::build_workspace;
@@ -425,4 +425,56 @@ fn an_unstarted_destroy_is_revoked_if_only_another_source_is_available() {
     let mut nothing = observed(stack());
     deletion(&mut nothing).without_source = None;
     assert!(!has_another_source(&nothing, &bound_to(b"a")), "without a fetched source, the destroy waits");
+}
+
+#[test]
+fn a_slow_deletion_of_the_workspace_or_the_updates_is_reported() {
+    let workspace = |ready: Status, finalizers: &[&str]| {
+        let stack = stack();
+        let mut workspace = workspace(&stack, &resolved(b"placed"), ready, "Deleting", true);
+        workspace.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
+        Observed { workspace: Some(workspace), ..observed(stack) }
+    };
+    let updates = |count: usize, finalizers: &[&str]| {
+        let update = |number: usize| {
+            let mut update = Update::new(&format!("app-{number}"), UpdateSpec::default());
+            update.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
+            update.metadata.deletion_timestamp = Some(Time(at(DELETED_AT)));
+            Arc::new(update)
+        };
+        Observed { updates: (1..=count).map(update).collect(), ..observed(stack()) }
+    };
+    let (ours, foreign) = (names::WORKSPACE_FINALIZER, "example.com/hold");
+    let of_another = |mut observed: Observed| {
+        let workspace = observed.workspace.as_mut().expect("value is set");
+        (workspace.metadata.annotations, workspace.metadata.labels) = (None, None);
+        workspace.metadata.owner_references = None;
+        observed
+    };
+    let rows = [
+        ("nothing remains", observed(stack()), None),
+        ("the condition contains the cause", workspace(Status::False, &[ours]), Some("Workspace app: detail")),
+        (
+            "the Workspace controller has finished",
+            workspace(Status::False, &[foreign]),
+            Some("Workspace app (finalizers: example.com/hold)"),
+        ),
+        (
+            "the condition is outdated",
+            workspace(Status::True, &[ours]),
+            Some("Workspace app (finalizers: finalizer.workspace.auto.pulumi.com)"),
+        ),
+        ("the Workspace of another owner", of_another(workspace(Status::False, &[ours])), None),
+        ("an Update", updates(1, &[foreign]), Some("Updates: app-1 (finalizers: example.com/hold)")),
+        ("many Updates", updates(5, &[]), Some("Updates: app-1; app-2; app-3 and 2 more")),
+    ];
+    for (name, mut observed, expected) in rows {
+        let deleted = Some(Time(at(DELETED_AT)));
+        if let Some(workspace) = &mut observed.workspace {
+            workspace.metadata.deletion_timestamp.clone_from(&deleted);
+        }
+        assert_eq!(delayed_by(&observed, at(DELETED_AT + 9)), None, "{name}: most deletions take a few seconds");
+        let expected = expected.map(|rest| format!("waiting for the deletion of {rest}"));
+        assert_eq!(delayed_by(&observed, at(DELETED_AT + 10)), expected, "{name}");
+    }
 }
