@@ -66,8 +66,8 @@ pub enum Action {
     AwaitSource(String),
     /// Reports that another Stack manages the same Pulumi stack and takes precedence.
     Conflict(String),
-    /// Waits for dependencies. Contains the message and the stale dependencies: the dependencies whose last run is too
-    /// old.
+    /// Waits for dependencies. Contains the message, and the stale dependencies whose runs the controller requests. A
+    /// dependency is stale if its last run is too old.
     WaitForDependencies(String, Vec<Stale>),
     /// Waits for the evaluation of a dependency expression. The evaluator requeues the Stack when the result is
     /// available.

@@ -224,9 +224,14 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     if let Err(message) = check_fields(stack).and_then(|()| run().map_err(|error| error.to_string())) {
         return Action::Invalid(message);
     }
-    if let Some(action) = blocked_by_dependencies(observed, &resolved.revision, kind, now) {
-        return action;
-    }
+    let stale = match dependency_state(observed, &resolved.revision, kind, now) {
+        DependencyState::Satisfied => None,
+        DependencyState::Stale { message, dependencies } => Some((message, dependencies)),
+        DependencyState::Unmet(message) => return Action::WaitForDependencies(message, Vec::new()),
+        DependencyState::Denied(message) => return Action::Denied(message),
+        DependencyState::Invalid(message) => return Action::Invalid(message),
+        DependencyState::Evaluating => return Action::AwaitExpression,
+    };
     let desired = match desired_workspace(observed, resolved, kind) {
         Ok(desired) => desired,
         Err(error) => return Action::Invalid(error.to_string()),
@@ -241,11 +246,8 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     let advice = if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
     // An applied Workspace is not ready at first. The same message after the apply saves a write of the status.
     let awaiting_workspace = |cause: &str| format!("{cause}waiting for workspace readiness before {step}{advice}");
-    if let Some(other) = observed.workspace.as_ref().filter(|workspace| !ownership::owns(stack, workspace)) {
-        let name = other.name_any();
-        return Action::Invalid(format!(
-            "Workspace {name} already exists and is not owned by this Stack; delete the Workspace or rename the Stack"
-        ));
+    if let Some(message) = foreign_workspace(observed) {
+        return Action::Invalid(message);
     }
     let Some(workspace) = observed.workspace.as_ref() else {
         return Action::ApplyWorkspace(Box::new(desired), awaiting_workspace(""));
@@ -257,7 +259,15 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     if ownership::desired_hash(workspace) != ownership::desired_hash(&desired) || has_drifted() {
         return Action::ApplyWorkspace(Box::new(desired), awaiting_workspace(""));
     }
-    match readiness(workspace) {
+    let readiness = readiness(workspace);
+    // If the controller requested the runs of stale dependencies earlier, these dependencies would run repeatedly while
+    // another problem, such as a pod that cannot start, prevents the run of this Stack.
+    if matches!(readiness, Readiness::Ready | Readiness::Sleeping)
+        && let Some((message, dependencies)) = stale
+    {
+        return Action::WaitForDependencies(message, dependencies);
+    }
+    match readiness {
         Readiness::Ready => Action::Start(current),
         // The controller records the run only after the Workspace wakes up, because only a ready pod reports its
         // mounted inputs.
@@ -272,24 +282,30 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     }
 }
 
-/// Returns the action for an unmet or invalid dependency. A destroy and a drift check do not wait for dependencies.
-fn blocked_by_dependencies(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> Option<Action> {
+/// Returns the message if another owner controls the Workspace that has the name of the Stack.
+fn foreign_workspace(observed: &Observed) -> Option<String> {
+    let workspace = observed.workspace.as_ref()?;
+    let name = workspace.name_any();
+    (!ownership::owns(&observed.stack, workspace)).then(|| {
+        format!(
+            "Workspace {name} already exists and is not owned by this Stack; delete the Workspace or rename the Stack"
+        )
+    })
+}
+
+/// Returns the state of the dependencies. A destroy and a drift check do not wait for dependencies.
+fn dependency_state(observed: &Observed, revision: &str, kind: UpdateKind, now: Timestamp) -> DependencyState {
     if matches!(kind, UpdateKind::Destroy | UpdateKind::Refresh) {
-        return None;
+        return DependencyState::Satisfied;
     }
     if let Some(denied) = &observed.denied_dependency {
-        return Some(Action::Denied(denied.clone()));
+        return DependencyState::Denied(denied.clone());
     }
     if let Some(cycle) = &observed.cycle {
         let path = cycle.join(" -> ");
-        return Some(Action::Invalid(format!("dependency cycle: {path}; remove one of these dependencies")));
+        return DependencyState::Invalid(format!("dependency cycle: {path}; remove one of these dependencies"));
     }
-    match prerequisites::check(&observed.stack, revision, &observed.dependencies, now) {
-        DependencyState::Satisfied => None,
-        DependencyState::Evaluating => Some(Action::AwaitExpression),
-        DependencyState::Invalid(message) => Some(Action::Invalid(message)),
-        DependencyState::Unmet { message, stale } => Some(Action::WaitForDependencies(message, stale)),
-    }
+    prerequisites::check(&observed.stack, revision, &observed.dependencies, now)
 }
 
 /// Returns the action for a Stack whose last run succeeded, while no other run is due. The action deletes the Workspace

@@ -46,15 +46,19 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DependencyState {
     Satisfied,
-    /// A dependency is unmet. Contains the message and the stale dependencies: the dependencies whose last run is too
-    /// old.
-    Unmet {
+    /// A dependency is unmet for another reason than the age of its last run. Contains the message.
+    Unmet(String),
+    /// The last runs of some dependencies are too old. All other requirements are met.
+    Stale {
         message: String,
-        stale: Vec<Stale>,
+        dependencies: Vec<Stale>,
     },
+    /// The controller does not allow a dependency in another namespace. Contains the message.
+    Denied(String),
     /// The evaluation of an expression is not complete. The evaluator requeues the Stack when the result is available.
     Evaluating,
-    /// An expression is invalid or exceeds a limit. Another evaluation with the same objects would also fail.
+    /// The dependencies form a cycle, or an expression is invalid or exceeds a limit. Another evaluation with the same
+    /// objects would also fail.
     Invalid(String),
 }
 
@@ -63,6 +67,8 @@ pub enum DependencyState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     pub name: String,
+    /// Maximum age of the last run.
+    pub limit: SignedDuration,
     pub request: String,
 }
 
@@ -147,7 +153,9 @@ pub fn display_name((namespace, name): &ObjectKey, own: &str) -> String {
 }
 
 /// Checks whether a run of this Stack with this revision can start. Checks all dependencies, even after an unmet one,
-/// so that one reconciliation requests the runs of all stale dependencies.
+/// so that one reconciliation requests the runs of all stale dependencies. Requests no run while a dependency is unmet
+/// for another reason. Otherwise, a stale dependency would run again each time its last run is too old, until the other
+/// dependency is met.
 pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) -> DependencyState {
     let mut stale = Vec::new();
     let mut problems = Vec::new();
@@ -167,20 +175,40 @@ pub fn check(of: &Stack, revision: &str, needed: &[Dependency], now: Timestamp) 
                 Some(Ok(false)) => Some("readyExpr is false".to_owned()),
                 None => return DependencyState::Evaluating,
             },
-            (Some(stack), Rule::Succeeded { within }) => not_succeeded(stack).or_else(|| {
-                let (name, age) = stack.status.as_ref()?.last_update.as_ref().and_then(|last| {
-                    Some((last.name.clone()?, now.duration_since(last.last_resync_time.as_ref()?.0)))
-                })?;
-                let limit = (*within).filter(|limit| age > *limit)?;
-                stale.push(Stale { name: needed.name.clone(), request: format!("after-{name}") });
-                Some(format!("last run ended more than {} ago; requested another run", duration::display(limit)))
-            }),
+            (Some(stack), Rule::Succeeded { within }) => {
+                let problem = not_succeeded(stack);
+                if problem.is_none() {
+                    stale.extend(within.and_then(|limit| too_old(&needed.name, stack, limit, now)));
+                }
+                problem
+            }
         };
         problems.extend(problem.map(|problem| format!("{}: {problem}", needed.name)));
     }
-    match problems.is_empty() {
-        true => DependencyState::Satisfied,
-        false => DependencyState::Unmet { message: format!("waiting for {}", problems.join("; ")), stale },
+    if problems.is_empty() && stale.is_empty() {
+        return DependencyState::Satisfied;
+    }
+    let is_requested = problems.is_empty();
+    problems.extend(stale.iter().map(|stale| stale.message(is_requested)));
+    let message = format!("waiting for {}", problems.join("; "));
+    if is_requested { DependencyState::Stale { message, dependencies: stale } } else { DependencyState::Unmet(message) }
+}
+
+/// Returns the dependency if its last run ended earlier than `limit` before `now`.
+fn too_old(name: &str, stack: &Stack, limit: SignedDuration, now: Timestamp) -> Option<Stale> {
+    let last = stack.status.as_ref()?.last_update.as_ref()?;
+    let (run, ended) = (last.name.as_ref()?, last.last_resync_time.as_ref()?.0);
+    let is_too_old = now.duration_since(ended) > limit;
+    is_too_old.then(|| Stale { name: name.to_owned(), limit, request: format!("after-{run}") })
+}
+
+impl Stale {
+    fn message(&self, is_requested: bool) -> String {
+        let (name, limit) = (&self.name, duration::display(self.limit));
+        match is_requested {
+            true => format!("{name}: last run ended more than {limit} ago; requested another run"),
+            false => format!("{name}: last run ended more than {limit} ago"),
+        }
     }
 }
 

@@ -154,7 +154,7 @@ pub async fn wake_workspace(
     requeue(&observed.stack, &State::Working(message), None, context, now).await
 }
 
-/// Reports the unmet dependencies, and requests a run of each dependency whose last run is too old.
+/// Reports the unmet dependencies, and requests the runs of the stale dependencies.
 pub async fn wait_for_dependencies(
     stack: &Stack,
     message: String,
@@ -163,7 +163,7 @@ pub async fn wait_for_dependencies(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let namespace = stack.namespace().unwrap_or_default();
-    for Stale { name, request } in stale {
+    for Stale { name, request, .. } in stale {
         let Some(other) = context.reader.get_opt::<Stack>(&namespace, name).await? else { continue };
         let request_annotation = [(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), Some(request.clone()))].into();
         context.writer.annotate(&other, &request_annotation).await?;

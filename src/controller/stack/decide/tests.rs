@@ -1,5 +1,6 @@
 //! Table tests for the next action.
 
+mod dependencies;
 mod inputs;
 mod open_run;
 mod policy_packs;
@@ -7,8 +8,6 @@ mod repacked;
 mod restrictions;
 mod sleep;
 mod source;
-
-use std::sync::Arc;
 
 use super::*;
 use crate::api::auto::{
@@ -20,7 +19,6 @@ use crate::api::pulumi::{LastUpdate, PulumiStack, RunInputs, StackSpec, StackSta
 use crate::artifact::Digest;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::observed::Deletion;
-use crate::controller::stack::prerequisites::{Dependency, Rule};
 use crate::controller::stack::run::{DueRun, PlanUse, current_update, reference};
 use crate::controller::stack::status;
 use crate::source::{Origin, Resolved};
@@ -216,32 +214,6 @@ fn a_workspace_with_reclaim_policy_delete_is_deleted_after_success() {
     assert!(matches!(action, Action::Settled(Settled::RetryAfter(_))), "{action:?}");
     done.spec.workspace_reclaim_policy = WorkspaceReclaimPolicy::Retain;
     assert_eq!(decide(&Observed { workspace: there(&done), ..observed(done) }, now()), settled);
-}
-
-#[test]
-fn a_run_waits_for_its_dependencies_but_a_destroy_does_not() {
-    let missing = || vec![Dependency { name: "base".to_owned(), rule: Rule::Ready, stack: None, result: None }];
-    let waits = Action::WaitForDependencies("waiting for base: not found".to_owned(), Vec::new());
-    let new = Observed { dependencies: missing(), ..observed(stack()) };
-    assert_eq!(decide(&new, now()), waits, "the Workspace is not prepared before the dependencies are met");
-    let rule = Rule::Expression("dep.spec.suspend".to_owned());
-    let unknown = Dependency { name: "base".to_owned(), rule, stack: Some(Arc::new(stack())), result: None };
-    let evaluating = Observed { dependencies: vec![unknown], ..observed(stack()) };
-    assert_eq!(decide(&evaluating, now()), Action::AwaitExpression, "the expression is still being evaluated");
-    let in_a_cycle = Observed { cycle: Some(["app", "base", "app"].map(str::to_owned).into()), ..new };
-    let Action::Invalid(message) = decide(&in_a_cycle, now()) else { panic!("expected Action::Invalid for a cycle") };
-    assert!(message.starts_with("dependency cycle: app -> base -> app;"), "{message}");
-    let mut done = stack();
-    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
-    let there = Some(workspace(&done, Status::True, "Succeeded"));
-    let settled = Observed { dependencies: missing(), workspace: there.clone(), ..observed(done.clone()) };
-    assert_eq!(decide(&settled, now()), Action::Settled(Settled::Done(None)), "only due runs wait for dependencies");
-    done.spec.destroy_on_finalize = Some(true);
-    done.status.as_mut().expect("value is set").applied_stack =
-        Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
-    done.metadata.deletion_timestamp = Some(Time(now()));
-    let deleted = Observed { dependencies: missing(), workspace: there, ..observed(done) };
-    assert_eq!(brief(&decide(&deleted, now())), "Start destroy: Stack marked for deletion");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn check_all(needed: &[Dependency], second: i64) -> DependencyState {
 }
 
 fn waits(message: &str) -> DependencyState {
-    DependencyState::Unmet { message: format!("waiting for base: {message}"), stale: Vec::new() }
+    DependencyState::Unmet(format!("waiting for base: {message}"))
 }
 
 #[test]
@@ -84,12 +84,13 @@ fn a_prerequisite_is_satisfied_if_its_current_inputs_succeeded() {
 
 #[test]
 fn a_stale_prerequisite_gets_the_same_run_request_repeatedly() {
-    let hour = Rule::Succeeded { within: Some(SignedDuration::from_hours(1)) };
+    let limit = SignedDuration::from_hours(1);
+    let hour = Rule::Succeeded { within: Some(limit) };
     assert_eq!(one(hour.clone(), Some(succeeded()), 4600), DependencyState::Satisfied);
-    let stale = vec![Stale { name: "base".to_owned(), request: "after-base-1".to_owned() }];
+    let stale = vec![Stale { name: "base".to_owned(), limit, request: "after-base-1".to_owned() }];
     let message = "waiting for base: last run ended more than 1h0m0s ago; requested another run".to_owned();
     for second in [4601, 99_999] {
-        let expected = DependencyState::Unmet { message: message.clone(), stale: stale.clone() };
+        let expected = DependencyState::Stale { message: message.clone(), dependencies: stale.clone() };
         assert_eq!(one(hour.clone(), Some(succeeded()), second), expected);
     }
     let failed = ran(|last| last.state = Some("failed".to_owned()));
@@ -125,12 +126,21 @@ fn all_unsatisfied_prerequisites_are_reported() {
         needed("a", short.clone(), Some(succeeded())),
         needed("b", Rule::Ready, None),
         needed("c", short, ran(|last| last.name = Some("c-7".to_owned()))),
+        needed("d", Rule::Succeeded { within: None }, None),
     ];
-    let DependencyState::Unmet { message, stale } = check_all(&all, 9999) else {
-        panic!("expected unmet dependencies")
+    let expected = "waiting for b: not found; d: not found; a: last run ended more than 1s ago; \
+                    c: last run ended more than 1s ago";
+    let without_request = DependencyState::Unmet(expected.to_owned());
+    assert_eq!(check_all(&all, 9999), without_request, "no run is requested while another dependency is unmet");
+    let [a, _, c, _] = all;
+    let DependencyState::Stale { message, dependencies } = check_all(&[a, c], 9999) else {
+        panic!("expected stale dependencies")
     };
-    assert!(message.contains("a: last run") && message.contains("; b: not found; c: last run"), "{message}");
-    assert_eq!(stale.iter().map(|stale| stale.request.as_str()).collect::<Vec<_>>(), ["after-base-1", "after-c-7"]);
+    let expected = "waiting for a: last run ended more than 1s ago; requested another run; \
+                    c: last run ended more than 1s ago; requested another run";
+    assert_eq!(message, expected);
+    let requests: Vec<_> = dependencies.iter().map(|stale| stale.request.as_str()).collect();
+    assert_eq!(requests, ["after-base-1", "after-c-7"]);
     assert_eq!(check_all(&[], 0), DependencyState::Satisfied);
 }
 
