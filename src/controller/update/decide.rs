@@ -16,7 +16,9 @@ use crate::controller::stack::Restriction;
 use crate::controller::update::attach_target::can_attach;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
-use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_of_stack};
+use crate::controller::update::observe::{
+    Observed, Owner, binding, is_cancel_requested, is_held_by_stack, is_of_stack,
+};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_mark;
@@ -30,8 +32,8 @@ use crate::rpc::proto;
 /// Time for which the controller waits for the termination reason of the pod after the run has completed. The agent
 /// exits at most 30 seconds after the run has completed.
 const EXPLANATION_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// Interval between two checks whether the Stack of a deleted Update still exists. An existing Stack must record the
-/// result of the Update before the Update can be deleted.
+/// Interval between two checks whether the Stack of a deleted or expired Update still exists. An existing Stack must
+/// record the result of the Update before the Update can be deleted.
 const OWNER_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Next action for an Update.
@@ -127,21 +129,18 @@ fn completed(observed: &Observed, now: Timestamp) -> Action {
     let update = &observed.update;
     let has_finalizer = update.finalizers().iter().any(|f| f == names::UPDATE_FINALIZER);
     let is_held = is_held_by_stack(update);
+    // Until the Stack has recorded the result, it would regard the deletion as a cancellation by a user.
+    let delays_ttl = is_held && observed.stack != Owner::Gone && update.spec.ttl_after_completed.is_some();
     let is_marked = observed.pod.as_ref().is_some_and(|pod| pod_mark::is_of(pod, update));
     match update.metadata.deletion_timestamp {
         _ if has_finalizer && (is_marked || !is_held) => Action::Release,
         Some(_) if is_held && observed.stack == Owner::Gone => Action::Abandon,
         // The periodic requeue is necessary, because deleting the Stack does not requeue the Update.
         Some(_) if is_held => Action::Keep(OWNER_CHECK_INTERVAL),
+        None if delays_ttl => Action::Keep(OWNER_CHECK_INTERVAL),
         Some(_) => Action::Nothing,
         None => expiry(update, now),
     }
-}
-
-/// Returns whether the Update has the finalizer of a Stack. The Stack controller removes both finalizers of such an
-/// Update with one write, after the status of the Stack contains the result and the pod is no longer marked.
-pub fn is_held_by_stack(update: &Update) -> bool {
-    update.finalizers().iter().any(|f| f == names::STACK_FINALIZER)
 }
 
 /// Selects the action for a run that the Pulumi Kubernetes Operator started. The agent reports only to the operator,

@@ -45,7 +45,8 @@ pub struct Observed {
     pub agent_ip: Option<IpAddr>,
     /// Whether the attached task may start the run.
     pub task_may_start: bool,
-    /// State of the Stack that owns the Update. `observe` reads the Stack only if the Update is being deleted.
+    /// State of the Stack that owns the Update. `observe` reads the Stack only if the deletion of the Update waits for
+    /// the Stack.
     pub stack: Owner,
     /// Reason why the approval settings of the Stack do not permit the run. `observe` checks the settings only before
     /// an `up` or `destroy` run that is the next run of its Workspace.
@@ -84,6 +85,12 @@ pub fn is_cancel_requested(update: &Update) -> bool {
 /// Returns whether a Stack created the Update.
 pub fn is_of_stack(update: &Update) -> bool {
     update.owner_references().iter().any(|owner| owner.kind == "Stack")
+}
+
+/// Returns whether the Update has the finalizer of a Stack. The Stack controller removes both finalizers of such an
+/// Update with one write, after the status of the Stack contains the result and the pod is no longer marked.
+pub fn is_held_by_stack(update: &Update) -> bool {
+    update.finalizers().iter().any(|f| f == names::STACK_FINALIZER)
 }
 
 /// Reads the state that the step needs.
@@ -160,9 +167,12 @@ async fn workspace_and_pod(
     Ok((workspace, pod))
 }
 
-/// Returns the state of the Stack that owns the Update. Reads the Stack only if the Update is being deleted.
+/// Returns the state of the Stack that owns the Update. Reads the Stack only if the Update is being deleted, or if the
+/// controller deletes the Update after the Stack has recorded its result.
 async fn owner_state(update: &Update, context: &Context) -> Result<Owner, ReadError> {
-    let Some((name, uid)) = owner(update).filter(|_| update.metadata.deletion_timestamp.is_some()) else {
+    let expires = update.is_complete() && update.spec.ttl_after_completed.is_some() && is_held_by_stack(update);
+    let is_needed = update.metadata.deletion_timestamp.is_some() || expires;
+    let Some((name, uid)) = owner(update).filter(|_| is_needed) else {
         return Ok(Owner::Lives);
     };
     let namespace = update.namespace().unwrap_or_default();
@@ -262,7 +272,7 @@ async fn node(
 /// the Update.
 fn owner(update: &Update) -> Option<(String, Option<String>)> {
     let referred = update.owner_references().iter().find(|o| o.kind == "Stack");
-    let is_held = update.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER);
+    let is_held = is_held_by_stack(update);
     referred
         .map(|o| (o.name.clone(), Some(o.uid.clone())))
         .or_else(|| is_held.then(|| (update.spec.workspace_name.clone(), None)))

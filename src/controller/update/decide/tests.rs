@@ -2,6 +2,7 @@
 
 mod deadline;
 mod start;
+mod ttl;
 
 use super::*;
 use crate::api::auto::{
@@ -468,30 +469,4 @@ fn action_names_in_the_log_do_not_contain_outputs() {
     };
     let action = Action::Record(Box::new(RunOutcome::of(&result)));
     assert_eq!(action.name(), "Record");
-}
-
-#[test]
-fn a_completed_update_is_deleted_after_its_ttl() {
-    let ended = |ttl: Option<&str>, second: i64| {
-        let mut update = update(Some(bound()));
-        update.metadata.finalizers = None;
-        update.spec.ttl_after_completed = ttl.map(str::to_owned);
-        let condition =
-            ConditionUpdate { kind: conditions::COMPLETE, status: Status::True, reason: "Updated", message: "" };
-        let at = jiff::Timestamp::from_second(second).expect("timestamp in range");
-        conditions::set(&mut update.status.as_mut().expect("there").conditions, &condition, 1, at);
-        update
-    };
-    let rows = [
-        ("no TTL", ended(None, 1), Action::Nothing),
-        ("not yet", ended(Some("1m"), 990), Action::Keep(SignedDuration::from_secs(50))),
-        ("now", ended(Some("1m"), 940), Action::Expire),
-        ("zero TTL", ended(Some("0s"), 1000), Action::Expire),
-    ];
-    for (name, update, expected) in rows {
-        assert_eq!(decide(&observed(update)), expected, "{name}");
-    }
-    let mut open = ended(Some("0s"), 1);
-    open.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned()]);
-    assert_eq!(decide(&observed(open)), Action::Release, "the Stack records the result first");
 }
