@@ -154,7 +154,10 @@ async fn progress_continues_after_a_segment_that_cannot_be_opened() {
     assert_eq!(std::fs::metadata(record.segment(0)).unwrap().len(), complete);
     let state = record.watch().borrow().clone();
     assert_eq!((state.segment, state.next), (1, written + 1), "readers read the new segment");
-    assert_eq!(Reader::processes(record.clone()).unwrap(), [StartedProcess { pid: 42, permalink: None }]);
+    assert_eq!(
+        Reader::processes(record.clone()).unwrap(),
+        [StartedProcess { pid: 42, permalink: None, interrupted: None }]
+    );
     journal.finish(&record, result("done"));
     let (seen, end) = sequences(&mut Reader::new(record, 0)).await;
     assert_eq!((seen.last(), end.is_some()), (Some(&written), true));

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::auto::Update;
-use crate::controller::update::observe::binding;
 
 /// Returns the open Update directly before `update`. The run of `update` cannot start while there is such an Update.
 pub fn preceding<'a>(update: &Update, siblings: &'a [Arc<Update>]) -> Option<&'a Arc<Update>> {
@@ -26,7 +25,8 @@ fn is_other_open(other: &Update, update: &Update) -> bool {
 
 /// Returns the sort key of an Update.
 fn position(update: &Update) -> (bool, Option<&Time>, Option<&str>) {
-    (binding(update).is_none(), update.metadata.creation_timestamp.as_ref(), update.metadata.name.as_deref())
+    let is_queued = update.status.as_ref().is_none_or(|status| status.run.is_none());
+    (is_queued, update.metadata.creation_timestamp.as_ref(), update.metadata.name.as_deref())
 }
 
 #[cfg(test)]
