@@ -12,7 +12,7 @@ mod program_location;
 use super::run_summary::RunSummary;
 use super::{advice, console};
 use cli_error::error_text;
-use exit::Exit;
+use exit::{EXIT_CANCELED, Exit};
 use lock::{Lock, parse_locks};
 
 /// Maximum length of a message, in bytes.
@@ -21,8 +21,6 @@ const MAX_MESSAGE: usize = 8 * 1024;
 const EXIT_AUTHENTICATION: i32 = 3;
 /// Exit code with which the CLI (since version 3.227) reports that the stack does not exist.
 const EXIT_NO_STACK: i32 = 6;
-/// Exit code of the CLI (since version 3.227) after a second signal has forced the cancellation.
-pub const EXIT_CANCELED: i32 = 8;
 
 /// Beginning of the message that reports a canceled run.
 pub const CANCELED: &str = "the run was canceled";

@@ -87,7 +87,7 @@ impl Attempt {
     /// finished, or if the engine could not save the state.
     pub(super) fn is_interrupted(&self) -> bool {
         let engine_is_missing_its_end = self.summary.began() && self.summary.summary().is_none();
-        let left = self.exit.code == Some(failure::EXIT_CANCELED) || self.exit.signal.is_some();
+        let left = self.exit.code == Some(failure::exit::EXIT_CANCELED) || self.exit.signal.is_some();
         self.summary.lost_state() || !self.exit.success() && (left || self.was_forced || engine_is_missing_its_end)
     }
 

@@ -204,11 +204,12 @@ fn too_old(name: &str, stack: &Stack, limit: SignedDuration, now: Timestamp) -> 
 
 impl Stale {
     fn message(&self, is_requested: bool) -> String {
-        let (name, limit) = (&self.name, duration::display(self.limit));
-        match is_requested {
-            true => format!("{name}: last run ended more than {limit} ago; requested another run"),
-            false => format!("{name}: last run ended more than {limit} ago"),
-        }
+        let limit = duration::display(self.limit);
+        let cause = match is_requested {
+            true => format!("last run ended more than {limit} ago; requested another run"),
+            false => format!("last run ended more than {limit} ago"),
+        };
+        format!("{}: {cause}", self.name)
     }
 }
 

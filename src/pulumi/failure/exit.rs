@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::EXIT_CANCELED;
-
+/// Exit code of the CLI (since version 3.227) after a second signal has forced the cancellation.
+pub const EXIT_CANCELED: i32 = 8;
 /// Exit codes with which a shell reports that a signal killed a process: 128 plus the number of the signal.
 const SIGNAL_CODES: RangeInclusive<i32> = 129..=192;
 
