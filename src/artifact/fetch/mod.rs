@@ -62,6 +62,22 @@ impl Fetcher {
     /// connection breaks. The caller must perform all other retries. After a response with a `Retry-After` header,
     /// calls with the same URL fail without a request until the time in the header has passed.
     pub async fn fetch(&self, url: &str, digest: &Digest, namespace: &str) -> Result<Fetched, FetchError> {
+        self.fetch_from(url, digest, namespace, namespace).await
+    }
+
+    /// Fetches the artifact of a source in `source_namespace` in the same way as [`Self::fetch`], and grants
+    /// `namespace` access to the artifact. The caller must check that `namespace` may use this source.
+    ///
+    /// # Errors
+    /// Fails for the same reasons as [`Self::fetch`]. The URL is not allowed if its path belongs to a source outside
+    /// `source_namespace` and the settings forbid cross-namespace references.
+    pub async fn fetch_from(
+        &self,
+        url: &str,
+        digest: &Digest,
+        source_namespace: &str,
+        namespace: &str,
+    ) -> Result<Fetched, FetchError> {
         let store = &self.shared.store;
         if store.is_granted(digest, namespace)
             && let Some(artifact) = self.shared.stored(digest).await?
@@ -69,9 +85,9 @@ impl Fetcher {
             return Ok(Fetched { artifact, downloaded: false });
         }
         let target = Target::resolve(url, &self.shared.settings)?;
-        target.check_owner(namespace, &self.shared.settings)?;
-        // A digest alone does not grant access. A source in the namespace must also have a URL that serves the
-        // artifact.
+        target.check_owner(source_namespace, &self.shared.settings)?;
+        // A digest alone does not grant access. A source that the namespace may use must also have a URL that serves
+        // the artifact.
         let stored = match store.was_downloaded_from(digest, target.url.as_str()) {
             true => self.shared.stored(digest).await?,
             false => None,

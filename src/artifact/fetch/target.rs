@@ -52,7 +52,7 @@ impl Target {
         Ok(Self { url, host, shown, owner })
     }
 
-    /// Returns an error if the artifact's source is in another namespace and the settings forbid cross-namespace
+    /// Returns an error if the path belongs to a source outside `namespace` and the settings forbid cross-namespace
     /// references.
     pub(super) fn check_owner(&self, namespace: &str, settings: &FetchSettings) -> Result<(), FetchError> {
         match &self.owner {

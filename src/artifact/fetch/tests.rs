@@ -104,6 +104,30 @@ async fn a_namespace_is_granted_a_stored_artifact_only_if_its_url_serves_it() {
 }
 
 #[tokio::test]
+async fn an_artifact_of_an_authorized_source_in_another_namespace_is_granted() {
+    let server = Server::start(|_| Response::ok(b"artifact")).await;
+    let fixture = Fixture::with(|settings| {
+        settings.allowed_hosts = AllowedHosts::services_of("flux-system", "cluster.local");
+        settings.source_controller_host = server.url("").strip_prefix("http://").map(str::to_owned);
+        settings.own_namespace_only = true;
+    });
+    let (fetcher, digest) = (&fixture.fetcher, Digest::of(b"artifact"));
+    let url = "http://source-controller.flux-system.svc.cluster.local./gitrepository/flux-system/policies/1.tar.gz";
+    // Columns: the namespace of the source, and whether the path belongs to this namespace.
+    for (source_namespace, is_owner) in [("apps", false), ("other", false), ("flux-system", true)] {
+        let fetched = fetcher.fetch_from(url, &digest, source_namespace, "apps").await;
+        match is_owner {
+            true => assert!(fetched.is_ok(), "{source_namespace}: {fetched:?}"),
+            false => assert!(matches!(fetched, Err(FetchError::ForeignArtifact { .. })), "{source_namespace}"),
+        }
+        assert_eq!(fixture.store.is_granted(&digest, "apps"), is_owner, "{source_namespace}");
+    }
+    assert!(!fixture.store.is_granted(&digest, "flux-system"), "only the namespace of the caller has a grant");
+    let error = fetcher.fetch(url, &digest, "team-b").await.unwrap_err();
+    assert!(matches!(error, FetchError::ForeignArtifact { .. }), "a fetched artifact is not public: {error}");
+}
+
+#[tokio::test]
 async fn calls_for_one_digest_at_different_urls_do_not_share_a_download() {
     let slow = Server::start(|_| Response::ok(b"artifact").dripping(Duration::from_millis(5))).await;
     let empty = Server::start(|_| Response::not_found()).await;

@@ -34,6 +34,15 @@ enum RetryPolicy {
     Backoff,
 }
 
+/// An artifact to fetch.
+struct Wanted<'a> {
+    resolved: &'a Resolved,
+    /// Namespace of the source.
+    source_namespace: &'a str,
+    /// Description of the artifact in messages.
+    what: String,
+}
+
 /// Fetches the artifact, or reports why the fetch failed. Before each retry, the controller resolves the source again.
 pub(super) async fn fetch(
     observed: &Observed,
@@ -42,15 +51,18 @@ pub(super) async fn fetch(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let (stack, arrivals) = (&observed.stack, &context.arrivals);
+    let namespace = stack.namespace().unwrap_or_default();
     arrivals.detected(stack, &resolved.digest, now);
-    let next = fetch_named(observed, resolved, &describe(resolved), context, now).await?;
-    if arrivals.is_enabled() && context.store.is_granted(&resolved.digest, &stack.namespace().unwrap_or_default()) {
+    let wanted = Wanted { resolved, source_namespace: &namespace, what: describe(resolved) };
+    let next = fetch_wanted(observed, &wanted, context, now).await?;
+    if arrivals.is_enabled() && context.store.is_granted(&resolved.digest, &namespace) {
         arrivals.fetched(stack, &resolved.digest, Timestamp::now());
     }
     Ok(next)
 }
 
-/// Fetches the artifact of a policy pack in the same way as [`fetch`].
+/// Fetches the artifact of a policy pack in the same way as [`fetch`]. The source of a cluster-wide pack can be in
+/// another namespace.
 pub(super) async fn fetch_policy_pack(
     observed: &Observed,
     pack: &ResolvedPack,
@@ -58,7 +70,8 @@ pub(super) async fn fetch_policy_pack(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let what = format!("policy pack {}: {}", pack.name, describe(&pack.resolved));
-    fetch_named(observed, &pack.resolved, &what, context, now).await
+    let wanted = Wanted { resolved: &pack.resolved, source_namespace: &pack.namespace, what };
+    fetch_wanted(observed, &wanted, context, now).await
 }
 
 fn describe(resolved: &Resolved) -> String {
@@ -68,18 +81,17 @@ fn describe(resolved: &Resolved) -> String {
     }
 }
 
-/// Fetches an artifact. `what` describes the artifact in messages.
-async fn fetch_named(
+async fn fetch_wanted(
     observed: &Observed,
-    resolved: &Resolved,
-    what: &str,
+    wanted: &Wanted<'_>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
+    let Wanted { resolved, source_namespace, what } = wanted;
     let stack = &observed.stack;
     let namespace = stack.namespace().unwrap_or_default();
     let fetched = match &resolved.origin {
-        Origin::Url(url) => context.fetcher.fetch(url, &resolved.digest, &namespace).await,
+        Origin::Url(url) => context.fetcher.fetch_from(url, &resolved.digest, source_namespace, &namespace).await,
         Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
         Origin::Git(origin) => {
             context.git.fetch_again(origin);

@@ -19,7 +19,7 @@ use crate::controller::stack::annotations::{has_new_request, requests};
 use crate::controller::stack::approval;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::{Deletion, Observed};
-use crate::controller::stack::policy_packs::{self, ResolvedPack};
+use crate::controller::stack::policy_packs::{self, RequestedPack, ResolvedPack};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
 use crate::controller::stack::workspace_state::{Readiness, from_reference, last_in_place, readiness};
 use crate::controller::stack::{deletion, drift, pko_migration, run};
@@ -141,7 +141,8 @@ async fn observe_policy_packs(
         let found = resolve_object(&pack.namespace, &pack.source, false, context).await;
         let resolved = found.map_err(|why| policy_packs::named(&pack.name, why))?;
         let in_store = context.store.is_granted(&resolved.digest, own);
-        Ok::<_, Unavailable>(ResolvedPack { name: pack.name, resolved, config: pack.config, in_store })
+        let RequestedPack { name, namespace, config, .. } = pack;
+        Ok::<_, Unavailable>(ResolvedPack { name, namespace, resolved, config, in_store })
     });
     // The controller sends these requests concurrently, because the number of policy packs is limited.
     let packs = futures::future::try_join_all(resolving).await?;

@@ -47,6 +47,8 @@ pub struct RequestedPack {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedPack {
     pub name: String,
+    /// Namespace of the source. [`requested`] has checked that the Stack may use a source in this namespace.
+    pub namespace: String,
     pub resolved: Resolved,
     pub config: BTreeMap<String, Value>,
     /// Whether the store contains the bytes of the artifact.

@@ -16,10 +16,11 @@ fn a_policy_pack_of_the_cluster_applies_to_every_stack() {
     });
 }
 
-/// Checks that the controller adds the policy pack to the run. The run fails, because the image contains no policy
-/// runtime.
+/// Checks that the controller adds a policy pack from another namespace to the run. The run fails, because the image
+/// contains no policy runtime.
 async fn enforce(scene: &Scene, controller: &Controller, before: &[String]) {
-    let (source, policies) = (scene.source("app").await, scene.source("policies").await);
+    let elsewhere = Scene::new("policy-cluster-too").await;
+    let (source, policies) = (scene.source("app").await, elsewhere.source("policies").await);
     let content = "name: house\nruntime: yaml\nversion: 1.0.0\n".to_owned();
     policies.push(&[File { path: "house/PulumiPolicy.yaml".to_owned(), content }]).await;
     let commit = source.push(&Program::new("policy-cluster").step("step", json!({})).files()).await;
@@ -27,7 +28,7 @@ async fn enforce(scene: &Scene, controller: &Controller, before: &[String]) {
     main.until_applied(&commit).await;
     assert_eq!(main.workspace().await.spec.policy_packs, []);
 
-    let name = format!("GitRepository/{}/policies:house", scene.namespace);
+    let name = format!("GitRepository/{}/policies:house", elsewhere.namespace);
     controller.start_with(&[before, &[format!("--policy-packs={name}")]].concat(), 1).await;
     main.until("to run with the policy pack of the cluster", WaitLimit::Long, |stack| {
         let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
@@ -39,4 +40,5 @@ async fn enforce(scene: &Scene, controller: &Controller, before: &[String]) {
 
     controller.start_with(before, 1).await;
     main.until("to run without policy packs", WaitLimit::Long, is_done).await;
+    elsewhere.remove().await;
 }

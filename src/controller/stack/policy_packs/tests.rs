@@ -35,7 +35,8 @@ fn resolved(name: &str, content: &str) -> ResolvedPack {
         directory: Directory::root(),
         content_id: None,
     };
-    ResolvedPack { name: name.to_owned(), resolved, config: BTreeMap::new(), in_store: true }
+    let (name, namespace) = (name.to_owned(), "apps".to_owned());
+    ResolvedPack { name, namespace, resolved, config: BTreeMap::new(), in_store: true }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use crate::controller::stack::policy_packs::{ResolvedPack, artifacts, inputs};
 
 fn pack(content: &str, in_store: bool) -> ResolvedPack {
     let resolved = Resolved { digest: Digest::of(content.as_bytes()), ..resolved() };
-    ResolvedPack { name: "house".to_owned(), resolved, config: [].into(), in_store }
+    let (name, namespace) = ("house".to_owned(), "flux-system".to_owned());
+    ResolvedPack { name, namespace, resolved, config: [].into(), in_store }
 }
 
 /// Returns a Stack whose last run succeeded with these packs, and its Workspace.

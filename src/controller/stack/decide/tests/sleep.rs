@@ -98,7 +98,8 @@ fn a_pod_that_a_user_woke_receives_the_source_of_a_suspended_stack() {
 #[test]
 fn a_due_run_fetches_its_policy_packs_before_the_workspace_wakes() {
     let action = |in_store: bool| {
-        let pack = ResolvedPack { name: "house".to_owned(), resolved: resolved(), config: [].into(), in_store };
+        let (name, namespace) = ("house".to_owned(), "flux-system".to_owned());
+        let pack = ResolvedPack { name, namespace, resolved: resolved(), config: [].into(), in_store };
         let packs = vec![pack];
         let mut observed = Observed { in_store: true, ..asleep() };
         let desired = build_workspace::with_policy_packs(&observed.stack, &reference(&resolved()), artifacts(&packs))
