@@ -19,6 +19,7 @@ use crate::source::git::http_client::Clients;
 use crate::source::git::request::Access;
 use crate::source::git::spec::{Auth, Key, Value};
 use crate::source::git::url::Location;
+use crate::text::chain;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -197,14 +198,24 @@ async fn read_secret(client: &Client, namespace: &str, name: &str, is_needed: bo
         return Err(GitError::Credentials(format!("invalid Secret name {name:?}: must be an RFC 1123 subdomain")));
     }
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let failed = |why: String| GitError::Credentials(format!("failed to read Secret {namespace}/{name}: {why}"));
+    let failed = |why: String| format!("failed to read Secret {namespace}/{name}: {why}");
     match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
         Ok(Ok(Some(secret))) => Ok(Some(secret.data.unwrap_or_default())),
         Ok(Ok(None)) if !is_needed => Ok(None),
         Ok(Ok(None)) => Err(GitError::Credentials(format!("failed to read Secret {namespace}/{name}: not found"))),
-        Ok(Err(error)) => Err(failed(error.to_string())),
-        Err(_) => Err(failed(format!("timed out after {} s", READ_TIMEOUT.as_secs()))),
+        Ok(Err(error)) if is_rejection(&error) => Err(GitError::Credentials(failed(error.to_string()))),
+        Ok(Err(error)) => Err(GitError::CredentialsUnavailable(failed(chain(&error)))),
+        Err(_) => {
+            let why = format!("timed out after {} s", READ_TIMEOUT.as_secs());
+            Err(GitError::CredentialsUnavailable(failed(why)))
+        }
     }
+}
+
+/// Returns whether the API server rejected the request, for example because of a missing permission. Other errors, such
+/// as a failed connection or a response with the status 429 or 503, are temporary.
+fn is_rejection(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
 /// Builds the credentials from the Secrets.
@@ -296,6 +307,7 @@ fn one_line(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::fake_api::{FakeResponse, client};
 
     fn secrets(entries: &[(&str, &str)]) -> BTreeMap<String, Data> {
         let data =
@@ -368,6 +380,27 @@ mod tests {
         };
         assert!(needed.needs("s") && !needed.needs("other"));
         assert!(make(&Auth::Token(at("t")), &BTreeMap::new(), "h").is_ok(), "an optional Secret may be missing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_temporary_error_of_the_api_server_needs_no_user_action() {
+        // Columns: the response, whether the error is temporary, and a part of the message.
+        let rows: [(FakeResponse, bool, &str); 7] = [
+            (FakeResponse::refusal(404, "NotFound"), false, "failed to read Secret apps/s: not found"),
+            (FakeResponse::refusal(403, "Forbidden"), false, "failed to read Secret apps/s: "),
+            (FakeResponse::refusal(401, "Unauthorized"), false, "failed to read Secret apps/s: "),
+            (FakeResponse::refusal(429, "TooManyRequests"), true, "failed to read Secret apps/s: "),
+            (FakeResponse::refusal(500, "InternalError"), true, "failed to read Secret apps/s: "),
+            (FakeResponse::refusal(503, "ServiceUnavailable"), true, "failed to read Secret apps/s: "),
+            (FakeResponse::Silence, true, "failed to read Secret apps/s: timed out after 15 s"),
+        ];
+        for (response, is_temporary, expected) in rows {
+            let (client, _) = client(move |_| response.clone());
+            let error = read_secret(&client, "apps", "s", true).await.expect_err(expected);
+            let found = (error.is_transient(), error.is_stalled());
+            assert_eq!(found, (is_temporary, !is_temporary), "{error}");
+            assert!(error.to_string().starts_with(expected), "{error}");
+        }
     }
 
     #[test]

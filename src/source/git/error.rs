@@ -38,9 +38,12 @@ pub enum GitError {
     /// The server has a loopback, link-local or unspecified address.
     #[error("{0}")]
     Address(String),
-    /// A Secret is invalid, or the controller cannot read it.
+    /// The credentials are invalid or do not exist, or the controller has no permission to read the Secret.
     #[error("{0}")]
     Credentials(String),
+    /// The controller temporarily cannot read a Secret or get a token.
+    #[error("{0}")]
+    CredentialsUnavailable(String),
     #[error("{0}")]
     Reference(String),
     #[error("repository is empty: push a commit")]
@@ -98,6 +101,7 @@ impl GitError {
             GitError::Unreachable(_)
             | GitError::TimedOut { .. }
             | GitError::TooSlow { .. }
+            | GitError::CredentialsUnavailable(_)
             | GitError::NoSlot { .. }
             | GitError::Ended { .. } => true,
             GitError::Child { failure, .. } => !failure.is_caused_by_input(),
@@ -128,6 +132,7 @@ impl GitError {
             | GitError::TooSlow { .. }
             | GitError::Status(_)
             | GitError::Busy { .. }
+            | GitError::CredentialsUnavailable(_)
             | GitError::Protocol(_)
             | GitError::Disk { .. }
             | GitError::NoSlot { .. }

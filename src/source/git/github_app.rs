@@ -9,6 +9,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use rustls::pki_types::PrivateKeyDer;
@@ -19,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use crate::source::git::error::GitError;
+use crate::source::git::http::{busy, retry_after};
 use crate::text::chain;
 
 /// User name for installation tokens.
@@ -115,6 +118,12 @@ impl App {
         &self.api
     }
 
+    /// Returns the message for a failed exchange.
+    fn exchange_failed(&self, why: &str) -> String {
+        let host = self.api.host_str().unwrap_or_default();
+        format!("failed to get a token for GitHub App {} from {host}: {why}", self.id)
+    }
+
     fn exchange_url(&self) -> String {
         format!("{}/app/installations/{}/access_tokens", self.api.as_str().trim_end_matches('/'), self.installation)
     }
@@ -169,44 +178,79 @@ impl Tokens {
 }
 
 async fn exchange(app: &App, client: &reqwest::Client, now: Timestamp) -> Result<TokenResponse, GitError> {
-    let host = app.api.host_str().unwrap_or_default();
-    let about = |why: String| {
-        GitError::Credentials(format!("failed to get a token for GitHub App {} from {host}: {why}", app.id))
-    };
     let request = client
         .post(app.exchange_url())
         .bearer_auth(app.jwt(now)?)
         .header("Accept", "application/vnd.github+json")
         .header("X-GitHub-Api-Version", "2022-11-28")
         .timeout(TIMEOUT);
-    let mut response = request.send().await.map_err(|error| GitError::Unreachable(chain(&error.without_url())))?;
-    let status = response.status();
+    let response = request.send().await.map_err(unreachable)?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let body = read_body(response).await?;
     if !status.is_success() {
-        return Err(about(match status.as_u16() {
-            401 => "the private key does not match the appID, or the clock of the controller is wrong (HTTP 401)"
-                .to_owned(),
-            403 => {
-                "access denied (HTTP 403): the installation may be suspended, or it may have exceeded the rate limit"
-                    .to_owned()
-            }
-            404 => format!("installation {} of the App not found (HTTP 404)", app.installation),
-            other => format!("HTTP status {other}"),
-        }));
+        return Err(refusal(app, status, &headers, &body, now));
     }
+    let invalid = |why: &str| GitError::Credentials(app.exchange_failed(why));
+    if body.len() > MAX_RESPONSE {
+        return Err(invalid("response exceeds the limit"));
+    }
+    serde_json::from_slice(&body).map_err(|_| invalid("response has no token"))
+}
+
+fn unreachable(error: reqwest::Error) -> GitError {
+    GitError::Unreachable(chain(&error.without_url()))
+}
+
+/// Reads the body of a response until its size exceeds the limit.
+async fn read_body(mut response: reqwest::Response) -> Result<Vec<u8>, GitError> {
     let mut body = Vec::new();
-    while let Some(chunk) =
-        response.chunk().await.map_err(|error| GitError::Unreachable(chain(&error.without_url())))?
-    {
+    while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_RESPONSE {
-            return Err(about("response exceeds the limit".to_owned()));
+            break;
         }
     }
-    serde_json::from_slice(&body).map_err(|_| about("response has no token".to_owned()))
+    Ok(body)
+}
+
+/// Returns the error that corresponds to a response with an error status.
+fn refusal(app: &App, status: StatusCode, headers: &HeaderMap, body: &[u8], now: Timestamp) -> GitError {
+    let requested = requested_delay(headers, now);
+    let why = match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return busy(status, requested),
+        StatusCode::FORBIDDEN if requested.is_some() || names_rate_limit(body) => return busy(status, requested),
+        status if status.is_server_error() => {
+            let why = format!("HTTP status {}", status.as_u16());
+            return GitError::CredentialsUnavailable(app.exchange_failed(&why));
+        }
+        StatusCode::UNAUTHORIZED => {
+            "the private key does not match the appID, or the clock of the controller is wrong (HTTP 401)".to_owned()
+        }
+        StatusCode::FORBIDDEN => "access denied (HTTP 403): the installation may be suspended".to_owned(),
+        StatusCode::NOT_FOUND => format!("installation {} of the App not found (HTTP 404)", app.installation),
+        other => format!("HTTP status {}", other.as_u16()),
+    };
+    GitError::Credentials(app.exchange_failed(&why))
+}
+
+/// Returns the delay that GitHub requests because of an exceeded rate limit.
+fn requested_delay(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<i64>().ok();
+    retry_after(headers).or_else(|| {
+        let reset = number("x-ratelimit-reset").filter(|_| number("x-ratelimit-remaining") == Some(0))?;
+        u64::try_from(reset.saturating_sub(now.as_second())).ok().map(Duration::from_secs)
+    })
+}
+
+/// Returns whether the message of an error response is about a rate limit. Not every such response has the headers.
+fn names_rate_limit(body: &[u8]) -> bool {
+    String::from_utf8_lossy(body).to_lowercase().contains("rate limit")
 }
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::{HeaderName, HeaderValue};
+
     use super::*;
 
     fn app(base_url: Option<&str>, host: &str) -> Result<App, String> {
@@ -225,6 +269,37 @@ mod tests {
         }
         for base in ["ftp://a", "http://a", "nothing", "https://u:p@a"] {
             assert!(app(Some(base), "x").unwrap_err().contains("baseURL"), "{base}");
+        }
+    }
+
+    #[test]
+    fn an_error_response_needs_user_action_unless_it_is_temporary() {
+        let app = app(None, "github.com").unwrap();
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let limited = r#"{"message": "You have exceeded a secondary rate limit"}"#;
+        // Columns: the status, the headers, the body, whether the error is stalled, and the end of its message.
+        let rows: [(u16, &[(&'static str, &'static str)], &str, bool, &str); 12] = [
+            (401, &[], "", true, "(HTTP 401)"),
+            (403, &[], r#"{"message": "suspended"}"#, true, "the installation may be suspended"),
+            (403, &[("x-ratelimit-remaining", "9"), ("x-ratelimit-reset", "1000090")], "", true, "may be suspended"),
+            (404, &[], "", true, "installation 34 of the App not found (HTTP 404)"),
+            (422, &[], "", true, "from api.github.com: HTTP status 422"),
+            (403, &[("retry-after", "7")], "", false, "(HTTP 403): retrying after 7 s"),
+            (403, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000090")], "", false, "after 90 s"),
+            (403, &[], limited, false, "(HTTP 403): retrying after 60 s"),
+            (429, &[("retry-after", "0")], "", false, "(HTTP 429): retrying after 1 s"),
+            (503, &[("retry-after", "9999")], "", false, "(HTTP 503): retrying after 1800 s"),
+            (500, &[], "", false, "from api.github.com: HTTP status 500"),
+            (502, &[], limited, false, "from api.github.com: HTTP status 502"),
+        ];
+        for (status, headers, body, is_stalled, expected) in rows {
+            let named = |&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value));
+            let headers: HeaderMap = headers.iter().map(named).collect();
+            let status = StatusCode::from_u16(status).unwrap();
+            let error = refusal(&app, status, &headers, body.as_bytes(), now);
+            assert_eq!(error.is_stalled(), is_stalled, "{error}");
+            assert!(error.to_string().ends_with(expected), "{error}");
+            assert_eq!(error.is_transient(), matches!(status.as_u16(), 500 | 502), "{error}");
         }
     }
 

@@ -177,15 +177,23 @@ fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(text)),
         StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(text)),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            let requested =
-                response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-            let after = requested
-                .map_or(RETRY_AFTER_RANGE.0, Duration::from_secs)
-                .clamp(Duration::from_secs(1), RETRY_AFTER_RANGE.1);
-            Some(GitError::Busy { status: status.as_u16(), after })
+            Some(busy(status, retry_after(response.headers())))
         }
         status => Some(GitError::Status(status.as_u16())),
     }
+}
+
+/// Returns the delay in the header `Retry-After`, or `None` if the header is not a number of seconds.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Returns the error for a server that limits the rate of requests. `requested` is the delay that the server requests.
+pub fn busy(status: StatusCode, requested: Option<Duration>) -> GitError {
+    let (default, most) = RETRY_AFTER_RANGE;
+    let after = requested.unwrap_or(default).clamp(Duration::from_secs(1), most);
+    GitError::Busy { status: status.as_u16(), after }
 }
 
 type Shared = Arc<Mutex<Exchange>>;
