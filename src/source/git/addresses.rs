@@ -8,14 +8,25 @@ use std::net::{IpAddr, SocketAddr};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// Returns the reason why the URL is not allowed, or `None` if the URL's host is not a blocked address.
-pub fn refusal(url: &Url) -> Option<String> {
+/// Returns the reason why the URL is not allowed, or `None` if the URL's host is neither a blocked address nor the host
+/// name of a proxy. `proxies` are the host names of the proxies.
+///
+/// [`Resolver`] allows all addresses for the host name of a proxy. With such a name, a URL that bypasses the proxies
+/// could reach other ports of a proxy in the controller's pod.
+pub fn refusal(url: &Url, proxies: &[String]) -> Option<String> {
     let address = match url.host()? {
         Host::Ipv4(address) => IpAddr::V4(address),
         Host::Ipv6(address) => IpAddr::V6(address),
-        Host::Domain(_) => return None,
+        Host::Domain(name) => {
+            return is_proxy(name, proxies)
+                .then(|| format!("{name} is the host name of a proxy, which is not allowed for a repository"));
+        }
     };
     is_local(address).then(|| refused(&address.to_string()))
+}
+
+fn is_proxy(name: &str, proxies: &[String]) -> bool {
+    proxies.iter().any(|proxy| proxy.eq_ignore_ascii_case(name))
 }
 
 /// Resolves a host. Removes blocked addresses unless `local_addresses` is true. Fails if all addresses are blocked.
@@ -43,13 +54,13 @@ fn is_local(address: IpAddr) -> bool {
 #[derive(Debug)]
 pub struct Resolver {
     /// Host names of proxies. A proxy may have any address, because the controller's administrator configures the
-    /// proxies.
+    /// proxies. [`refusal`] rejects URLs with these host names.
     pub proxies: Vec<String>,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let local_addresses = self.proxies.iter().any(|proxy| proxy == name.as_str());
+        let local_addresses = is_proxy(name.as_str(), &self.proxies);
         Box::pin(async move {
             // The client replaces port 0 with the port of the URL.
             let found = resolve(name.as_str(), 0, local_addresses).await?;
@@ -78,13 +89,31 @@ mod tests {
             "http://[::ffff:169.254.169.254]/app",
         ];
         for text in refused {
-            let message = refusal(&Url::parse(text).unwrap());
+            let message = refusal(&Url::parse(text).unwrap(), &[]);
             assert!(message.is_some_and(|message| message.contains("not allowed for a repository")), "{text}");
         }
         for text in
             ["https://example.com/app", "http://10.0.0.1/app", "http://192.0.2.1/app", "http://[2001:db8::1]/app"]
         {
-            assert_eq!(refusal(&Url::parse(text).unwrap()), None, "{text}");
+            assert_eq!(refusal(&Url::parse(text).unwrap(), &[]), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_host_name_of_a_proxy_is_rejected() {
+        let proxies = ["localhost".to_owned(), "proxy.example.com".to_owned(), "10.0.0.1".to_owned()];
+        let table = [
+            ("http://localhost:8080/app", true),
+            ("https://LOCALHOST/app", true),
+            ("https://proxy.example.com/app", true),
+            ("https://git.proxy.example.com/app", false),
+            ("https://example.com/app", false),
+            ("http://10.0.0.1/app", false),
+        ];
+        for (text, is_refused) in table {
+            let message = refusal(&Url::parse(text).unwrap(), &proxies);
+            assert_eq!(message.is_some(), is_refused, "{text}: {message:?}");
+            assert!(message.is_none_or(|message| message.contains("is the host name of a proxy")), "{text}");
         }
     }
 

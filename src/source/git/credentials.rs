@@ -147,7 +147,8 @@ impl AccessReader {
         let login = match login {
             Login::Basic { user, password } => Some((user, password)),
             Login::GitHubApp(app) => {
-                if let Some(why) = addresses::refusal(app.api()).filter(|_| !self.local_addresses) {
+                let refusal = addresses::refusal(app.api(), &self.clients.proxies.hosts());
+                if let Some(why) = refusal.filter(|_| !self.local_addresses) {
                     return Err(GitError::Address(why));
                 }
                 let client = self.clients.client(for_all.clone(), authorities.clone(), self.local_addresses)?;

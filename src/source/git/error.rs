@@ -35,7 +35,7 @@ pub enum GitError {
     Busy { status: u16, after: Duration },
     #[error("{0}")]
     HostKey(String),
-    /// The server has a loopback, link-local or unspecified address.
+    /// The server has a loopback, link-local or unspecified address, or the host name of a proxy.
     #[error("{0}")]
     Address(String),
     /// The credentials are invalid or do not exist, or the controller has no permission to read the Secret.

@@ -199,7 +199,7 @@ fn connect(
 ) -> Result<Box<dyn Transport>, GitError> {
     match (url.location(), access) {
         (Location::Http(location), Access::Http { login, authorities, proxies }) => {
-            if let Some(why) = addresses::refusal(location).filter(|_| !local_addresses) {
+            if let Some(why) = addresses::refusal(location, &proxies.hosts()).filter(|_| !local_addresses) {
                 return Err(GitError::Address(why));
             }
             let client = http_client::client(authorities, proxies, local_addresses)?;
