@@ -99,7 +99,7 @@ pub fn decide(program: &Program) -> Action {
         digest: made.digest,
         size: i64::try_from(made.bytes.len()).ok(),
     };
-    let needs = (!made.needs.is_empty()).then(|| program::listed(&made.needs));
+    let needs = (!made.needs.is_empty()).then(|| made.needs.to_string());
     Action::Publish { artifact, needs }
 }
 

@@ -4,6 +4,7 @@
 pub mod check;
 mod config;
 mod names;
+mod sentences;
 
 use std::io;
 
@@ -16,6 +17,7 @@ use crate::artifact::{Digest, Directory, pack_file};
 use crate::pulumi::project::{self, PROJECT_FILE};
 use crate::source::kinds::GroupKind;
 use crate::source::program::check::Findings;
+use crate::source::program::sentences::Sentences;
 use crate::source::{Origin, Resolved, Unavailable};
 
 /// The artifact of a valid Program.
@@ -27,7 +29,7 @@ pub struct Made {
     /// The generation of the Program.
     pub revision: String,
     /// Requirements that the config of every stack with this Program must meet.
-    pub needs: Vec<String>,
+    pub needs: Sentences,
 }
 
 /// Returns the group and kind of Programs.
@@ -39,25 +41,12 @@ pub fn kind() -> GroupKind {
 pub fn make(program: &Program) -> Result<Made, String> {
     let Findings { problems, needs } = check::check(program);
     if !problems.is_empty() {
-        return Err(listed(&problems));
+        return Err(problems.to_string());
     }
     let bytes = archive(program).map_err(|error| error.to_string())?;
     let digest = Digest::of(&bytes);
     let revision = program.metadata.generation.unwrap_or_default().to_string();
     Ok(Made { bytes, digest, revision, needs })
-}
-
-/// Maximum number of problems that a message lists.
-const LISTED: usize = 10;
-
-/// Joins the first `LISTED` sentences into one line, and appends the number of omitted sentences.
-pub fn listed(sentences: &[String]) -> String {
-    let more = match sentences.len().saturating_sub(LISTED) {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
-    let shown: Vec<&str> = sentences.iter().take(LISTED).map(String::as_str).collect();
-    format!("{}{more}", shown.join("; "))
 }
 
 /// The reason why rendering a Program as an artifact failed.

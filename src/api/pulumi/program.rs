@@ -170,6 +170,7 @@ pub struct Configuration {
     /// Type of the value: `String`, `Number`, `Integer`, `Boolean`, `Object`, or a list of one of these types, such as
     /// `List<String>`. Default: the type of `default`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::WORD))]
     pub kind: Option<String>,
     /// Default value for a Stack that does not set the key, as any JSON value. Default: none. Example: `[a, b]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

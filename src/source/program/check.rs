@@ -9,16 +9,17 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::api::pulumi::{Program, ProgramResource};
-use crate::source::program::config::{self, below, describe};
+use crate::source::program::config::{self, describe};
 use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceText, cycle, parse_references};
+use crate::source::program::sentences::{MAX_LISTED, Sentences, below, path_of_cycle, quoted};
 
 /// The result of the validation. Each sentence starts with the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Errors that make the Program invalid for every stack.
-    pub problems: Vec<String>,
+    pub problems: Sentences,
     /// Requirements that the config of every stack with this Program must meet.
-    pub needs: Vec<String>,
+    pub needs: Sentences,
 }
 
 /// Validates a Program.
@@ -44,7 +45,7 @@ pub fn check(program: &Program) -> Findings {
         let first = cycle.first().map(String::as_str).unwrap_or_default();
         let section = if program.program.resources.contains_key(first) { "resources" } else { "variables" };
         let place = below(&format!("program.{section}"), first);
-        checker.problem(format!("{place} depends on itself: {}", cycle.join(" → ")));
+        checker.problem(format!("{place} depends on itself: {}", path_of_cycle(&cycle)));
     }
     checker.into_findings()
 }
@@ -52,20 +53,27 @@ pub fn check(program: &Program) -> Findings {
 struct Checker {
     declared: Declarations,
     findings: Findings,
-    /// Undeclared names, each with the path of the first field that refers to it.
-    undeclared: BTreeMap<String, String>,
+    /// Undeclared names. The first [`MAX_LISTED`] names have the path of the first field that refers to them.
+    undeclared: BTreeMap<String, Option<String>>,
 }
 
 impl Checker {
     fn problem(&mut self, sentence: String) {
-        self.findings.problems.push(sentence);
+        self.findings.problems.add(sentence);
     }
 
     fn into_findings(mut self) -> Findings {
-        let needs = self.undeclared.into_iter().map(|(name, place)| {
-            format!("{place} refers to {name:?}, which the program does not declare: set it in the config of the stack")
-        });
-        self.findings.needs.extend(needs);
+        let needs = &mut self.findings.needs;
+        for (name, place) in self.undeclared {
+            let Some(place) = place else {
+                needs.omit(1);
+                continue;
+            };
+            needs.add(format!(
+                "{place} refers to {}, which the program does not declare: set it in the config of the stack",
+                quoted(&name)
+            ));
+        }
         self.findings
     }
 
@@ -89,7 +97,7 @@ impl Checker {
         for (section, name) in of_values.chain(content.resources.keys().map(|name| ("program.resources", name))) {
             if content.config.contains_key(name) || content.configuration.contains_key(name) {
                 let place = below(section, name);
-                self.findings.needs.push(format!(
+                self.findings.needs.add(format!(
                     "{place} has the same name as a config key, and Pulumi rejects this unless the config of the stack \
                      sets the key: rename one of them"
                 ));
@@ -99,7 +107,7 @@ impl Checker {
 
     fn check_configuration(&mut self, program: &Program) {
         for (key, entry) in &program.program.config {
-            self.findings.problems.extend(config::project_problems(&program.name_any(), key, entry));
+            config::add_project_problems(&program.name_any(), key, entry, &mut self.findings.problems);
         }
         for (key, entry) in &program.program.configuration {
             let path = below("program.configuration", key);
@@ -127,7 +135,7 @@ impl Checker {
     fn check_resource(&mut self, path: &str, resource: &ProgramResource) -> BTreeSet<String> {
         let kind = resource.kind.as_str();
         if !(2..=3).contains(&kind.split(':').count()) {
-            self.problem(format!("{path}.type must be a type token such as aws:s3:Bucket, not {kind:?}"));
+            self.problem(format!("{path}.type must be a type token such as aws:s3:Bucket, not {}", quoted(kind)));
         }
         if resource.default_provider.is_some() && !kind.starts_with("pulumi:providers:") {
             self.problem(format!("{path}.defaultProvider is only allowed for a provider (type pulumi:providers:…)"));
@@ -235,9 +243,11 @@ impl Checker {
         };
         let what = match root.as_deref().map(|root| (root, self.declared.find(root))) {
             Some((root, Some(Declared::Resource | Declared::Variable))) => return [root.to_owned()].into(),
-            Some((root, Some(Declared::Config))) => format!("must refer to a resource, but {root:?} is a config value"),
-            Some((root, None)) => format!("refers to {root:?}, which is not a resource of the program"),
-            None => format!("must be a reference to a resource such as ${{name}}, not {text:?}"),
+            Some((root, Some(Declared::Config))) => {
+                format!("must refer to a resource, but {} is a config value", quoted(root))
+            }
+            Some((root, None)) => format!("refers to {}, which is not a resource of the program", quoted(root)),
+            None => format!("must be a reference to a resource such as ${{name}}, not {}", quoted(text)),
         };
         self.problem(format!("{path} {what}"));
         BTreeSet::new()
@@ -284,7 +294,8 @@ impl Checker {
         };
         for root in &roots {
             if root != RESERVED && self.declared.find(root).is_none() {
-                self.undeclared.entry(root.clone()).or_insert_with(|| path.to_owned());
+                let is_listed = self.undeclared.len() < MAX_LISTED;
+                self.undeclared.entry(root.clone()).or_insert_with(|| is_listed.then(|| path.to_owned()));
             }
         }
         roots.into_iter().collect()

@@ -3,51 +3,54 @@
 
 use serde_json::Value;
 
+use crate::source::program::sentences::{Sentences, below, quoted, shown};
+
 /// The types that are valid in `config`.
 const PROJECT_TYPES: [&str; 5] = ["string", "integer", "boolean", "array", "object"];
 /// The fields of a `config` entry.
 const PROJECT_FIELDS: [&str; 6] = ["type", "items", "default", "value", "description", "secret"];
 
-/// Returns the problems of a `config` entry. Each problem starts with the path of the field.
-pub fn project_problems(project: &str, key: &str, entry: &Value) -> Vec<String> {
+/// Adds the problems of a `config` entry. Each problem starts with the path of the field.
+pub fn add_project_problems(project: &str, key: &str, entry: &Value, problems: &mut Sentences) {
     let path = below("program.config", key);
     let Value::Object(fields) = entry else {
         let fits = is_whole(entry) || matches!(entry, Value::String(_) | Value::Bool(_) | Value::Array(_));
         let what = describe(entry);
         let allowed = "a string, an integer, a boolean, a list, or an object with type and default";
-        return if fits { Vec::new() } else { vec![format!("{path} must be {allowed}, not {what}")] };
+        if !fits {
+            problems.add(format!("{path} must be {allowed}, not {what}"));
+        }
+        return;
     };
     let unknown = fields.keys().filter(|field| !PROJECT_FIELDS.contains(&field.as_str()));
-    let mut problems: Vec<String> = unknown
-        .map(|field| {
-            format!("{} is an unknown field: must be one of {}", below(&path, field), PROJECT_FIELDS.join(", "))
-        })
-        .collect();
+    problems.extend(unknown.map(|field| {
+        format!("{} is an unknown field: must be one of {}", below(&path, field), PROJECT_FIELDS.join(", "))
+    }));
     let given = |field: &str| fields.get(field).filter(|value| !value.is_null());
     let kind = match given("type") {
         Some(Value::String(kind)) if PROJECT_TYPES.contains(&kind.as_str()) => Some(kind.as_str()),
         Some(other) => {
-            problems.push(format!("{path}.type must be one of {}, not {other}", PROJECT_TYPES.join(", ")));
+            let other = shown(&other.to_string());
+            problems.add(format!("{path}.type must be one of {}, not {other}", PROJECT_TYPES.join(", ")));
             None
         }
         None => None,
     };
     if given("description").is_some_and(|value| !value.is_string()) {
-        problems.push(format!("{path}.description must be a string"));
+        problems.add(format!("{path}.description must be a string"));
     }
     if given("secret").is_some_and(|value| !value.is_boolean()) {
-        problems.push(format!("{path}.secret must be a boolean"));
+        problems.add(format!("{path}.secret must be a boolean"));
     }
     if given("default").is_some() && given("value").is_some() {
-        problems.push(format!("{path} must not have both default and value"));
+        problems.add(format!("{path} must not have both default and value"));
     }
     match is_own(project, key) {
         true => problems.extend(own_problems(&path, kind, given("items"), given("default"))),
         false if given("type").is_some() || given("default").is_some() || given("value").is_none() => problems
-            .push(format!("{path} is in the namespace of another project: set value, and remove type and default")),
+            .add(format!("{path} is in the namespace of another project: set value, and remove type and default")),
         false => {}
     }
-    problems
 }
 
 /// Returns whether a key is in the project's namespace.
@@ -87,45 +90,70 @@ fn fits_project_type(kind: &str, items: Option<&Value>, value: &Value) -> bool {
     }
 }
 
-/// The type of a `configuration` entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+/// Maximum number of nested lists in the type of a `configuration` entry.
+const MAX_LISTS: usize = 16;
+
+/// The type of a `configuration` entry, which is a type of elements in any number of nested lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    lists: usize,
+    element: Element,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Element {
     String,
     Number,
     Integer,
     Boolean,
     Object,
-    List(Box<Kind>),
+}
+
+/// The reason why a type is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KindError {
+    Unknown,
+    TooManyLists,
 }
 
 impl Kind {
     /// Parses a type. Type names are case-insensitive.
-    fn read(text: &str) -> Option<Kind> {
+    fn read(text: &str) -> Result<Kind, KindError> {
         let text = text.to_lowercase();
-        if let Some(of) = text.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) {
-            return Some(Kind::List(Box::new(Kind::read(of.trim())?)));
+        let mut name = text.as_str();
+        let mut lists = 0;
+        while let Some(of) = name.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) {
+            if lists == MAX_LISTS {
+                return Err(KindError::TooManyLists);
+            }
+            lists += 1;
+            name = of.trim();
         }
-        match text.as_str() {
-            "string" => Some(Kind::String),
-            "number" => Some(Kind::Number),
-            "int" | "integer" => Some(Kind::Integer),
-            "bool" | "boolean" => Some(Kind::Boolean),
-            "object" => Some(Kind::Object),
-            _ => None,
-        }
+        let element = match name {
+            "string" => Element::String,
+            "number" => Element::Number,
+            "int" | "integer" => Element::Integer,
+            "bool" | "boolean" => Element::Boolean,
+            "object" => Element::Object,
+            _ => return Err(KindError::Unknown),
+        };
+        Ok(Kind { lists, element })
     }
 
-    fn fits(&self, value: &Value) -> bool {
+    fn fits(self, value: &Value) -> bool {
         if is_expression(value) {
             return true;
         }
-        match self {
-            Kind::String => value.is_string(),
-            Kind::Number => value.is_number(),
-            Kind::Integer => is_whole(value),
-            Kind::Boolean => value.is_boolean(),
-            Kind::Object => value.is_object(),
-            Kind::List(of) => value.as_array().is_some_and(|elements| elements.iter().all(|element| of.fits(element))),
+        if let Some(lists) = self.lists.checked_sub(1) {
+            let inner = Kind { lists, ..self };
+            return value.as_array().is_some_and(|elements| elements.iter().all(|element| inner.fits(element)));
+        }
+        match self.element {
+            Element::String => value.is_string(),
+            Element::Number => value.is_number(),
+            Element::Integer => is_whole(value),
+            Element::Boolean => value.is_boolean(),
+            Element::Object => value.is_object(),
         }
     }
 }
@@ -137,12 +165,17 @@ pub fn language_needs(key: &str, kind: Option<&str>, default: Option<&Value>) ->
     let needs = "or set the key in the config of the stack";
     let Some(text) = kind else { return Vec::new() };
     match (Kind::read(text), default) {
-        (None, _) => vec![format!(
-            "{path}.type must be String, Number, Integer, Boolean, Object or a list such as List<String>, not {text:?}: correct the type, {needs}"
+        (Err(KindError::Unknown), _) => vec![format!(
+            "{path}.type must be String, Number, Integer, Boolean, Object or a list such as List<String>, not {}: correct the type, {needs}",
+            quoted(text)
         )],
-        (Some(kind), Some(default)) if !kind.fits(default) => {
+        (Err(KindError::TooManyLists), _) => {
+            vec![format!("{path}.type must have at most {MAX_LISTS} nested lists: correct the type, {needs}")]
+        }
+        (Ok(kind), Some(default)) if !kind.fits(default) => {
             vec![format!(
-                "{path}.default must be of type {text}, not {}: correct the default, {needs}",
+                "{path}.default must be of type {}, not {}: correct the default, {needs}",
+                shown(text),
                 describe(default)
             )]
         }
@@ -175,11 +208,48 @@ pub fn describe(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the path of the field or element `key` below `path`.
-pub fn below(path: &str, key: &str) -> String {
-    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
-    match !key.is_empty() && key.chars().all(is_plain) {
-        true => format!("{path}.{key}"),
-        false => format!("{path}[{key:?}]"),
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(lists: usize) -> String {
+        format!("{}String{}", "List< ".repeat(lists), " >".repeat(lists))
+    }
+
+    #[test]
+    fn the_number_of_nested_lists_in_a_type_is_limited() {
+        let string = |lists| Ok(Kind { lists, element: Element::String });
+        let rows = [
+            (nested(0), string(0)),
+            (nested(1), string(1)),
+            (nested(MAX_LISTS), string(MAX_LISTS)),
+            (nested(MAX_LISTS + 1), Err(KindError::TooManyLists)),
+            (nested(100_000), Err(KindError::TooManyLists)),
+            ("list<".repeat(100_000), Err(KindError::Unknown)),
+            ("list<>".to_owned(), Err(KindError::Unknown)),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(Kind::read(&text), expected, "{}", shown(&text));
+        }
+        let needs = language_needs("n", Some(&nested(100_000)), None);
+        assert_eq!(needs.len(), 1);
+        assert!(needs[0].starts_with("program.configuration.n.type must have at most 16 nested lists: "), "{needs:?}");
+    }
+
+    #[test]
+    fn nested_lists_are_compared_with_the_type() {
+        let rows = [
+            (json!([["a"], ["${b}"]]), true),
+            (json!([["a"], "${b}"]), true),
+            (json!([]), true),
+            (json!(["a"]), false),
+            (json!([[1]]), false),
+        ];
+        for (value, expected) in rows {
+            let kind = Kind::read("List<List<String>>").unwrap();
+            assert_eq!(kind.fits(&value), expected, "{value}");
+        }
     }
 }

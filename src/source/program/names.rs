@@ -2,6 +2,7 @@
 //! `${name}`, `${name.property}` or `${name["key"][0]}`. `$$` is an escaped dollar sign.
 
 use crate::api::pulumi::Program;
+use crate::source::program::sentences::quoted;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet, btree_set};
 
@@ -132,14 +133,6 @@ pub fn parse_references(text: &str) -> Result<ReferenceText, String> {
         }
     }
     Ok(found)
-}
-
-/// Maximum number of characters that a message quotes from a reference.
-const SHOWN: usize = 60;
-
-fn quoted(reference: &str) -> String {
-    let shown: String = reference.chars().take(SHOWN).collect();
-    format!("{shown:?}")
 }
 
 /// Returns the first name in a reference and the text after its closing brace.
