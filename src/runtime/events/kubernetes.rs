@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::queue::{Destination, Event, Queued, Reporter, bounded, is_repetition};
+use super::queue::{Destination, Event, EventHasher, Queued, Reporter};
 use crate::runtime::writes::{WriteError, Writer};
 use crate::telemetry::metrics::Metrics;
 
@@ -19,8 +19,6 @@ use crate::telemetry::metrics::Metrics;
 const MAX_RECENT: usize = 1024;
 /// Period during which a repeated event increases the existing event's count instead of creating another event.
 const AGGREGATION_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// Maximum message length that the API accepts, in bytes.
-const MAX_MESSAGE: usize = 1024;
 
 /// Destination that writes events to the Kubernetes API.
 pub(super) struct Kubernetes {
@@ -31,12 +29,13 @@ pub(super) struct Kubernetes {
 
 impl Destination for Kubernetes {
     const NAME: &'static str = "Kubernetes API";
+    /// Maximum length that the API accepts.
+    const MAX_MESSAGE: usize = 1024;
     const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
     type Error = WriteError;
 
     async fn deliver(&mut self, queued: Queued, _end: &CancellationToken) -> Result<(), WriteError> {
-        let event = Event { message: bounded(&queued.event.message, MAX_MESSAGE), ..queued.event };
-        self.write_at(&event, Timestamp::now()).await
+        self.write_at(&queued.event, Timestamp::now()).await
     }
 
     fn count_dropped(metrics: &Metrics) {
@@ -94,12 +93,14 @@ impl Kubernetes {
 /// Recent events, with which the task compares new events to count repetitions.
 #[derive(Default)]
 struct RecentEvents {
+    hasher: EventHasher,
     /// Events, oldest first.
     events: VecDeque<RecentEvent>,
 }
 
 struct RecentEvent {
-    event: Event,
+    /// Hash of the event.
+    hash: u64,
     name: String,
     count: i32,
     created: Instant,
@@ -110,16 +111,18 @@ impl RecentEvents {
     /// `None` if no recent event has the same content.
     fn repeat(&mut self, event: &Event) -> Option<(String, i32)> {
         self.events.retain(|recent| recent.created.elapsed() < AGGREGATION_WINDOW);
-        let recent = self.events.iter_mut().find(|recent| is_repetition(&recent.event, event))?;
+        let hash = self.hasher.hash(event);
+        let recent = self.events.iter_mut().find(|recent| recent.hash == hash)?;
         recent.count = recent.count.saturating_add(1);
         Some((recent.name.clone(), recent.count))
     }
 
     fn add(&mut self, event: &Event, name: String) {
-        self.events.retain(|recent| !is_repetition(&recent.event, event));
+        let hash = self.hasher.hash(event);
+        self.events.retain(|recent| recent.hash != hash);
         if self.events.len() >= MAX_RECENT {
             self.events.pop_front();
         }
-        self.events.push_back(RecentEvent { event: event.clone(), name, count: 1, created: Instant::now() });
+        self.events.push_back(RecentEvent { hash, name, count: 1, created: Instant::now() });
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::queue::{Destination, Event, EventKind, Queued, Reporter, bounded, is_repetition};
+use super::queue::{Destination, Event, EventHasher, EventKind, Queued, Reporter};
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of recently posted events in memory. The task compares new events with these events to suppress
@@ -22,8 +22,6 @@ const MAX_RECENT: usize = 1024;
 /// Minimum interval between two posts of equal events. Within the same interval, notification-controller drops
 /// repetitions by default.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
-/// Maximum length of a message in bytes, as in Flux.
-const MAX_MESSAGE: usize = 39_000;
 /// API group of the controller's own kinds. The controller sends notifications only about objects of this group and of
 /// its subdomains, such as `auto.pulumi.com`.
 const OWN_GROUP: &str = "pulumi.com";
@@ -102,6 +100,8 @@ pub(super) struct Notifications {
 
 impl Destination for Notifications {
     const NAME: &'static str = "notification-controller";
+    /// As in Flux.
+    const MAX_MESSAGE: usize = 39_000;
     const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(1500);
     type Error = PostError;
 
@@ -109,7 +109,7 @@ impl Destination for Notifications {
         let Queued { event, at } = queued;
         if !self.posted.contains(&event) {
             self.post_with_retries(&event, at, end).await?;
-            self.posted.add(event);
+            self.posted.add(&event);
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Notifications {
             severity: if event.kind == EventKind::Warning { "error" } else { "info" },
             // Kubernetes API timestamps have a resolution of one second.
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
-            message: bounded(&event.message, MAX_MESSAGE),
+            message: &event.message,
             reason: &event.reason,
             metadata: &event.metadata,
             reporting_controller: &self.reporter.component,
@@ -180,7 +180,7 @@ struct Body<'a> {
     involved_object: &'a ObjectReference,
     severity: &'static str,
     timestamp: Time,
-    message: String,
+    message: &'a str,
     reason: &'a str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     metadata: &'a BTreeMap<String, String>,
@@ -188,22 +188,25 @@ struct Body<'a> {
     reporting_instance: &'a str,
 }
 
-/// Recently posted events, oldest first.
+/// Recently posted events.
 #[derive(Debug, Default)]
 struct Posted {
-    events: VecDeque<(Event, Instant)>,
+    hasher: EventHasher,
+    /// Hashes of the events, oldest first.
+    events: VecDeque<(u64, Instant)>,
 }
 
 impl Posted {
     fn contains(&mut self, event: &Event) -> bool {
         self.events.retain(|(_, at)| at.elapsed() < REPEAT_INTERVAL);
-        self.events.iter().any(|(posted, _)| is_repetition(posted, event))
+        let hash = self.hasher.hash(event);
+        self.events.iter().any(|(posted, _)| *posted == hash)
     }
 
-    fn add(&mut self, event: Event) {
+    fn add(&mut self, event: &Event) {
         if self.events.len() >= MAX_RECENT {
             self.events.pop_front();
         }
-        self.events.push_back((event, Instant::now()));
+        self.events.push_back((self.hasher.hash(event), Instant::now()));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -10,6 +11,7 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::conditions::shorten;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
 
@@ -17,6 +19,11 @@ use crate::telemetry::redact::url_credentials;
 const CAPACITY: usize = 1024;
 /// Prefix of the annotations that the controller, like Flux, copies from an object to its event metadata.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
+/// Maximum total length of the metadata that the controller copies from an object, in bytes. The annotations of an
+/// object can have 256 KiB.
+const MAX_COPIED_METADATA: usize = 16 * 1024;
+/// Maximum length of any other metadata value, in bytes.
+const MAX_METADATA_VALUE: usize = 4096;
 
 /// Component that reports the events.
 #[derive(Clone, Debug)]
@@ -28,7 +35,7 @@ pub(super) struct Reporter {
 }
 
 /// Severity of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// Event that the task writes to the API as a normal event, but does not post to notification-controller.
     Trace,
@@ -62,8 +69,7 @@ impl Event {
     where
         K: Resource<DynamicType = ()>,
     {
-        let annotations = object.annotations().iter().filter(|(key, _)| key.starts_with(METADATA_PREFIX));
-        let metadata = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let metadata = copied_metadata(object.annotations());
         let resource_version = object.meta().resource_version.clone();
         let object = ObjectReference { resource_version, ..object.object_ref(&()) };
         Event { object, kind, reason: reason.into(), message: message.into(), metadata }
@@ -72,36 +78,51 @@ impl Event {
     /// Adds an entry to the event metadata.
     #[must_use]
     pub fn with(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.metadata.insert(key.into(), value.into());
+        let value: String = value.into();
+        self.metadata.insert(key.into(), shorten(&value, MAX_METADATA_VALUE));
         self
     }
 }
 
-/// Returns whether two events are equal, apart from the resource version of the object.
-pub(super) fn is_repetition(one: &Event, other: &Event) -> bool {
-    one.object.uid == other.object.uid
-        && one.object.name == other.object.name
-        && one.object.namespace == other.object.namespace
-        && one.kind == other.kind
-        && one.reason == other.reason
-        && one.message == other.message
-        && one.metadata == other.metadata
+/// Returns the annotations that are event metadata. Omits annotations that exceed the maximum total length.
+fn copied_metadata(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut left = MAX_COPIED_METADATA;
+    let fits = |(key, value): &(&String, &String)| match left.checked_sub(key.len() + value.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    let copied = annotations.iter().filter(|(key, _)| key.starts_with(METADATA_PREFIX)).filter(fits);
+    copied.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// Computes hashes of events. A destination keeps the hashes of earlier events instead of the events, because an event
+/// can be large. The hashes have a random key, so that no user can create an event with the hash of another event.
+#[derive(Debug, Default)]
+pub(super) struct EventHasher(RandomState);
+
+impl EventHasher {
+    /// Returns the hash of an event. The hashes of two events are equal if the events are equal apart from the resource
+    /// version of the object.
+    pub(super) fn hash(&self, event: &Event) -> u64 {
+        let Event { object, kind, reason, message, metadata } = event;
+        self.0.hash_one((&object.uid, &object.name, &object.namespace, kind, reason, message, metadata))
+    }
 }
 
 /// Removes credentials in URLs from a message and truncates the message to `max_length` bytes.
-pub(super) fn bounded(message: &str, max_length: usize) -> String {
-    let message = url_credentials(message);
-    if message.len() <= max_length {
-        return message.into_owned();
-    }
-    let end = message.floor_char_boundary(max_length.saturating_sub(3));
-    format!("{}...", message.get(..end).unwrap_or_default())
+fn bounded(message: &str, max_length: usize) -> String {
+    shorten(&url_credentials(message), max_length)
 }
 
 /// Destination of events.
 pub(super) trait Destination: Send {
     /// Name of the destination, for logs.
     const NAME: &'static str;
+    /// Maximum length of a message, in bytes.
+    const MAX_MESSAGE: usize;
     /// Maximum time for the delivery of queued events during the shutdown.
     const SHUTDOWN_TIMEOUT: Duration;
     type Error: Error + Send + 'static;
@@ -128,6 +149,7 @@ pub(super) struct Queued {
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     sender: mpsc::Sender<Queued>,
+    max_message: usize,
     count_dropped: fn(&Metrics),
     metrics: Metrics,
 }
@@ -142,13 +164,15 @@ pub(super) struct Delivery<D> {
 /// Creates both sides of a queue. The caller must run the returned read side.
 pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue, Delivery<D>) {
     let (sender, events) = mpsc::channel(CAPACITY);
-    let queue = Queue { sender, count_dropped: D::count_dropped, metrics: metrics.clone() };
+    let (max_message, count_dropped) = (D::MAX_MESSAGE, D::count_dropped);
+    let queue = Queue { sender, max_message, count_dropped, metrics: metrics.clone() };
     (queue, Delivery { events, destination, metrics })
 }
 
 impl Queue {
-    /// Queues an event. A full queue drops the event and increases a metric.
+    /// Queues an event with a truncated message. A full queue drops the event and increases a metric.
     pub(super) fn add(&self, event: Event) {
+        let event = Event { message: bounded(&event.message, self.max_message), ..event };
         if let Err(error) = self.sender.try_send(Queued { event, at: Timestamp::now() }) {
             (self.count_dropped)(&self.metrics);
             tracing::debug!(%error, "event dropped");
@@ -185,6 +209,92 @@ impl<D: Destination> Delivery<D> {
                 D::count_dropped(&self.metrics);
                 tracing::info!(destination = D::NAME, error = &error as &dyn Error, "failed to deliver event");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pulumi::{Stack, StackSpec};
+
+    fn stack(annotations: &[(&str, &str)]) -> Stack {
+        let mut stack = Stack::new("web", StackSpec::default());
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        stack.metadata.annotations = Some(annotations.collect());
+        stack
+    }
+
+    fn event(message: &str) -> Event {
+        Event::new(&stack(&[]), EventKind::Normal, "Succeeded", message)
+    }
+
+    struct Short;
+
+    impl Destination for Short {
+        const NAME: &'static str = "short messages";
+        const MAX_MESSAGE: usize = 20;
+        const SHUTDOWN_TIMEOUT: Duration = Duration::ZERO;
+        type Error = std::convert::Infallible;
+
+        async fn deliver(&mut self, _queued: Queued, _end: &CancellationToken) -> Result<(), Self::Error> {
+            Ok(())
+        }
+
+        fn count_dropped(_metrics: &Metrics) {}
+    }
+
+    #[test]
+    fn a_queue_contains_only_short_messages_without_credentials() {
+        let rows = [
+            ("short", "short"),
+            ("exactly twenty bytes", "exactly twenty bytes"),
+            ("more than twenty bytes", "more than twenty ..."),
+            ("https://user:a-long-password@host/", "https://***@host/"),
+        ];
+        for (message, expected) in rows {
+            let (queue, mut delivery) = queue(Short, Metrics::default());
+            queue.add(event(message));
+            assert_eq!(delivery.events.try_recv().unwrap().event.message, expected);
+        }
+    }
+
+    #[test]
+    fn the_metadata_of_an_event_is_limited() {
+        let long = "x".repeat(MAX_COPIED_METADATA);
+        let annotations = [
+            ("event.toolkit.fluxcd.io/a", "1"),
+            ("event.toolkit.fluxcd.io/b", long.as_str()),
+            ("event.toolkit.fluxcd.io/c", "2"),
+            ("other", "3"),
+        ];
+        let event = Event::new(&stack(&annotations), EventKind::Normal, "Succeeded", "message").with("own", &long);
+        let keys: Vec<&str> = event.metadata.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["event.toolkit.fluxcd.io/a", "event.toolkit.fluxcd.io/c", "own"]);
+        assert_eq!(event.metadata["own"].len(), MAX_METADATA_VALUE);
+    }
+
+    #[test]
+    fn only_the_resource_version_does_not_change_the_hash_of_an_event() {
+        let hasher = EventHasher::default();
+        let change_object = |change: fn(&mut ObjectReference)| {
+            let mut event = event("message");
+            change(&mut event.object);
+            event
+        };
+        let rows = [
+            (event("message"), true),
+            (change_object(|object| object.resource_version = Some("8".to_owned())), true),
+            (change_object(|object| object.uid = Some("u2".to_owned())), false),
+            (change_object(|object| object.name = Some("api".to_owned())), false),
+            (change_object(|object| object.namespace = Some("other".to_owned())), false),
+            (event("other message"), false),
+            (event("message").with("key", "value"), false),
+            (Event { kind: EventKind::Warning, ..event("message") }, false),
+            (Event { reason: "Failed".to_owned(), ..event("message") }, false),
+        ];
+        for (other, expected) in rows {
+            assert_eq!(hasher.hash(&other) == hasher.hash(&event("message")), expected, "{other:?}");
         }
     }
 }
