@@ -186,6 +186,13 @@ impl Cache {
         }
     }
 
+    /// Removes a repository whose async task has ended unexpectedly, and returns its followers. The next call of
+    /// [`Cache::add_follower`] adds the repository again.
+    pub fn remove(&mut self, key: &Key) -> Vec<Follower> {
+        let removed = self.repositories.remove(key);
+        removed.map(|repository| repository.followers.into_keys().collect()).unwrap_or_default()
+    }
+
     /// Returns whether no follower waits for the current query. This is the case if the cached tip is valid, and if the
     /// last response already covers the `requests` requests that triggered the query.
     pub fn is_tip_sufficient(&self, key: &Key, requests: u64) -> bool {

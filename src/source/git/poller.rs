@@ -1,11 +1,12 @@
 //! The async task that follows a repository: polls the server and fetches the commits that followers need.
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::SinkExt;
 use futures::channel::mpsc;
+use futures::{FutureExt, SinkExt};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ use crate::source::git::paths::Paths;
 use crate::source::git::reference::{Reference, Tip};
 use crate::source::git::request::{Download, Limits, List, Pack, Packed};
 use crate::source::git::slots::{self, Slot, Slots, TaskSlots};
-use crate::source::git::spec::{Auth, Key};
+use crate::source::git::spec::{Auth, Key, MAX_INTERVAL};
 use crate::subprocess::Subprocess;
 
 /// Backoff after the first failure. Each further failure doubles the backoff.
@@ -31,6 +32,8 @@ const MIN_BACKOFF: Duration = Duration::from_secs(10);
 const ENDED_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum backoff, unless the poll interval is longer.
 const MAX_BACKOFF: Duration = Duration::from_secs(10 * 60);
+/// Time after a panic of a repository's async task until the followers start another task.
+const PANIC_BACKOFF: Duration = Duration::from_secs(60);
 /// Maximum total size of the patterns from all Stacks that use a repository, in bytes.
 const MAX_PATTERNS: usize = 1 << 20;
 /// Maximum jitter, as a fraction of an interval or backoff. The jitter prevents polls of different repositories at the
@@ -82,8 +85,22 @@ impl Shared {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls a repository until it has no followers.
+    /// Polls a repository until it has no followers. If the polling panics, removes the repository. Otherwise, the
+    /// followers in all namespaces would wait for this task forever.
     pub(super) async fn follow(self: Arc<Self>, key: &Arc<Key>) {
+        let polling = Box::pin(Arc::clone(&self).poll(key));
+        if AssertUnwindSafe(polling).catch_unwind().await.is_ok() {
+            return;
+        }
+        tracing::error!(repository = %key.repository, reference = %key.reference, "polling of Git repository panicked");
+        let followers = self.lock().remove(key);
+        tokio::select! {
+            () = self.end.cancelled() => {}
+            () = tokio::time::sleep(PANIC_BACKOFF) => self.requeue(followers).await,
+        }
+    }
+
+    async fn poll(self: Arc<Self>, key: &Arc<Key>) {
         tracing::debug!(repository = %key.repository, reference = %key.reference, "started following Git repository");
         let mut schedule = Schedule::default();
         loop {
@@ -301,17 +318,17 @@ impl Schedule {
         self.failed_queries = 0;
         self.due = match key.reference {
             Reference::Commit(_) => None,
-            _ => Some(Instant::now() + with_jitter(interval)),
+            _ => Some(after(with_jitter(interval))),
         };
     }
 
     fn query_failed(&mut self, interval: Duration, error: &GitError) {
-        self.due = Some(Instant::now() + backoff(self.failed_queries, interval, error));
+        self.due = Some(after(backoff(self.failed_queries, interval, error)));
         self.failed_queries = self.failed_queries.saturating_add(1);
     }
 
     fn fetch_failed(&mut self, interval: Duration, error: &GitError) {
-        self.due = Some(Instant::now() + backoff(self.failed_fetches, interval, error));
+        self.due = Some(after(backoff(self.failed_fetches, interval, error)));
         self.failed_fetches = self.failed_fetches.saturating_add(1);
     }
 }
@@ -324,8 +341,15 @@ fn backoff(failures: u32, interval: Duration, error: &GitError) -> Duration {
     error.retry_after().unwrap_or_else(|| with_jitter(backoff))
 }
 
+/// Increases a duration of at most [`MAX_INTERVAL`] by a jitter.
 fn with_jitter(duration: Duration) -> Duration {
-    duration.mul_f64(1.0 + JITTER * fastrand::f64())
+    duration.min(MAX_INTERVAL).mul_f64(1.0 + JITTER * fastrand::f64())
+}
+
+/// Returns the time after a delay. If the clock cannot represent this time, returns the current time.
+fn after(delay: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(delay).unwrap_or(now)
 }
 
 #[cfg(test)]
@@ -361,15 +385,35 @@ mod tests {
         assert!((76.0..=77.0).contains(&seconds(&schedule)), "{schedule:?}");
     }
 
-    #[test]
-    fn failed_fetches_are_backed_off_even_if_queries_succeed() {
-        let key = Key {
+    fn key() -> Key {
+        Key {
             repository: RepositoryUrl::parse("https://example.com/app").unwrap(),
             reference: Reference::Name("main".to_owned()),
             full_history: false,
             auth: Auth::Nothing,
             namespace: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_schedule_accepts_any_interval() {
+        let max = MAX_INTERVAL.as_secs_f64();
+        for interval in [MAX_INTERVAL, Duration::from_secs(i64::MAX.unsigned_abs()), Duration::MAX] {
+            let mut schedule = Schedule::default();
+            schedule.query_succeeded(interval, &key());
+            assert!((max - 1.0..=max * 1.1).contains(&seconds(&schedule)), "{schedule:?}");
+            schedule.failed_queries = u32::MAX;
+            schedule.query_failed(interval, &GitError::Empty);
+            assert!((max - 1.0..=max * 1.1).contains(&seconds(&schedule)), "{schedule:?}");
+        }
+        let mut schedule = Schedule::default();
+        schedule.query_failed(MINUTE, &GitError::Busy { status: 429, after: Duration::MAX });
+        assert!(schedule.due.is_some());
+    }
+
+    #[test]
+    fn failed_fetches_are_backed_off_even_if_queries_succeed() {
+        let key = key();
         let mut schedule = Schedule::default();
         for least in [10.0, 20.0, 40.0, 80.0] {
             schedule.query_succeeded(MINUTE, &key);

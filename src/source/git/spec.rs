@@ -14,6 +14,8 @@ use crate::source::git::url::{Location, RepositoryUrl};
 
 /// Minimum poll interval of a repository.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum poll interval of a repository.
+pub const MAX_INTERVAL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// A follower's repository, and the follower's settings for this repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,10 +150,11 @@ fn repository_spec(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, 
     Ok(RepositorySpec { key, directory, paths, interval: interval(spec) })
 }
 
-/// Returns a Stack's poll interval: the interval from the spec, but at least [`MIN_INTERVAL`].
+/// Returns a Stack's poll interval: the interval from the spec, but at least [`MIN_INTERVAL`] and at most
+/// [`MAX_INTERVAL`].
 pub fn interval(spec: &StackSpec) -> Duration {
     let seconds = spec.resync_frequency_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
-    Duration::from_secs(seconds).max(MIN_INTERVAL)
+    Duration::from_secs(seconds).clamp(MIN_INTERVAL, MAX_INTERVAL)
 }
 
 fn reference(spec: &StackSpec) -> Result<Reference, String> {

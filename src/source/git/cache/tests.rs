@@ -302,3 +302,18 @@ fn work_for_a_repository_is_canceled_when_no_stack_uses_it() {
     assert!(cache.abandoned(&main.key).is_cancelled());
     assert!(matches!(cache.next_action(&main.key, false), NextAction::Stop));
 }
+
+#[test]
+fn a_removed_repository_is_added_again_by_its_followers() {
+    let (mut cache, main) = (settled(), main());
+    assert!(!cache.add_follower(&name("b"), &main, &lookup()), "the repository has an async task");
+    let mut followers = cache.remove(&main.key);
+    followers.sort();
+    assert_eq!(followers, [name("a"), name("b")]);
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Stop));
+    assert!(cache.add_follower(&name("a"), &main, &lookup()), "the repository requires another async task");
+    assert_eq!(requests(&mut cache, &main), 1);
+    assert_eq!(cache.remove(&main.key), [name("a")]);
+    cache.forget(&name("a"));
+    assert!(cache.remove(&main.key).is_empty());
+}

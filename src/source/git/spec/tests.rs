@@ -34,12 +34,22 @@ fn stacks_with_the_same_repository_and_reference_share_a_key() {
 }
 
 #[test]
-fn the_polling_interval_has_a_minimum() {
+fn the_polling_interval_has_a_minimum_and_a_maximum() {
     let interval = |seconds: Json| {
         let fields = json!({"projectRepo": HTTPS, "branch": "main", "resyncFrequencySeconds": seconds});
         read(&fields).unwrap().unwrap().interval.as_secs()
     };
-    let rows = [(json!(null), 60), (json!(1), 60), (json!(-5), 60), (json!(60), 60), (json!(300), 300)];
+    let month = 30 * 24 * 60 * 60;
+    let rows = [
+        (json!(null), 60),
+        (json!(1), 60),
+        (json!(-5), 60),
+        (json!(60), 60),
+        (json!(300), 300),
+        (json!(month), month),
+        (json!(month + 1), month),
+        (json!(i64::MAX), month),
+    ];
     for (seconds, expected) in rows {
         assert_eq!(interval(seconds.clone()), expected, "{seconds}");
     }
