@@ -72,6 +72,8 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct Schedule {
     due: Option<Instant>,
+    /// Time of the last query, and the poll interval that determines `due`. `None` if a backoff determines `due`.
+    queried: Option<(Instant, Duration)>,
     /// Number of consecutive failed queries.
     failed_queries: u32,
     /// Number of consecutive failed fetches.
@@ -104,9 +106,10 @@ impl Shared {
         tracing::debug!(repository = %key.repository, reference = %key.reference, "started following Git repository");
         let mut schedule = Schedule::default();
         loop {
-            let is_due = schedule.due.is_some_and(|due| due <= Instant::now());
             let (action, abandoned) = {
                 let mut cache = self.lock();
+                schedule.shorten(cache.interval(key));
+                let is_due = schedule.due.is_some_and(|due| due <= Instant::now());
                 (cache.next_action(key, is_due), cache.abandoned(key))
             };
             let step = async {
@@ -316,20 +319,37 @@ impl Schedule {
     /// after the same query.
     fn query_succeeded(&mut self, interval: Duration, key: &Key) {
         self.failed_queries = 0;
-        self.due = match key.reference {
+        self.queried = match key.reference {
             Reference::Commit(_) => None,
-            _ => Some(after(with_jitter(interval))),
+            _ => Some((Instant::now(), interval)),
         };
+        self.due = self.queried.map(|(queried, interval)| after(queried, with_jitter(interval)));
+    }
+
+    /// Schedules the next poll earlier if the poll interval is now shorter than at the last query. A backoff after an
+    /// error remains unchanged.
+    fn shorten(&mut self, interval: Option<Duration>) {
+        let (Some((queried, previous)), Some(interval)) = (self.queried, interval) else { return };
+        if interval < previous {
+            let due = after(queried, with_jitter(interval));
+            self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+            self.queried = Some((queried, interval));
+        }
     }
 
     fn query_failed(&mut self, interval: Duration, error: &GitError) {
-        self.due = Some(after(backoff(self.failed_queries, interval, error)));
+        self.back_off(backoff(self.failed_queries, interval, error));
         self.failed_queries = self.failed_queries.saturating_add(1);
     }
 
     fn fetch_failed(&mut self, interval: Duration, error: &GitError) {
-        self.due = Some(after(backoff(self.failed_fetches, interval, error)));
+        self.back_off(backoff(self.failed_fetches, interval, error));
         self.failed_fetches = self.failed_fetches.saturating_add(1);
+    }
+
+    fn back_off(&mut self, backoff: Duration) {
+        self.queried = None;
+        self.due = Some(after(Instant::now(), backoff));
     }
 }
 
@@ -346,10 +366,9 @@ fn with_jitter(duration: Duration) -> Duration {
     duration.min(MAX_INTERVAL).mul_f64(1.0 + JITTER * fastrand::f64())
 }
 
-/// Returns the time after a delay. If the clock cannot represent this time, returns the current time.
-fn after(delay: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(delay).unwrap_or(now)
+/// Returns the time after a delay. If the clock cannot represent this time, returns `start`.
+fn after(start: Instant, delay: Duration) -> Instant {
+    start.checked_add(delay).unwrap_or(start)
 }
 
 #[cfg(test)]
@@ -409,6 +428,61 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.query_failed(MINUTE, &GitError::Busy { status: 429, after: Duration::MAX });
         assert!(schedule.due.is_some());
+    }
+
+    #[test]
+    fn a_shorter_interval_moves_the_next_poll() {
+        let hour = 60 * MINUTE;
+        let mut schedule = Schedule::default();
+        schedule.shorten(Some(MINUTE));
+        assert_eq!(schedule.due, None, "the first query is not scheduled");
+        schedule.query_succeeded(hour, &key());
+        for (interval, least) in [
+            (Some(hour), 3600.0),
+            (None, 3600.0),
+            (Some(10 * hour), 3600.0),
+            (Some(10 * MINUTE), 600.0),
+            (Some(hour), 600.0),
+            (Some(MINUTE), 60.0),
+        ] {
+            schedule.shorten(interval);
+            assert!((least - 1.0..=least * 1.1).contains(&seconds(&schedule)), "{interval:?}: {schedule:?}");
+        }
+    }
+
+    #[test]
+    fn a_shorter_interval_counts_from_the_last_query() {
+        let mut schedule = Schedule::default();
+        schedule.query_succeeded(60 * MINUTE, &key());
+        let Some((queried, _)) = &mut schedule.queried else { panic!("a successful query") };
+        let Some(earlier) = queried.checked_sub(30 * MINUTE) else { return };
+        *queried = earlier;
+        schedule.shorten(Some(MINUTE));
+        assert!(schedule.due.is_some_and(|due| due <= Instant::now()), "{schedule:?}");
+    }
+
+    #[test]
+    fn a_shorter_interval_does_not_shorten_a_backoff() {
+        let mut schedule = Schedule::default();
+        schedule.query_succeeded(60 * MINUTE, &key());
+        schedule.query_failed(60 * MINUTE, &GitError::Busy { status: 429, after: 5 * MINUTE });
+        let due = schedule.due;
+        schedule.shorten(Some(MINUTE));
+        assert_eq!(schedule.due, due);
+        schedule.query_succeeded(60 * MINUTE, &key());
+        schedule.fetch_failed(60 * MINUTE, &GitError::Busy { status: 429, after: 5 * MINUTE });
+        let due = schedule.due;
+        schedule.shorten(Some(MINUTE));
+        assert_eq!(schedule.due, due);
+    }
+
+    #[test]
+    fn the_schedule_of_a_commit_has_no_polls() {
+        let commit = Key { reference: Reference::commit_or_name(&"a".repeat(40)), ..key() };
+        let mut schedule = Schedule::default();
+        schedule.query_succeeded(60 * MINUTE, &commit);
+        schedule.shorten(Some(MINUTE));
+        assert_eq!(schedule.due, None);
     }
 
     #[test]
