@@ -1,5 +1,6 @@
 //! Logs, metrics, traces, and the redaction of secrets.
 
+pub mod fair_buffer;
 pub mod logging;
 pub mod metrics;
 pub mod process;

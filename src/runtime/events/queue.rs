@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::conditions::shorten;
+use crate::telemetry::fair_buffer::FairBuffer;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::redact::url_credentials;
 
-/// Maximum number of queued events. A full queue drops further events and counts them in a metric.
+/// Maximum number of queued events. A full queue drops events of the namespace with the most queued events, and counts
+/// them in a metric.
 const CAPACITY: usize = 1024;
 /// Prefix of the annotations that the controller, like Flux, copies from an object to its event metadata.
 const METADATA_PREFIX: &str = "event.toolkit.fluxcd.io/";
@@ -148,34 +151,89 @@ pub(super) struct Queued {
 /// Write side of a queue. Cheap to clone. Never blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
-    sender: mpsc::Sender<Queued>,
+    waiting: Arc<Waiting>,
     max_message: usize,
     count_dropped: fn(&Metrics),
     metrics: Metrics,
 }
 
-/// Read side of a queue. Delivers the events in order.
+/// Read side of a queue. Delivers the events of a namespace in order. The namespaces take turns.
 pub(super) struct Delivery<D> {
-    events: mpsc::Receiver<Queued>,
+    waiting: Arc<Waiting>,
     destination: D,
     metrics: Metrics,
 }
 
+/// Events that both sides of a queue share.
+#[derive(Debug)]
+struct Waiting {
+    /// Hold the lock only for short critical sections, and never across an `.await`.
+    events: Mutex<Buffered>,
+    /// Signals that the queue contains events.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Buffered {
+    buffer: FairBuffer<Queued>,
+    /// Whether the queue accepts no further events, because the controller shuts down.
+    is_closed: bool,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, Buffered> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event. Returns the event that the queue drops, if any.
+    fn push(&self, namespace: &str, queued: Queued) -> Option<Queued> {
+        let mut events = self.lock();
+        let dropped = if events.is_closed { Some(queued) } else { events.buffer.push(namespace, queued) };
+        drop(events);
+        self.changed.notify_one();
+        dropped
+    }
+
+    /// Waits for the next event. After the cancellation of `end`, closes the queue, and returns the remaining events
+    /// and then `None`.
+    async fn next(&self, end: &CancellationToken) -> Option<Queued> {
+        loop {
+            let is_ending = end.is_cancelled();
+            let next = self.pop(is_ending);
+            if next.is_some() || is_ending {
+                return next;
+            }
+            tokio::select! {
+                () = end.cancelled() => {}
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    fn pop(&self, close: bool) -> Option<Queued> {
+        let mut events = self.lock();
+        events.is_closed |= close;
+        events.buffer.pop()
+    }
+}
+
 /// Creates both sides of a queue. The caller must run the returned read side.
 pub(super) fn queue<D: Destination>(destination: D, metrics: Metrics) -> (Queue, Delivery<D>) {
-    let (sender, events) = mpsc::channel(CAPACITY);
+    let events = Mutex::new(Buffered { buffer: FairBuffer::new(CAPACITY), is_closed: false });
+    let waiting = Arc::new(Waiting { events, changed: Notify::new() });
     let (max_message, count_dropped) = (D::MAX_MESSAGE, D::count_dropped);
-    let queue = Queue { sender, max_message, count_dropped, metrics: metrics.clone() };
-    (queue, Delivery { events, destination, metrics })
+    let queue = Queue { waiting: Arc::clone(&waiting), max_message, count_dropped, metrics: metrics.clone() };
+    (queue, Delivery { waiting, destination, metrics })
 }
 
 impl Queue {
-    /// Queues an event with a truncated message. A full queue drops the event and increases a metric.
+    /// Queues an event with a truncated message. A full queue drops an event and increases a metric.
     pub(super) fn add(&self, event: Event) {
         let event = Event { message: bounded(&event.message, self.max_message), ..event };
-        if let Err(error) = self.sender.try_send(Queued { event, at: Timestamp::now() }) {
+        let namespace = event.object.namespace.clone().unwrap_or_default();
+        if let Some(dropped) = self.waiting.push(&namespace, Queued { event, at: Timestamp::now() }) {
             (self.count_dropped)(&self.metrics);
-            tracing::debug!(%error, "event dropped");
+            tracing::debug!(namespace = dropped.event.object.namespace, "event dropped");
         }
     }
 }
@@ -195,16 +253,7 @@ impl<D: Destination> Delivery<D> {
     }
 
     async fn deliver_all(&mut self, end: &CancellationToken) {
-        loop {
-            let queued = tokio::select! {
-                biased;
-                () = end.cancelled(), if !self.events.is_closed() => {
-                    self.events.close();
-                    continue;
-                }
-                queued = self.events.recv() => queued,
-            };
-            let Some(queued) = queued else { return };
+        while let Some(queued) = self.waiting.next(end).await {
             if let Err(error) = self.destination.deliver(queued, end).await {
                 D::count_dropped(&self.metrics);
                 tracing::info!(destination = D::NAME, error = &error as &dyn Error, "failed to deliver event");
@@ -253,10 +302,42 @@ mod tests {
             ("https://user:a-long-password@host/", "https://***@host/"),
         ];
         for (message, expected) in rows {
-            let (queue, mut delivery) = queue(Short, Metrics::default());
+            let (queue, delivery) = queue(Short, Metrics::default());
             queue.add(event(message));
-            assert_eq!(delivery.events.try_recv().unwrap().event.message, expected);
+            assert_eq!(delivery.waiting.pop(false).unwrap().event.message, expected);
         }
+    }
+
+    #[test]
+    fn a_namespace_does_not_displace_the_events_of_other_namespaces() {
+        let (queue, delivery) = queue(Short, Metrics::default());
+        let add = |namespace: &str, message: &str| {
+            let mut event = event(message);
+            event.object.namespace = Some(namespace.to_owned());
+            queue.add(event);
+        };
+        (0..2 * CAPACITY).for_each(|number| add("busy", &number.to_string()));
+        add("quiet", "a");
+        add("quiet", "b");
+        let left: Vec<String> =
+            std::iter::from_fn(|| delivery.waiting.pop(false)).map(|queued| queued.event.message).collect();
+        assert_eq!(left.len(), CAPACITY);
+        assert_eq!(left[..5], ["0", "a", "1", "b", "2"]);
+    }
+
+    #[tokio::test]
+    async fn a_queue_delivers_the_remaining_events_before_it_ends() {
+        let (queue, delivery) = queue(Short, Metrics::default());
+        let end = CancellationToken::new();
+        queue.add(event("first"));
+        queue.add(event("second"));
+        end.cancel();
+        let mut left = Vec::new();
+        while let Some(queued) = delivery.waiting.next(&end).await {
+            left.push(queued.event.message);
+            queue.add(event("too late"));
+        }
+        assert_eq!(left, ["first", "second"]);
     }
 
     #[test]

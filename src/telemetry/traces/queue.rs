@@ -1,11 +1,11 @@
 //! Queue of completed spans, which namespaces share fairly.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::Notify;
+
+use crate::telemetry::fair_buffer::FairBuffer;
 
 /// Maximum number of queued spans. The size of a span is less than 2 KiB.
 pub(super) const CAPACITY: usize = 4096;
@@ -14,21 +14,18 @@ pub(super) const CAPACITY: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpanQueue(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// Hold the lock only for short critical sections, and never across an `.await`.
-    spans: Mutex<Spans>,
+    spans: Mutex<FairBuffer<SpanData>>,
     /// Signals that the queue contains spans.
     changed: Notify,
 }
 
-/// Queued spans of each namespace, oldest first. A namespace without spans has no entry.
-#[derive(Debug, Default)]
-struct Spans {
-    by_namespace: BTreeMap<String, VecDeque<SpanData>>,
-    count: usize,
-    /// Namespace of the last span that left the queue.
-    last: String,
+impl Default for Shared {
+    fn default() -> Self {
+        Shared { spans: Mutex::new(FairBuffer::new(CAPACITY)), changed: Notify::default() }
+    }
 }
 
 impl SpanQueue {
@@ -45,7 +42,7 @@ impl SpanQueue {
     /// Waits until the queue contains spans, and removes at most `most` spans. The queue must have only one consumer.
     pub(super) async fn next_batch(&self, most: usize) -> Vec<SpanData> {
         loop {
-            let batch = self.lock().take(most);
+            let batch = self.take(most);
             if !batch.is_empty() {
                 return batch;
             }
@@ -56,47 +53,16 @@ impl SpanQueue {
     /// Removes all spans.
     #[cfg(test)]
     pub(crate) fn drain(&self) -> Vec<SpanData> {
-        self.lock().take(CAPACITY)
+        self.take(CAPACITY)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Spans> {
+    fn take(&self, most: usize) -> Vec<SpanData> {
+        let mut queue = self.lock();
+        std::iter::from_fn(|| queue.pop()).take(most).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FairBuffer<SpanData>> {
         self.0.spans.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Spans {
-    /// Adds a span. If the queue is full, the function drops a span and returns the dropped span.
-    fn push(&mut self, namespace: &str, span: SpanData) -> Option<SpanData> {
-        let mut dropped = None;
-        if self.count >= CAPACITY {
-            let own = self.by_namespace.get(namespace).map_or(0, VecDeque::len);
-            let longest = self.by_namespace.values_mut().max_by_key(|spans| spans.len());
-            let Some(longest) = longest.filter(|spans| spans.len() > own + 1) else { return Some(span) };
-            dropped = longest.pop_back();
-        } else {
-            self.count += 1;
-        }
-        self.by_namespace.entry(namespace.to_owned()).or_default().push_back(span);
-        dropped
-    }
-
-    /// Removes spans. The namespaces take turns.
-    fn take(&mut self, most: usize) -> Vec<SpanData> {
-        let mut batch = Vec::new();
-        while batch.len() < most {
-            let after = (Excluded(self.last.as_str()), Unbounded);
-            let next = self.by_namespace.range::<str, _>(after).next().or_else(|| self.by_namespace.first_key_value());
-            let Some(namespace) = next.map(|(namespace, _)| namespace.clone()) else { break };
-            if let Some(spans) = self.by_namespace.get_mut(&namespace) {
-                batch.extend(spans.pop_front());
-                self.count = self.count.saturating_sub(1);
-                if spans.is_empty() {
-                    self.by_namespace.remove(&namespace);
-                }
-            }
-            self.last = namespace;
-        }
-        batch
     }
 }
 
