@@ -21,6 +21,11 @@ impl Agent {
         }
     }
 
+    /// Returns whether the controller has called the agent without a response.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Agent::Unreachable(_))
+    }
+
     /// Returns whether the agent reports a run, an interactive session or an installation.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self, Agent::Responded(reply)

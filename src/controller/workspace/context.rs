@@ -19,6 +19,7 @@ use super::input_watch::InputWatch;
 use super::pod_settings::PodSettings;
 use super::polls::Polls;
 use super::pool::Pool;
+use super::silence::Silences;
 use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::artifact;
@@ -105,6 +106,7 @@ pub struct Memory {
     pub(super) verified_parts: VerifiedParts,
     pub(super) applies: Applies,
     pub(super) activity: Activity,
+    pub(super) silences: Silences,
 }
 
 impl Default for Memory {
@@ -116,6 +118,7 @@ impl Default for Memory {
             verified_parts: VerifiedParts::default(),
             applies: Applies::default(),
             activity: Activity::default(),
+            silences: Silences::default(),
         }
     }
 }
@@ -143,6 +146,7 @@ impl Memory {
         self.verified_parts.forget((namespace, name));
         self.applies.forget((namespace, name));
         self.activity.forget((namespace, name));
+        self.silences.forget((namespace, name));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Version>> {
@@ -347,9 +351,10 @@ mod tests {
         memory.verified_parts.insert(APP, "a", &authority(), Instant::now());
         memory.applies.record(APP, "a");
         memory.activity.record(APP, Timestamp::now());
+        memory.silences.record(APP, Some("pod"), Timestamp::now());
         memory.forget_workspace("team", "app");
         assert!(memory.lock().is_empty() && memory.verified_parts.lock().is_empty());
-        assert!(memory.applies.is_empty() && memory.activity.is_empty());
+        assert!(memory.applies.is_empty() && memory.activity.is_empty() && memory.silences.is_empty());
     }
 
     fn authority() -> Arc<Generations> {

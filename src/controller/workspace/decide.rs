@@ -20,8 +20,8 @@ use crate::api::names::WORKSPACE_FINALIZER;
 use crate::pulumi::cli;
 use crate::runtime::field_managers;
 
-/// Timeout of a silent agent, in seconds. After the timeout, the controller regards the agent as unreachable, and
-/// deletes an outdated pod without draining the agent.
+/// Timeout of a silent agent, in seconds. After the timeout, the controller deletes an outdated pod without draining
+/// the agent.
 const SILENT_SECONDS: i64 = 120;
 
 /// Startup timeout of the init container `fetch`, in seconds. After the timeout, the controller reports that the
@@ -165,7 +165,7 @@ fn pod_of_terminating_namespace(observed: &Observed) -> Option<&PodState> {
         || observed.interactive_session().is_some();
     let pod = observed.pod.as_ref().filter(|pod| !pod.terminating && !pod.held)?;
     // The agent can be executing a command of a user.
-    let may_be_busy = pod.ready && matches!(observed.agent, Agent::Unreachable(_));
+    let may_be_busy = pod.running && observed.agent.is_silent();
     (observed.is_namespace_terminating && !is_required && !may_be_busy).then_some(pod)
 }
 
@@ -208,8 +208,11 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::Report(Report::initializing(&pod.name, Some(container)));
     }
     match &observed.agent {
-        Agent::NotCalled => Action::Report(Report::starting(&pod.name, observed.start_event.as_ref())),
-        Agent::Unreachable(message) => Action::Report(Report::unreachable(message)),
+        Agent::Unreachable(message) if pod.ready => Action::Report(Report::unreachable(message)),
+        // If the pod is not ready, the agent is starting, for example after a restart of the container.
+        Agent::NotCalled | Agent::Unreachable(_) => {
+            Action::Report(Report::starting(&pod.name, observed.start_event.as_ref()))
+        }
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source, now),
     }
@@ -352,7 +355,7 @@ fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
 }
 
 /// Selects the next action for a pod that the controller replaces. The controller deletes the pod when no run is
-/// open, no interactive session exists, and the agent is either drained or unreachable.
+/// open, no interactive session exists, and the agent is either drained or silent for [`SILENT_SECONDS`].
 fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp) -> Action {
     if matches!(&observed.agent, Agent::Responded(reply) if !reply.draining) {
         return Action::Drain;
@@ -364,8 +367,8 @@ fn retire(observed: &Observed, pod: &PodState, why: &'static str, now: Timestamp
         return Action::Report(Report::pod_waits_for_session(why, &pod.name, session));
     }
     match &observed.agent {
-        // An unreachable agent can be executing a run that the controller has not recorded yet.
-        Agent::Unreachable(message) if pod.ready && !is_unreachable_for_long(observed, now) => {
+        // A silent agent can be executing a run that the controller has not recorded yet, or a command of a user.
+        Agent::Unreachable(message) if pod.running && !is_silent_for_long(observed, now) => {
             Action::Report(Report::unreachable(message))
         }
         _ => Action::DeletePod { uid: pod.uid.clone() },
@@ -388,11 +391,8 @@ fn not_ready_for(observed: &Observed, now: Timestamp) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-fn is_unreachable_for_long(observed: &Observed, now: Timestamp) -> bool {
-    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
-    find(conditions.unwrap_or_default(), READY)
-        .filter(|ready| ready.status == "False" && ready.reason == reason::CONNECTION_FAILED)
-        .is_some_and(|ready| now.as_second() - ready.last_transition_time.0.as_second() > SILENT_SECONDS)
+fn is_silent_for_long(observed: &Observed, now: Timestamp) -> bool {
+    observed.silent_since.is_some_and(|since| now.as_second() - since.as_second() > SILENT_SECONDS)
 }
 
 /// Selects the action for a pod that is being deleted. Removes the finalizer if the run has completed, because the

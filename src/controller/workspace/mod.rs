@@ -10,6 +10,7 @@
 
 mod act;
 mod activity;
+mod agent_call;
 mod agent_probe;
 mod agent_reply;
 mod apply_conflicts;
@@ -37,6 +38,7 @@ mod pool;
 mod pulumi_cloud;
 mod render;
 mod report;
+mod silence;
 mod sleep;
 mod source;
 mod spec_error;

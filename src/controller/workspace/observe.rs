@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
 
+use super::agent_call::{call_agent, should_call_agent, status_request};
 pub(super) use super::agent_reply::Agent;
 use super::apply_conflicts::Contested;
 use super::context::Context;
@@ -17,15 +17,14 @@ use super::pod_state::{self, PodState, StartEvent};
 use super::policy_packs::{self, DesiredPack};
 use super::pool::{PoolTemplate, Pooled, pooled};
 use super::render::{Rendered, render};
-use super::source::DesiredSource;
+use super::source::{self, DesiredSource};
 use super::spec_error::SpecError;
-use super::{config, environment, source};
 use crate::api::auto::{ArtifactReference, Update, Workspace};
 use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::controller::update::{UpdateGroup, required_protocol_version};
-use crate::rpc::client::{AgentAddress, AgentClient, RpcError};
-use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusReply, StatusRequest};
+use crate::rpc::client::AgentClient;
+use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusRequest};
 use crate::runtime::failpoint;
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
@@ -61,6 +60,8 @@ pub(super) struct Observed {
     pub start_event: Option<StartEvent>,
     pub open_runs: Vec<OpenRun>,
     pub agent: Agent,
+    /// Time of the first failed call since the last response of the agent, or `None` if the agent is not silent.
+    pub silent_since: Option<Timestamp>,
     /// Whether the controller no longer supports the agent version, or the agent is too old for a pending run.
     pub is_agent_too_old: bool,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
@@ -197,10 +198,12 @@ pub(super) async fn observe(
         Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
         Some(pod) => {
             let request = if desired.is_ok() { status_request(&workspace, context) } else { StatusRequest::default() };
-            call_agent(workspace.server_name(), namespace, pod, request, context).await
+            call_agent(&workspace, pod, request, context).await
         }
         None => (Agent::NotCalled, None),
     };
+    let silent_pod = state.as_ref().filter(|_| agent.is_silent()).map(|pod| pod.uid.as_str());
+    let silent_since = context.memory.silences.record((namespace, name), silent_pod, now);
     let is_agent_too_old = is_agent_too_old(&agent)
         || lacks_policy_packs(&agent, &workspace)
         || lacks_required_protocol(&agent, &workspace, &updates);
@@ -229,6 +232,7 @@ pub(super) async fn observe(
         open_runs,
         is_agent_too_old,
         agent,
+        silent_since,
         is_namespace_terminating: context.namespaces.is_terminating(namespace).await?,
         artifact_stored: desired.as_ref().is_ok_and(|desired| is_stored(desired, namespace, context)),
         desired,
@@ -350,66 +354,6 @@ fn open_runs(updates: &[Arc<Update>]) -> Vec<OpenRun> {
     open.map(|update| OpenRun { name: update.name_any(), uid: update.uid().unwrap_or_default() }).collect()
 }
 
-/// Returns whether the controller must call the agent. While the pod is starting, the agent is reachable only in the
-/// init container `fetch`, or after it has opened its port. The controller calls the agent in an outdated pod even if
-/// the pod is not ready, because the pod may have an open run.
-fn should_call_agent(pod: &PodState, workspace: &Workspace, rendered: Option<&Rendered>, context: &Context) -> bool {
-    let outdated = rendered.is_some_and(|rendered| pod.revision_hash.as_ref() != Some(&rendered.revision_hash));
-    let deleted = workspace.metadata.deletion_timestamp.is_some();
-    let was_ready = workspace.status.as_ref().is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
-    let runs = pod.running && (pod.ready || outdated || deleted || was_ready);
-    let fetches = pod.fetching.is_some() && !outdated && !deleted;
-    let opens = || pod.initialized && !pod.ready && pod.problem.is_none() && is_open(pod, workspace, context);
-    !pod.terminating && (runs || fetches || opens())
-}
-
-/// Returns whether the agent in a starting pod has opened its port.
-fn is_open(pod: &PodState, workspace: &Workspace, context: &Context) -> bool {
-    let ip = pod.ip.as_ref().and_then(|ip| ip.parse().ok());
-    ip.is_some_and(|ip| context.probes.is_open(ObjectRef::from_obj(workspace), &pod.uid, ip))
-}
-
-/// Returns the status request for the agent. The request contains the mounted files and directories that the agent
-/// checks for changes.
-fn status_request(workspace: &Workspace, context: &Context) -> StatusRequest {
-    let mounted = environment::directories(&workspace.spec);
-    let request = StatusRequest {
-        config_files: config::config_files(&workspace.spec).into_iter().collect(),
-        mounted_directories: mounted.values().cloned().collect(),
-    };
-    let namespace = workspace.namespace().unwrap_or_default();
-    context.inputs.set_mounts(&namespace, &workspace.name_any(), mounted.into_keys().collect());
-    request
-}
-
-async fn call_agent(
-    server_name: String,
-    namespace: &str,
-    pod: &PodState,
-    request: StatusRequest,
-    context: &Context,
-) -> (Agent, Option<AgentClient>) {
-    let Some(ip) = pod.ip.as_ref().and_then(|ip| ip.parse().ok()) else {
-        return (Agent::NotCalled, None);
-    };
-    let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace: namespace.to_owned() };
-    match status(&address, request, context).await {
-        Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
-        // If the pod is not ready, the agent may not have started yet.
-        Err(_) if !pod.ready && pod.fetching.is_none() => (Agent::NotCalled, None),
-        Err(error) => (Agent::Unreachable(error.to_string()), None),
-    }
-}
-
-async fn status(
-    address: &AgentAddress,
-    request: StatusRequest,
-    context: &Context,
-) -> Result<(StatusReply, AgentClient), RpcError> {
-    let client = context.agents.connect(address).await?;
-    Ok((client.status_with_inputs(request).await?, client))
-}
-
 /// Returns whether the controller no longer supports the agent version. The controller keeps agents whose version is
 /// newer or unknown, so that a rollback of the controller does not replace all pods.
 fn is_too_old(agent: &str, own: &str) -> bool {
@@ -431,6 +375,7 @@ fn major_and_minor(version: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
     use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus, WorkspaceSpec};
+    use crate::rpc::proto::StatusReply;
     use crate::rpc::protocol::PROTOCOL_VERSION;
 
     #[test]

@@ -5,6 +5,7 @@ mod deletion;
 mod pko;
 mod policy_packs;
 mod pool;
+mod silence;
 mod sleep;
 mod source;
 
@@ -82,6 +83,7 @@ fn at_rest() -> Observed {
         start_event: None,
         open_runs: Vec::new(),
         agent: responded(reply("new")),
+        silent_since: None,
         is_agent_too_old: false,
         artifact_stored: true,
         idle: Idle { after: None, since: now(), pending_update: None, inputs: Inputs::NotRead },
@@ -174,8 +176,12 @@ fn the_deletion_of_a_namespace_deletes_its_idle_pods_at_once() {
     let expected = Action::DeleteIdlePod { pod: pod_name, uid, version };
     assert_eq!(in_deleted_namespace(|_| ()), expected);
     assert_eq!(in_deleted_namespace(|observed| observed.agent = Agent::NotCalled), expected, "the pod is starting");
-    let rows: [(&str, fn(&mut Observed)); 7] = [
+    let rows: [(&str, fn(&mut Observed)); 8] = [
         ("the agent does not respond", |observed| observed.agent = Agent::Unreachable("timeout".to_owned())),
+        ("the agent does not respond, and its readiness probe fails", |observed| {
+            observed.agent = Agent::Unreachable("timeout".to_owned());
+            observed.pod = Some(PodState { ready: false, ..pod() });
+        }),
         ("a user runs a command", |observed| {
             let interactive_session = Some(InteractiveSession::default());
             observed.agent = responded(StatusReply { interactive_session, ..reply("new") });
@@ -292,6 +298,14 @@ fn only_the_agent_of_the_current_pod_is_trusted() {
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
         ),
         (
+            "an agent after a restart of its container",
+            |o| {
+                o.pod = Some(PodState { ready: false, ..pod() });
+                o.agent = Agent::Unreachable("refused".to_owned());
+            },
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
+        ),
+        (
             "the agent of another pod",
             |o| o.pod = Some(PodState { uid: "other".to_owned(), ..pod() }),
             Is::Report(State::Failing, reason::CONNECTION_FAILED, "another pod"),
@@ -357,23 +371,6 @@ fn an_undrained_outdated_pod_is_replaced_only_if_no_run_is_open() {
                 o.open_runs = run();
             },
             Is::Report(State::Working, reason::ROLLING_UPDATE, "app-12"),
-        ),
-        (
-            "outdated and unreachable",
-            |o| {
-                outdated(o);
-                o.agent = Agent::Unreachable("refused".to_owned());
-            },
-            Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused"),
-        ),
-        (
-            "outdated and unreachable for an hour",
-            |o| {
-                outdated(o);
-                o.workspace = workspace(json!({}), reason::CONNECTION_FAILED);
-                o.agent = Agent::Unreachable("refused".to_owned());
-            },
-            delete(),
         ),
     ]);
 }

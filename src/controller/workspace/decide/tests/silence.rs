@@ -1,0 +1,95 @@
+//! Tests for outdated pods whose agent does not respond.
+
+use k8s_openapi::jiff::SignedDuration;
+
+use super::*;
+use crate::controller::workspace::decide::SILENT_SECONDS;
+
+/// Sets an agent that has not responded for the given time.
+fn silent(o: &mut Observed, seconds: i64) {
+    o.agent = Agent::Unreachable("refused".to_owned());
+    o.silent_since = Some(now() - SignedDuration::from_secs(seconds));
+}
+
+#[test]
+fn an_outdated_pod_is_deleted_only_after_a_long_silence_of_its_agent() {
+    let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
+    let waits = || Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused");
+    // The Workspace has not been ready for an hour, so the age of the condition does not matter.
+    fn not_ready(o: &mut Observed, why: &str) {
+        outdated(o);
+        o.workspace = workspace(json!({}), why);
+    }
+    fn not_ready_pod(o: &mut Observed) {
+        o.pod = o.pod.take().map(|pod| PodState { ready: false, ..pod });
+    }
+    check(vec![
+        (
+            "the first failed call",
+            |o| {
+                outdated(o);
+                silent(o, 0);
+            },
+            waits(),
+        ),
+        (
+            "the second failed call, after the Workspace waited for an interactive session",
+            |o| {
+                not_ready(o, reason::CONNECTION_FAILED);
+                silent(o, 5);
+            },
+            waits(),
+        ),
+        (
+            "at the timeout",
+            |o| {
+                not_ready(o, reason::CONNECTION_FAILED);
+                silent(o, SILENT_SECONDS);
+            },
+            waits(),
+        ),
+        (
+            "after the timeout",
+            |o| {
+                not_ready(o, reason::ROLLING_UPDATE);
+                silent(o, SILENT_SECONDS + 1);
+            },
+            delete(),
+        ),
+        (
+            "the readiness probe fails",
+            |o| {
+                not_ready(o, reason::ROLLING_UPDATE);
+                not_ready_pod(o);
+                silent(o, 5);
+            },
+            waits(),
+        ),
+        (
+            "the readiness probe fails, after the timeout",
+            |o| {
+                not_ready(o, reason::ROLLING_UPDATE);
+                not_ready_pod(o);
+                silent(o, SILENT_SECONDS + 1);
+            },
+            delete(),
+        ),
+        (
+            "the Workspace is being deleted",
+            |o| {
+                deleted(o);
+                not_ready_pod(o);
+                silent(o, 5);
+            },
+            waits(),
+        ),
+        (
+            "the Workspace is being deleted, after the timeout",
+            |o| {
+                deleted(o);
+                silent(o, SILENT_SECONDS + 1);
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+    ]);
+}
