@@ -91,6 +91,26 @@ pub(super) fn directories(spec: &WorkspaceSpec) -> BTreeMap<String, String> {
     mounted.into_iter().map(|mounted| (mounted.object(), mounted.directory())).collect()
 }
 
+/// Returns the `envFrom` entries of the spec whose change or removal can leave the mounted objects unchanged: entries
+/// that set more than the object, and entries whose object is also referenced by another entry, by `env` or by the
+/// configuration. Returns an empty list if the environment is invalid.
+pub(super) fn unmounted_settings(spec: &WorkspaceSpec) -> Vec<&Value> {
+    let Ok(environment) = desired(spec) else { return Vec::new() };
+    let mut others = config::mounted(spec);
+    others.extend(environment.env.iter().filter_map(key_of).map(|reference| reference.mounted));
+    let is_repeated = |mounted: Mounted<'_>| {
+        let entries = environment.env_from.iter().filter_map(env_from_source);
+        entries.filter(|entry| *entry == mounted).count() > 1
+    };
+    let is_shared = |mounted: Mounted<'_>| others.contains(&mounted) || is_repeated(mounted);
+    let has_prefix = |from: &Value| from.get("prefix").and_then(Value::as_str).is_some_and(|prefix| !prefix.is_empty());
+    let is_optional = |from: &Value| is_optional(from, &OPTIONAL_SOURCES);
+    let entries = spec.env_from.iter();
+    entries
+        .filter(|from| has_prefix(from) || is_optional(from) || env_from_source(from).is_some_and(is_shared))
+        .collect()
+}
+
 /// Returns the objects that the environment references and that must exist before a run starts.
 pub(super) fn required(spec: &WorkspaceSpec) -> Result<Vec<Reference>, SpecError> {
     let desired = desired(spec)?;

@@ -57,6 +57,10 @@ pub(super) fn revision_hash(
         "claim": kept.and_then(|idle| idle.claim.as_ref()),
         "defaultAccessTokenSecret": default_token,
         "env": spec.env,
+        // A run inherits the variables of the container, which the kubelet sets when the container starts. The hash
+        // excludes the entries that `mounted` describes completely, because an upgrade of the controller would
+        // otherwise replace the pods of all Workspaces with `envFrom`.
+        "envFrom": environment::unmounted_settings(spec),
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "keep": kept.and_then(|idle| idle.keep),
@@ -147,6 +151,50 @@ mod tests {
             assert!(!seen.contains(&hash), "{spec:?}");
             seen.push(hash);
         }
+    }
+
+    #[test]
+    fn every_change_of_env_from_changes_the_revision_hash() {
+        let of = |env_from: Value, others: &Value| {
+            let mut spec = json!({"image": "pulumi/pulumi:1", "envFrom": env_from});
+            for (field, value) in others.as_object().expect("is a map") {
+                spec[field] = value.clone();
+            }
+            revision_hash(&serde_json::from_value(spec).expect("valid spec"), None, None)
+        };
+        let plain = json!({"secretRef": {"name": "aws"}});
+        let prefixed = |prefix: &str| json!({"secretRef": {"name": "aws"}, "prefix": prefix});
+        let optional = |prefix: &str| json!({"secretRef": {"name": "aws", "optional": true}, "prefix": prefix});
+        let key = json!({"secretKeyRef": {"name": "aws", "key": "k"}});
+        let config = json!({"stacks": [{"name": "dev", "config": [{"key": "k", "valueFrom": key}]}]});
+        let env = json!({"env": [{"name": "K", "valueFrom": key}]});
+        let container = json!({"name": "pulumi", "env": env["env"]});
+        let template = json!({"podTemplate": {"spec": {"containers": [container]}}});
+        let none = json!({});
+        let rows = [
+            ("removed", &none, json!([plain]), json!([])),
+            ("removed, but the configuration references the object", &config, json!([plain]), json!([])),
+            ("removed, but a variable references the object", &env, json!([plain]), json!([])),
+            ("removed, but the template references the object", &template, json!([plain]), json!([])),
+            ("one of two entries removed", &none, json!([plain, prefixed("A_")]), json!([prefixed("A_")])),
+            ("the other of two entries removed", &none, json!([plain, prefixed("A_")]), json!([plain])),
+            ("a new prefix", &none, json!([plain]), json!([prefixed("A_")])),
+            ("another prefix", &none, json!([prefixed("A_")]), json!([prefixed("B_")])),
+            ("another prefix of an optional object", &none, json!([optional("A_")]), json!([optional("B_")])),
+            ("now optional", &none, json!([prefixed("")]), json!([optional("")])),
+        ];
+        for (name, others, before, after) in rows {
+            assert_ne!(of(before, others), of(after, others), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_revision_hash_of_plain_env_from_entries_is_the_same_in_each_release() {
+        let env_from =
+            vec![json!({"secretRef": {"name": "aws"}}), json!({"prefix": "", "configMapRef": {"name": "a"}})];
+        let spec = WorkspaceSpec { env_from, ..base() };
+        let expected = json!({"image": "pulumi/pulumi:1", "mounted": ["ConfigMap/a", "Secret/aws"]});
+        assert_eq!(revision_hash(&spec, None, None), hash(&expected));
     }
 
     fn digest(content: &str) -> crate::artifact::Digest {
