@@ -40,6 +40,9 @@ impl Agent for Service {
         let hashes = tokio::task::spawn_blocking(hashes).await.unwrap_or_default();
         let operations = &self.operations;
         let pulumi_version = operations.source.version.known();
+        // Reads the candidate first. Otherwise, the reply would contain neither the candidate nor its source if the
+        // installation ended between both reads.
+        let candidate = operations.source.candidate();
         let artifact = operations.source.current_source();
         Ok(Response::new(proto::StatusReply {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -53,7 +56,7 @@ impl Agent for Service {
             settings_digest: operations.settings.digest(),
             open_operation: operations.workspace_lock.open_operation().unwrap_or_default(),
             draining: operations.workspace_lock.is_draining(),
-            candidate: operations.source.candidate(),
+            candidate,
             interactive_session: interactive_session::find(&operations.layout)?,
             config_inputs: hashes.files.unwrap_or_default(),
             mounted_inputs: hashes.directories,

@@ -5,7 +5,6 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -18,7 +17,7 @@ use kube::{Resource, ResourceExt};
 
 use super::act::{Act, Step};
 use super::context::Context;
-use super::decide::decide;
+use super::decide::{Action, decide};
 use super::observe::{Observed, observe};
 use super::pod_state;
 use super::pool::{Pool, Pooled};
@@ -36,10 +35,9 @@ use crate::runtime::triggers::mapped;
 use crate::runtime::watch::{LastStates, only_changes};
 use crate::runtime::work_queue::Urgency;
 
-/// Maximum number of steps per reconciliation. A reconciliation normally needs fewer steps.
-const MAX_STEPS: usize = 12;
-/// Requeue interval after a reconciliation that reached the maximum number of steps.
-const STEP_LIMIT_REQUEUE: Duration = Duration::from_secs(1);
+/// Maximum number of steps per reconciliation. A reconciliation normally needs at most 12 steps. The delivery of the
+/// policy packs needs one additional step for each pack, and a Workspace has at most 20 packs.
+const MAX_STEPS: usize = 32;
 
 /// Inputs of the Workspace controller in addition to the Workspace watch.
 pub struct Feeds<W, F> {
@@ -157,6 +155,7 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let mut listed = listed(&workspace, &context);
+    let mut agent_calls = Vec::new();
     for _ in 0..MAX_STEPS {
         let now = Timestamp::now();
         let looking = Box::pin(observe(&namespace, &name, listed.take(), &context, now));
@@ -168,12 +167,28 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
         }
         let action = decide(&observed, now);
         tracing::debug!(?action, "decided");
+        record_agent_call(&mut agent_calls, &action)?;
         let act = Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
         if let Step::Done(outcome) = Box::pin(act.perform(action)).await? {
             return Ok(outcome);
         }
     }
-    Ok(Outcome::After(STEP_LIMIT_REQUEUE))
+    // Returns an error, so that the controller retries with backoff.
+    Err(ReconcileError::transient(format!("the reconciliation has not ended after {MAX_STEPS} steps")))
+}
+
+/// Adds an action that calls the agent to `earlier`, the agent calls of this reconciliation.
+///
+/// # Errors
+/// Returns an error if the agent has already accepted the same call but does not report its result. Without backoff,
+/// the controller would repeatedly send the source to such an agent.
+fn record_agent_call(earlier: &mut Vec<Action>, action: &Action) -> Result<(), ReconcileError> {
+    let Some(call) = action.agent_call() else { return Ok(()) };
+    if earlier.contains(action) {
+        return Err(ReconcileError::transient(format!("agent accepted {call}, but does not report the result")));
+    }
+    earlier.push(action.clone());
+    Ok(())
 }
 
 /// Returns the Workspace from the initial list of the Stack controller, which the first reconciliation uses. Returns

@@ -99,6 +99,18 @@ pub(super) enum Action {
     Report(Report),
 }
 
+impl Action {
+    /// Returns the name of the agent call if the action changes the state of the agent.
+    pub(super) fn agent_call(&self) -> Option<&'static str> {
+        match self {
+            Action::Drain => Some("Drain"),
+            Action::PutSource { .. } => Some("PutSource"),
+            Action::PutPolicyPack { .. } => Some("PutPolicyPack"),
+            _ => None,
+        }
+    }
+}
+
 /// Selects the next action for the observed state.
 pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     let workspace = &observed.workspace;

@@ -11,9 +11,11 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::super::decide::Action;
 use super::super::*;
-use super::listed;
-use crate::api::auto::{Update, Workspace, WorkspaceSpec};
+use super::{listed, record_agent_call};
+use crate::api::auto::{ArtifactReference, Update, Workspace, WorkspaceSpec};
+use crate::artifact::Digest;
 use crate::controller::namespaces::Namespaces;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update;
@@ -267,5 +269,28 @@ async fn a_listed_workspace_is_used_only_in_the_version_of_the_watch() {
         }
         assert_eq!(listed(&workspace(version), &context).is_some(), is_used, "version {version}");
         assert!(listed(&workspace(version), &context).is_none(), "the second reconciliation");
+    }
+}
+
+#[test]
+fn a_call_that_the_agent_accepts_without_effect_is_retried_with_backoff() {
+    let source = |content: &str| {
+        let (digest, revision) = (Digest::of(content.as_bytes()), "main".to_owned());
+        Action::PutSource { artifact: ArtifactReference { digest, revision, dir: String::new() } }
+    };
+    let apply = || Action::Apply { service: true, tls: false, budget: false, stateful_set: false };
+    let rows = [
+        ("different calls", vec![source("a"), Action::Drain], None),
+        ("another source", vec![source("a"), source("b")], None),
+        ("actions without agent calls", vec![apply(), apply(), Action::Sleep, Action::Sleep], None),
+        ("the same source", vec![source("a"), source("a")], Some("PutSource")),
+        ("the same source after another call", vec![source("a"), Action::Drain, source("a")], Some("PutSource")),
+        ("a second drain", vec![Action::Drain, Action::Drain], Some("Drain")),
+    ];
+    for (name, actions, expected) in rows {
+        let mut earlier = Vec::new();
+        let found = actions.iter().find_map(|action| record_agent_call(&mut earlier, action).err());
+        let expected = expected.map(|call| format!("agent accepted {call}, but does not report the result"));
+        assert_eq!(found.map(|error| error.to_string()), expected, "{name}");
     }
 }
