@@ -17,6 +17,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("agent/install/cache/mod.rs", "the log of the pulumi container, about a cache that the agent does not use"),
     ("artifact/fetch/settings.rs", "printed at startup, about a flag"),
     ("config/values.rs", "printed at startup, about a flag"),
+    ("controller/workspace/pool/maintenance.rs", "the log of the controller, about a pod of a pool"),
     ("history/open.rs", "printed at startup, about a flag"),
     ("history_api/access.rs", "the response to a request for the history of runs"),
     ("history_api/mod.rs", "the response to a request for the history of runs"),

@@ -132,7 +132,10 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !has_finalizer {
         return Action::AddFinalizer;
     }
-    if observed.pooled == Pooled::Lost {
+    // The agent in a free pod cannot start with the Secret of another owner.
+    let has_foreign_secret =
+        matches!(observed.pooled, Pooled::Free { .. }) && observed.pooled_tls == PartState::Foreign;
+    if observed.pooled == Pooled::Lost || has_foreign_secret {
         return Action::ForgetPod;
     }
     if let Some(why) = sleep::wake_reason(observed) {

@@ -91,6 +91,7 @@ impl Observed {
     pub(super) fn foreign(&self) -> Option<String> {
         let name = self.workspace.name_any();
         let object = names::workspace_object(&name);
+        let pooled = self.workspace.pooled_pod().map(|pod| names::pool_pod_tls_secret(&pod.name));
         [
             (self.service, "Service", object.clone()),
             (self.budget, "PodDisruptionBudget", object.clone()),
@@ -98,6 +99,7 @@ impl Observed {
             (self.tls, "Secret", names::workspace_tls_secret(&name)),
         ]
         .into_iter()
+        .chain(pooled.map(|secret| (self.pooled_tls, "Secret", secret)))
         .find(|(part, _, _)| *part == PartState::Foreign)
         .map(|(_, kind, name)| format!("{kind} {name}"))
     }

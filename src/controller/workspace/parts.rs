@@ -153,6 +153,7 @@ async fn pooled_tls(
     let found = context.reader.get_opt::<Secret>(&namespace, &names::pool_pod_tls_secret(&pod.name)).await?;
     Ok(match (&found, own) {
         (None, _) => PartState::Missing,
+        (Some(secret), _) if !tls::is_of_pod(secret, &pod.uid) => PartState::Foreign,
         (Some(secret), Some(own)) if tls::is_current_in_pod(secret, own, &server_name, authority, now) => {
             PartState::Current
         }

@@ -4,6 +4,7 @@
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -18,6 +19,8 @@ use crate::rpc::server_tls::{
     AUTHORITY_FILE as AUTHORITIES, CERTIFICATE_FILE as CERTIFICATE, INPUTS_KEY_FILE as INPUTS_KEY, KEY_FILE as KEY,
 };
 
+/// Value of the component label.
+const COMPONENT: &str = "workspace";
 /// Minimum length of the inputs key, in bytes.
 const MIN_INPUTS_KEY: usize = 32;
 
@@ -36,6 +39,13 @@ pub(super) fn is_current_in_pod(
     now: Timestamp,
 ) -> bool {
     inputs_key(secret) == inputs_key(own) && is_current(secret, server_name, authority, now)
+}
+
+/// Returns whether the controller has created the Secret for the pool pod with the given UID. A Secret of another owner
+/// can have the same name.
+pub(super) fn is_of_pod(secret: &Secret, pod_uid: &str) -> bool {
+    let component = secret.labels().get(LABEL_COMPONENT).map(String::as_str);
+    component == Some(COMPONENT) && secret.owner_references().iter().any(|owner| owner.uid == pod_uid)
 }
 
 /// Returns whether the Secret contains the private key, the CA bundle for the agent and a current certificate. The
@@ -90,7 +100,7 @@ pub(super) fn issue_for_pod(
     let metadata = json!({
         "name": pool_pod_tls_secret(&pod.name),
         "namespace": namespace,
-        "labels": {LABEL_COMPONENT: "workspace"},
+        "labels": {LABEL_COMPONENT: COMPONENT},
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
     });
     secret(&metadata, &pool_pod_server_name(&pod.name, namespace), own.and_then(inputs_key), authority, now)
@@ -179,6 +189,12 @@ mod tests {
         assert!(!has_certificate(&taken, &workspace_server_name("app", "team"), &authority, now), "another name");
         let other = parse(issue("other", "team", None, &authority, now).expect("valid Secret"));
         assert!(!is_current_in_pod(&taken, &other, &name, &authority, now), "the inputs key of another Workspace");
+        assert!(is_of_pod(&taken, "uid"));
+        assert!(!is_of_pod(&taken, "other"), "the Secret of another pod");
+        assert!(!is_of_pod(&own, "uid"), "the Secret of a Workspace");
+        let mut foreign = taken.clone();
+        foreign.metadata.labels = None;
+        assert!(!is_of_pod(&foreign, "uid"), "a Secret without our label");
         let owners = taken.metadata.owner_references.unwrap_or_default();
         assert_eq!(owners.iter().map(|owner| owner.uid.as_str()).collect::<Vec<_>>(), ["uid"]);
     }

@@ -56,6 +56,8 @@ enum PoolError {
     Write(#[from] WriteError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error("Secret {secret} exists and does not belong to pod {pod} of a pool")]
+    ForeignSecret { secret: String, pod: String },
 }
 
 /// Dependencies of [`Maintenance`].
@@ -251,11 +253,15 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Issues the certificate of a pod if the certificate is missing or outdated.
+    /// Issues the certificate of a pod if the certificate is missing or outdated. Never replaces the Secret of another
+    /// owner.
     async fn certify(&self, pod: &FreePod, memory: &mut Memory) -> Result<(), PoolError> {
         let (authority, now) = (self.parts.authority.borrow().clone(), Timestamp::now());
         let (name, server_name) = (pool_pod_tls_secret(&pod.name), pool_pod_server_name(&pod.name, &pod.namespace));
         let found = self.parts.reader.get_opt::<Secret>(&pod.namespace, &name).await?;
+        if found.as_ref().is_some_and(|secret| !tls::is_of_pod(secret, &pod.uid)) {
+            return Err(PoolError::ForeignSecret { secret: name, pod: pod.name.clone() });
+        }
         if !found.is_some_and(|secret| tls::has_certificate(&secret, &server_name, &authority, now)) {
             let identity = PooledPod { name: pod.name.clone(), uid: pod.uid.clone() };
             let secret = tls::issue_for_pod(&identity, &pod.namespace, None, &authority, now)?;

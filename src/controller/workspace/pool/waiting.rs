@@ -16,7 +16,7 @@ use super::plan::{FreePod, Waiting};
 use super::taken::has_ended;
 use super::template::PoolTemplate;
 use crate::api::auto::PooledPod;
-use crate::api::names::LABEL_POOL;
+use crate::api::names::{LABEL_POOL, POOL_POD_PREFIX};
 use crate::controller::workspace::metadata::workspace_name;
 
 /// Time for which a pod remains reserved for a Workspace. By the end of this period, the pod cache shows whether the
@@ -165,10 +165,12 @@ impl Pool {
 }
 
 impl FreePod {
-    /// Returns the pod, or `None` if a Workspace has taken the pod or the pod is being deleted.
+    /// Returns the pod, or `None` if a Workspace has taken the pod, the pod is being deleted, or the controller has not
+    /// created the pod. A user can create any pod with the labels of a pool.
     pub(super) fn of(pod: &Pod) -> Option<Self> {
         let key = pod.labels().get(LABEL_POOL)?.clone();
-        if workspace_name(pod).is_some() || pod.metadata.deletion_timestamp.is_some() {
+        let is_ours = pod.metadata.name.as_ref().is_some_and(|name| name.starts_with(POOL_POD_PREFIX));
+        if !is_ours || workspace_name(pod).is_some() || pod.metadata.deletion_timestamp.is_some() {
             return None;
         }
         let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -204,16 +206,17 @@ mod tests {
     async fn a_pod_is_reserved_for_one_workspace() {
         let (pool, mut writer) = Pool::new(2);
         let pods = [
-            pod("starting", &[(LABEL_POOL, "key")], "False"),
-            pod("other", &[(LABEL_POOL, "another")], "True"),
-            pod("taken", &[(LABEL_POOL, "key"), (LABEL_WORKSPACE_NAME, "web")], "True"),
-            pod("free", &[(LABEL_POOL, "key")], "True"),
+            pod("pulumi-pool-starting", &[(LABEL_POOL, "key")], "False"),
+            pod("pulumi-pool-other", &[(LABEL_POOL, "another")], "True"),
+            pod("pulumi-pool-taken", &[(LABEL_POOL, "key"), (LABEL_WORKSPACE_NAME, "web")], "True"),
+            pod("pod-of-a-user", &[(LABEL_POOL, "key")], "True"),
+            pod("pulumi-pool-free", &[(LABEL_POOL, "key")], "True"),
         ];
         for pod in pods {
             writer.apply_watcher_event(&Event::Apply(pod));
         }
         assert_eq!(pool.reserve("elsewhere", "key"), None);
-        let expected = Some(PooledPod { name: "free".to_owned(), uid: "free".to_owned() });
+        let expected = Some(PooledPod { name: "pulumi-pool-free".to_owned(), uid: "pulumi-pool-free".to_owned() });
         assert_eq!(pool.reserve("team", "key"), expected);
         assert_eq!(pool.reserve("team", "key"), None, "the pod is reserved");
         assert_eq!(pool.free_pods().len(), 2);

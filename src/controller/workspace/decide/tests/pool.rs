@@ -4,6 +4,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use super::sleep::{asleep, with_pod};
 use super::*;
+use crate::api::auto::PooledPod;
 
 /// Adds a pod that the Workspace has taken from a pool. The StatefulSet has no replicas.
 fn with_pod_of_pool(observed: &mut Observed) {
@@ -61,6 +62,24 @@ fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
                 o.pooled_tls = PartState::Outdated;
             },
             secret(),
+        ),
+        (
+            "a free pod whose Secret belongs to another owner",
+            |o| {
+                *o = recorded();
+                o.pooled_tls = PartState::Foreign;
+            },
+            Is::Action(Action::ForgetPod),
+        ),
+        (
+            "a pod of the Workspace whose Secret belongs to another owner",
+            |o| {
+                with_pod_of_pool(o);
+                o.pooled_tls = PartState::Foreign;
+                let pod = PooledPod { name: "pulumi-pool-a".to_owned(), uid: "pod".to_owned() };
+                o.workspace.status.as_mut().expect("status").pooled_pod = Some(pod);
+            },
+            Is::Report(State::Stalled, reason::SPEC_INVALID, "Secret pulumi-pool-a-tls exists"),
         ),
         (
             "a pod of another Workspace",
