@@ -59,7 +59,8 @@ fn from_artifact_reference(artifact: &ArtifactReference) -> Result<DesiredSource
 
 /// Replaces `spec.git` in `workspace` with an artifact that contains the current revision of the Git repository.
 /// Returns the origin of the bytes, or `None` if the Workspace has no Git repository or keeps the artifact of an
-/// earlier revision.
+/// earlier revision. A sleeping Workspace keeps its artifact, because a new commit does not wake it up, and a failure
+/// of the Git server must not affect its readiness.
 pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Origin>, Unavailable> {
     let follower = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let desired = match repository(workspace) {
@@ -69,6 +70,11 @@ pub(super) fn resolve(workspace: &mut Workspace, git: &Git) -> Result<Option<Ori
             return other.map(|_| None);
         }
     };
+    if let Some(artifact) = of_last_pod(workspace) {
+        git.forget(&follower);
+        put(workspace, artifact);
+        return Ok(None);
+    }
     let known = known(workspace);
     let lookup = Lookup { known, ..Lookup::default() };
     match git.resolve(&follower, &desired, &lookup) {
@@ -115,6 +121,12 @@ fn known(workspace: &Workspace) -> Option<KnownArtifact> {
     Some(KnownArtifact { revision, digest, selection: None, metadata: None })
 }
 
+/// Returns the artifact in the last pod if the Workspace is sleeping. When the Workspace wakes up, the controller
+/// removes this artifact from the status, and resolves the revision again.
+fn of_last_pod(workspace: &Workspace) -> Option<ArtifactReference> {
+    workspace.status.as_ref().filter(|status| status.is_asleep())?.artifact.clone()
+}
+
 /// Returns the artifact in the pod if the Workspace is ready with its current spec.
 fn ready(workspace: &Workspace) -> Option<ArtifactReference> {
     let status = workspace.status.as_ref()?;
@@ -128,10 +140,39 @@ mod tests {
 
     use super::*;
     use crate::artifact::Digest;
+    use crate::controller::test_parts::TestParts;
+    use crate::runtime::fake_api::{FakeResponse, client};
 
     fn found(spec: Value) -> Result<DesiredSource, String> {
         let spec: WorkspaceSpec = serde_json::from_value(spec).expect("valid spec");
         desired(&spec).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_sleeping_workspace_does_not_query_its_repository() {
+        let parts = TestParts::new(client(|_| FakeResponse::refusal(404, "NotFound")).0);
+        let artifact = json!({"digest": Digest::of(b"an archive"), "revision": "main@sha1:1", "dir": "infra"});
+        let sleep = json!({"since": "2026-01-01T11:30:00Z"});
+        let rows = [
+            ("asleep", json!({"sleep": sleep, "artifact": artifact}), true),
+            ("woken up", json!({}), false),
+            ("asleep again", json!({"sleep": sleep, "artifact": artifact}), true),
+            ("awake with an artifact", json!({"artifact": artifact}), false),
+            ("a pod of an older controller", json!({"sleep": sleep, "artifact": artifact, "podUID": "pod"}), false),
+        ];
+        for (name, status, keeps) in rows {
+            let mut workspace: Workspace = serde_json::from_value(json!({
+                "metadata": {"name": "app", "namespace": "team"}, "status": status,
+                "spec": {"git": {"url": "https://git.example.com/app"}},
+            }))
+            .expect("valid Workspace");
+            let resolved = resolve(&mut workspace, &parts.git);
+            let kept = workspace.spec.artifact.as_ref().map(|artifact| artifact.revision.as_str());
+            match keeps {
+                true => assert_eq!((resolved, kept), (Ok(None), Some("main@sha1:1")), "{name}"),
+                false => assert!(matches!(resolved, Err(Unavailable::Resolving(_))) && kept.is_none(), "{name}"),
+            }
+        }
     }
 
     #[test]
