@@ -106,7 +106,11 @@ impl InputWatch {
                             self.changed(&namespace, &format!("{}/{name}", K::kind(&())));
                         }
                     }
-                    Err(error) if is_forbidden(&error) => break,
+                    Err(error) if is_forbidden(&error) => {
+                        // The permissions can allow a list but not a watch. `Seen::until_allowed` then does not wait.
+                        tokio::time::sleep(REFUSED_RETRY).await;
+                        break;
+                    }
                     Err(error) => tracing::debug!(kind = %K::kind(&()), %error, "watch interrupted; retrying"),
                 }
             }

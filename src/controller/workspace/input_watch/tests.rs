@@ -93,6 +93,28 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_forbidden_watch_is_retried_at_the_same_interval_as_a_forbidden_list() {
+    let (client, log) = client(|request| match request.query.contains("watch=true") {
+        true => FakeResponse::refusal(403, "Forbidden"),
+        false => FakeResponse::Json(
+            200,
+            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {"resourceVersion": "1"}, "items": []}),
+        ),
+    });
+    let (requeue, _requeued) = requeue::queue();
+    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
+    let end = CancellationToken::new();
+    let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
+    tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
+    end.cancel();
+    watching.await.expect("ends within the timeout");
+    let requests = log.all();
+    let watches = requests.iter().filter(|request| request.query.contains("watch=true")).count();
+    assert_eq!(watches, 8, "one attempt and three retries for two kinds: {requests:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn workspaces_are_requeued_until_a_changed_input_is_mounted() {
     let (requeue, mut requeued) = requeue::queue();
     let mut requeues = || std::iter::from_fn(|| requeued.next().now_or_never().flatten()).count();
