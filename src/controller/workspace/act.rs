@@ -92,7 +92,8 @@ impl Act<'_> {
                 let workspace = &self.observed.workspace;
                 let namespace = workspace.namespace().unwrap_or_default();
                 let name = workspace.name_any();
-                let again = self.context.polls.requeue_interval(again, &namespace, &name);
+                let objects = self.observed.idle.inputs.count();
+                let again = self.context.polls.requeue_interval(again, (&namespace, &name), objects);
                 let awaited = self.context.inputs.next_poll(&namespace, &name);
                 let poll = awaited.unwrap_or_else(|| again.mul_f64(0.8 + 0.4 * fastrand::f64()));
                 Outcome::After(sleep::time_left(self.observed, self.now).map_or(poll, |left| poll.min(left)))

@@ -66,6 +66,14 @@ impl Inputs {
         Some(MOUNT_TIME - ages.min()?)
     }
 
+    /// Returns the number of objects that the controller has read.
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Inputs::Read(versions) => versions.len(),
+            Inputs::NotRead | Inputs::Unreadable(_) => 0,
+        }
+    }
+
     /// Returns the versions to record in the status.
     pub(super) fn versions(&self) -> BTreeMap<String, String> {
         match self {
