@@ -16,6 +16,7 @@ use super::layout::Layout;
 use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
+use crate::api::names::RESERVED_VARIABLES;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, TOKEN_VARIABLE, URL_VARIABLE};
 use crate::pulumi::cli::{engine_environment, must_be_removed};
 use crate::pulumi::project::Project;
@@ -78,7 +79,11 @@ impl Environment {
             Some(Source::Directory(directory)) => {
                 for file in all_keys(layout, Path::new(directory))? {
                     let key = file.file_name().unwrap_or_default().to_string_lossy();
-                    self.set_from_file(layout, &format!("{name}{key}"), &file)?;
+                    let name = format!("{name}{key}");
+                    // In the container, the values of the controller also override the keys of an object.
+                    if !RESERVED_VARIABLES.contains(&name.as_str()) {
+                        self.set_from_file(layout, &name, &file)?;
+                    }
                 }
                 Ok(())
             }

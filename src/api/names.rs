@@ -142,6 +142,11 @@ pub const CACHE_SIZE: u64 = 10 * 1024 * 1024 * 1024;
 /// Environment variable with the path of a file to which init containers write environment variables for the CLI. The
 /// Pulumi Kubernetes Operator uses the same name.
 pub const ENV_FILE_VARIABLE: &str = "PULUMI_ENV";
+/// Environment variable that passes the termination grace period in seconds to the agent.
+pub const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
+/// Environment variables that the controller sets in the `pulumi` container. Values in the spec have no effect.
+pub const RESERVED_VARIABLES: [&str; 6] =
+    ["POD_NAME", "POD_NAMESPACE", "POD_UID", "PWD", GRACE_VARIABLE, ENV_FILE_VARIABLE];
 /// Name of the file in the share volume to which [`ENV_FILE_VARIABLE`] refers.
 pub const ENV_FILE: &str = ".env";
 /// Mount path of the agent's certificate, key and CA bundle.

@@ -121,7 +121,7 @@ fn all_keys_of_a_mount_become_variables_and_only_secrets_are_redacted() {
         path.to_str().unwrap().to_owned()
     };
     let secret = mount(layout.secrets().join("aws"), &[("ID", "first-id"), ("KEY", "hunter22")]);
-    let map = mount(layout.config_maps().join("region"), &[("ID", "true")]);
+    let map = mount(layout.config_maps().join("region"), &[("ID", "true"), ("POD_UID", "another pod")]);
     let empty = mount(layout.config_maps().join("empty"), &[]);
     let all = |prefix: &str, directory: &str| variable(prefix, Source::Directory(directory.to_owned()));
     let expected = [all("", &secret), all("AWS_", &secret), all("", &map), all("", &empty)];
@@ -129,6 +129,7 @@ fn all_keys_of_a_mount_become_variables_and_only_secrets_are_redacted() {
     for (name, value) in [("ID", "true"), ("KEY", "hunter22"), ("AWS_ID", "first-id"), ("AWS_KEY", "hunter22")] {
         assert_eq!(get(&environment, name), Some(value), "{name}: the last variable wins");
     }
+    assert_ne!(get(&environment, "POD_UID"), Some("another pod"), "a reserved name");
     assert_eq!(environment.redactor().redact("true first-id hunter22"), "true [secret] [secret]");
 
     let missing = layout.config_maps().join("missing").to_str().unwrap().to_owned();

@@ -13,7 +13,7 @@ use super::config::{Mounted, check_key, check_name};
 use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::bounds;
-use crate::api::names::PULUMI_CONTAINER;
+use crate::api::names::{PULUMI_CONTAINER, RESERVED_VARIABLES};
 use crate::controller::merge::{POD_TEMPLATE, merge};
 use crate::controller::references::Reference;
 use crate::rpc::proto::EnvironmentVariable;
@@ -155,8 +155,8 @@ pub(super) fn make_optional(container: &mut Value) {
 /// values from Secrets and ConfigMaps. Later entries take precedence.
 ///
 /// The environment excludes values that only Kubernetes can resolve, such as pod fields and literals that reference
-/// other variables. It also excludes optional values, because a run fails if a file is missing. A run inherits all
-/// these values from the container environment.
+/// other variables. It also excludes optional values, because a run fails if a file is missing, and variables that the
+/// controller sets. A run inherits all these values from the container environment.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter_map(from_env_from_source);
@@ -179,7 +179,7 @@ fn from_env_from_source(from: &Value) -> Option<EnvironmentVariable> {
 /// Converts an `env` entry. Returns `None` if the run inherits the variable from the container.
 fn from_env_entry(variable: &Value) -> Option<EnvironmentVariable> {
     let name = variable.get("name")?.as_str()?.to_owned();
-    if is_optional(variable, &OPTIONAL_KEYS) {
+    if RESERVED_VARIABLES.contains(&name.as_str()) || is_optional(variable, &OPTIONAL_KEYS) {
         return None;
     }
     let source = match key_of(variable) {

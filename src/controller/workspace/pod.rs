@@ -15,8 +15,8 @@ use super::source::DesiredSource;
 use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
-    AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, ENV_FILE, ENV_FILE_VARIABLE, PULUMI_CONTAINER,
-    SHARE_DIRECTORY, SHARE_VOLUME, TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
+    AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, ENV_FILE, ENV_FILE_VARIABLE, GRACE_VARIABLE,
+    PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME, TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
 };
 
 const TLS_VOLUME: &str = "tls";
@@ -35,8 +35,6 @@ const MAX_STARTUP_PROBES: u32 = 3600;
 /// Default memory request of a workspace pod. An idle pod used 7 MiB in a measurement. The request excludes the
 /// memory for a run, because few pods on a node execute runs at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
-/// Environment variable that passes the termination grace period in seconds to the agent.
-const GRACE_VARIABLE: &str = "POD_TERMINATION_GRACE_SECONDS";
 /// Tag suffix of an image that runs as a non-root user. The image with the same tag but without the suffix runs as
 /// root.
 const NONROOT: &str = "-nonroot";

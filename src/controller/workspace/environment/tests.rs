@@ -29,6 +29,8 @@ fn the_environment_of_a_run_has_literal_values_and_paths_of_secrets() {
         {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "BUILT", "value": "$(PLAIN)-suffix"},
         {"name": "ESCAPED", "value": "a$$b"},
+        {"name": "POD_UID", "value": "another pod"},
+        {"name": "PULUMI_ENV", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
     ]);
     let expected = ["PLAIN=text", "EMPTY=", "TOKEN</var/run/secrets/stacks.pulumi.com/secrets/pulumi.api/access_token"];
     assert_eq!(shown(&spec(env, None)), expected);
