@@ -7,22 +7,20 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::api::auto::{ArtifactReference, RunBinding, TerminationEvidence, Update, Workspace};
+use crate::api::auto::{RunBinding, RunProgress, TerminationEvidence, Update};
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
-use crate::artifact::Directory;
 use crate::controller::first_report;
 use crate::controller::stack::Restriction;
 use crate::controller::update::attach_target::can_attach;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
-use crate::controller::update::observe::{
-    Observed, Owner, binding, is_cancel_requested, is_held_by_stack, is_of_stack,
-};
+use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_held_by_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
 use crate::controller::update::pod_mark;
 use crate::controller::update::pod_termination::{self, End, Recorded};
+use crate::controller::update::readiness::{not_ready, policy_packs_mismatch, source_mismatch};
 use crate::controller::update::request;
 use crate::controller::update::request::{RunTimeout, TimeoutSource};
 use crate::controller::update::status;
@@ -189,14 +187,34 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
     let pod_name = observed.update.pod_name();
     let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
     match pod_termination::judge(run, observed.pod.as_ref(), &observed.node) {
-        End::Proven(outcome) if is_end_requested(observed) => Action::Record(outcome),
-        End::Proven(outcome) => {
-            let cause = pod_termination::cause(binding, observed.pod.as_ref());
-            let outcome = outcome.terminated_with_pod().with_cause(cause);
-            Action::Record(Box::new(with_deadline(observed, outcome, now)))
-        }
+        End::Proven(outcome) => proven_end(observed, binding, outcome, now),
         End::Unknown(cause) => outcome_unknown(&observed.update, &cause),
         End::Open(known) => from_agent_report(observed, binding, known.as_deref(), now),
+    }
+}
+
+/// Selects the action for a run whose end the state of the pod or the node proves.
+fn proven_end(observed: &Observed, binding: &RunBinding, outcome: Box<RunOutcome>, now: Timestamp) -> Action {
+    if is_end_requested(observed) {
+        return Action::Record(outcome);
+    }
+    let cause = pod_termination::cause(binding, observed.pod.as_ref());
+    let outcome = outcome.terminated_with_pod().with_cause(cause);
+    Action::Record(Box::new(with_deadline(observed, outcome, now)))
+}
+
+/// Selects the action for a run of which the agent in the bound pod has no record. `not_started` is the outcome of a run
+/// that has not started. A run that has reported progress had started, and its journal was lost.
+fn without_record(observed: &Observed, binding: &RunBinding, not_started: RunOutcome, now: Timestamp) -> Action {
+    let update = &observed.update;
+    let Some(pod) = observed.pod.as_ref().filter(|_| progress(observed).is_some()) else {
+        return Action::Record(Box::new(not_started));
+    };
+    let (id, pod_name) = (update.uid().unwrap_or_default(), update.pod_name());
+    let run = Recorded { id: &id, binding, pod_name: &pod_name, now };
+    match pod_termination::judge_without_journal(run, pod) {
+        Ok(outcome) => proven_end(observed, binding, outcome, now),
+        Err(cause) => deletion_after_deadline(observed, now).unwrap_or_else(|| outcome_unknown(update, &cause)),
     }
 }
 
@@ -297,6 +315,12 @@ fn outcome_unknown(update: &Update, cause: &str) -> Action {
     }
 }
 
+/// Returns the deletion of the pod if the run has exceeded its deadline.
+fn deletion_after_deadline(observed: &Observed, now: Timestamp) -> Option<Action> {
+    let timeout = deadline::end_expired(&observed.update, observed.timeouts, observed.pod.as_ref(), now)?;
+    Some(Action::DeletePod(format!("the run exceeded its timeout of {timeout}, and the agent did not end it")))
+}
+
 /// Selects the action for a run that may be in progress, based on the state that the attached task reports.
 fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>, now: Timestamp) -> Action {
     let cancels = is_end_requested(observed);
@@ -308,25 +332,28 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
         None => !can_attach(observed, binding),
         Some(_) => false,
     };
-    if is_open && let Some(timeout) = deadline::end_expired(update, timeouts, observed.pod.as_ref(), now) {
-        return Action::DeletePod(format!("the run exceeded its timeout of {timeout}, and the agent did not end it"));
+    if is_open && let Some(deletion) = deletion_after_deadline(observed, now) {
+        return deletion;
     }
     match &observed.run_state {
         None => Action::Attach(binding.clone()),
-        Some(RunState::NeverStarted) => Action::Record(Box::new(match start_expired {
-            Some(timeout) if !cancels => {
-                let message = format!("failed to start the run within its timeout of {timeout}");
-                RunOutcome::failed(update_reason::RUN_REFUSED, &message)
-            }
-            _ => RunOutcome::failed(update_reason::CANCELED, "the run was canceled before it started"),
-        })),
+        Some(RunState::NeverStarted) => {
+            let not_started = match start_expired {
+                Some(timeout) if !cancels => {
+                    let message = format!("failed to start the run within its timeout of {timeout}");
+                    RunOutcome::failed(update_reason::RUN_REFUSED, &message)
+                }
+                _ => RunOutcome::failed(update_reason::CANCELED, "the run was canceled before it started"),
+            };
+            without_record(observed, binding, not_started, now)
+        }
         Some(RunState::Rejected(why)) => {
             let message = format!("run rejected by the agent: {why}");
-            Action::Record(Box::new(RunOutcome::failed(update_reason::UPDATE_FAILED, &message)))
+            without_record(observed, binding, RunOutcome::failed(update_reason::UPDATE_FAILED, &message), now)
         }
         Some(RunState::PreconditionFailed(why)) => {
             let message = format!("failed to start the run: {why}");
-            Action::Record(Box::new(RunOutcome::failed(update_reason::RUN_REFUSED, &message)))
+            without_record(observed, binding, RunOutcome::failed(update_reason::RUN_REFUSED, &message), now)
         }
         // A new task attaches to the run, but does not start it.
         Some(RunState::Connecting | RunState::Held(_) | RunState::Unreachable(_))
@@ -361,8 +388,13 @@ fn open_run_message(observed: &Observed, binding: &RunBinding) -> String {
 /// Returns whether the attached task or the status contains the process ID of the Pulumi CLI. Until then, the status
 /// keeps the message of the recorded binding, so the controller does not write the status.
 fn has_process(observed: &Observed) -> bool {
+    progress(observed).is_some_and(|progress| progress.pid.is_some())
+}
+
+/// Returns the last progress that the agent has reported to the attached task or to an earlier task.
+fn progress(observed: &Observed) -> Option<&RunProgress> {
     let written = || observed.update.status.as_ref().and_then(|status| status.progress.as_ref());
-    observed.progress.as_ref().or_else(written).is_some_and(|progress| progress.pid.is_some())
+    observed.progress.as_ref().or_else(written)
 }
 
 /// Returns whether the pod has a new IP address, for example because its sandbox was recreated.
@@ -426,70 +458,6 @@ fn with_references(observed: &Observed, binding: RunBinding) -> Action {
             Action::RecordBinding(RunBinding { empty_references, ..binding })
         }
     }
-}
-
-/// Returns an error message if a user-created Update requests a source that its Workspace does not have. Without this
-/// check, the Update would block the Workspace queue forever, because no controller deletes the Update. The check
-/// skips a sleeping Workspace, which can install the source when it wakes up.
-fn source_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
-    let desired = update.spec.artifact.as_ref().filter(|_| !is_of_stack(update))?;
-    let status = workspace.status.as_ref()?;
-    let is_ready = conditions::is_true(&status.conditions, conditions::READY);
-    let is_current = status.observed_generation == workspace.metadata.generation;
-    let is_ready = is_ready && !status.is_asleep();
-    let other = status.artifact.as_ref().filter(|found| is_ready && is_current && !is_same_source(desired, found))?;
-    let describe = |artifact: &ArtifactReference| format!("{} with directory {:?}", artifact.digest, artifact.dir);
-    let name = &update.spec.workspace_name;
-    Some(format!("spec.artifact requests source {}, but Workspace {name} has {}", describe(desired), describe(other)))
-}
-
-/// Returns an error message if a user has changed the policy packs of the Workspace after the Stack requested the run.
-fn policy_packs_mismatch(workspace: &Workspace, update: &Update) -> Option<String> {
-    let desired = update.spec.policy_packs_digest.as_ref()?;
-    if workspace.spec.policy_packs_digest().as_ref() == Some(desired) {
-        return None;
-    }
-    let name = &update.spec.workspace_name;
-    Some(format!(
-        "the policy packs of Workspace {name} have changed since the run was requested; the controller restores them"
-    ))
-}
-
-/// Returns whether `found` is the requested artifact. Compares the revisions only if `desired` contains a revision.
-fn is_same_source(desired: &ArtifactReference, found: &ArtifactReference) -> bool {
-    let directory = |artifact: &ArtifactReference| artifact.dir.parse::<Directory>().ok();
-    desired.digest == found.digest
-        && directory(desired) == directory(found)
-        && (desired.revision.is_empty() || desired.revision == found.revision)
-}
-
-/// Returns the reason why a run cannot start in the Workspace now, or `None` if the Workspace is ready.
-fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
-    let status = workspace.status.clone().unwrap_or_default();
-    if workspace.metadata.deletion_timestamp.is_some() {
-        return Some("is being deleted".to_owned());
-    }
-    let ready = conditions::find(&status.conditions, conditions::READY);
-    if status.observed_generation != workspace.metadata.generation || ready.is_none_or(|r| r.status != "True") {
-        let why = ready.map(|r| format!(": {}", r.message)).unwrap_or_default();
-        return Some(format!("is not ready{why}"));
-    }
-    if status.is_asleep() {
-        return Some("is sleeping; the controller wakes it up".to_owned());
-    }
-    match (&observed.update.spec.artifact, &status.artifact) {
-        (Some(desired), found) if found.as_ref().is_none_or(|found| !is_same_source(desired, found)) => {
-            let name = if desired.revision.is_empty() { desired.digest.to_string() } else { desired.revision.clone() };
-            return Some(format!("does not have source {name} installed"));
-        }
-        (None, None) => return Some("has no source installed".to_owned()),
-        _ => {}
-    }
-    let pod = observed.pod.as_ref().filter(|p| p.metadata.deletion_timestamp.is_none());
-    if pod.is_none_or(|p| p.uid() != status.pod_uid) {
-        return Some("is waiting for a new pod".to_owned());
-    }
-    None
 }
 
 #[cfg(test)]

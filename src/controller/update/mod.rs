@@ -28,6 +28,7 @@ mod pod_termination;
 mod policy_violations;
 mod progress;
 mod queue;
+mod readiness;
 mod request;
 mod resource_steps;
 mod result_files;

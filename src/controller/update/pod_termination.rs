@@ -111,6 +111,26 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
     }
 }
 
+/// Returns the outcome of a run that had started, but of which the agent in the bound pod has no record, for example
+/// because the disk of the node was replaced. The kubelet starts a container only after the previous one has terminated,
+/// so another container proves that the run has ended.
+///
+/// # Errors
+///
+/// Returns the reason why it is unknown whether the run has ended.
+pub fn judge_without_journal(run: Recorded<'_>, pod: &Pod) -> Result<Box<RunOutcome>, String> {
+    let container = pulumi_container(pod);
+    let current = container.and_then(|container| container.container_id.as_deref()).unwrap_or_default();
+    let bound = run.binding.container_id.as_str();
+    if current.is_empty() || bound.is_empty() || current == bound {
+        return Err(unknown(run, "has no record of the run, and its container may still execute the run"));
+    }
+    let ended = container.and_then(|container| ends_of(run.binding, container).next()).and_then(finished);
+    let why = "the container of the run was replaced, and the journal of the agent was lost";
+    let ended = Some(ended.unwrap_or(run.now));
+    Ok(Box::new(RunOutcome::interrupted(why, TerminationEvidence::Container, ended)))
+}
+
 /// Returns whether the state of the node can change the conclusion.
 pub fn needs_node(binding: &RunBinding, pod: Option<&Pod>, is_unreachable: bool) -> bool {
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(binding.pod_uid.as_str()));
@@ -240,15 +260,20 @@ fn describe(node: &NodeState, name: &str) -> String {
 }
 
 fn unknown_end(run: Recorded<'_>, what: &str) -> End {
+    End::Unknown(unknown(run, what))
+}
+
+/// Returns the message about a run if it is unknown whether the run has ended.
+fn unknown(run: Recorded<'_>, what: &str) -> String {
     let node = match run.binding.node_name.as_str() {
         "" => "the node".to_owned(),
         name => format!("node {name}"),
     };
-    End::Unknown(format!(
+    format!(
         "run state is unknown: pod {} {what}. If {node} is lost, delete the Node or, after its shutdown, taint it with {}",
         run.pod_name,
         names::TAINT_OUT_OF_SERVICE
-    ))
+    )
 }
 
 #[cfg(test)]

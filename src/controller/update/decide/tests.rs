@@ -1,12 +1,13 @@
 //! Tests for the next action of an Update.
 
 mod deadline;
+mod lost_journal;
 mod start;
 mod ttl;
 
 use super::*;
 use crate::api::auto::{
-    ArtifactReference, Update, UpdateSpec, UpdateStatus, WorkspacePolicyPack, WorkspaceSpec, WorkspaceStatus,
+    ArtifactReference, Update, UpdateSpec, UpdateStatus, Workspace, WorkspacePolicyPack, WorkspaceSpec, WorkspaceStatus,
 };
 use crate::api::conditions::{ConditionUpdate, Status};
 use crate::artifact::Digest;
