@@ -1,6 +1,7 @@
 //! Reads the state that a step of an Update reconciliation needs.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -18,6 +19,7 @@ use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
 use crate::controller::update::order;
 use crate::controller::update::plans::{self, PlanFile};
+use crate::controller::update::pod_mark;
 use crate::controller::update::pod_termination::{self, NodeState};
 use crate::controller::update::request::{RunTimeouts, has_valid_workspace_name};
 use crate::controller::workspace::references;
@@ -105,7 +107,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     };
     let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
     let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
-    let preceding_update = order::preceding(&update, &context.siblings(&update)).map(|other| other.name_any());
+    let preceding_update = preceding_update(&update, pod.as_ref(), context).await?;
     let timeouts = context.timeouts;
     let stack = owner_state(&update, context).await?;
     let has_started =
@@ -165,6 +167,44 @@ async fn workspace_and_pod(
     let pod = workspace.as_ref().map_or_else(|| names::workspace_pod(name), Workspace::pod_name);
     let pod = context.reader.get_opt::<Pod>(namespace, &pod).await?;
     Ok((workspace, pod))
+}
+
+/// Returns the name of the open Update directly before `update` in the order of the Workspace.
+async fn preceding_update(update: &Update, pod: Option<&Pod>, context: &Context) -> Result<Option<String>, ReadError> {
+    let siblings = context.siblings(update);
+    if let Some(other) = order::preceding(update, &siblings) {
+        return Ok(Some(other.name_any()));
+    }
+    let marked: Vec<_> = marked_update(update, pod, &siblings, context).await?.map(Arc::new).into_iter().collect();
+    Ok(order::preceding(update, &marked).map(|other| other.name_any()))
+}
+
+/// Reads the other Update for whose run the pod is marked, if `update` can be the next run of the Workspace. The cache
+/// is not sufficient: it can be outdated, and it contains neither the Updates of other shards nor the Updates that the
+/// controller cannot parse. Without this read, the controller could remove the protection of the pod during a run.
+async fn marked_update(
+    update: &Update,
+    pod: Option<&Pod>,
+    siblings: &[Arc<Update>],
+    context: &Context,
+) -> Result<Option<Update>, ReadError> {
+    let Some(pod) = pod.filter(|pod| may_be_next(update, None) && !pod_mark::is_of(pod, update)) else {
+        return Ok(None);
+    };
+    let Some(uid) = pod.annotations().get(names::ANNOTATION_RUN) else { return Ok(None) };
+    let is_its = |other: &Update| other.metadata.uid.as_ref() == Some(uid);
+    let cached = siblings.iter().find(|other| is_its(other));
+    // The completion of a run is final.
+    if cached.is_some_and(|cached| cached.is_complete()) {
+        return Ok(None);
+    }
+    let namespace = update.namespace().unwrap_or_default();
+    let name = match cached.map(|cached| cached.name_any()).or_else(|| pod_mark::update_name(pod)) {
+        Some(name) => Some(name),
+        None => context.reader.find_name::<Update>(&namespace, uid).await?,
+    };
+    let Some(name) = name else { return Ok(None) };
+    Ok(context.reader.get_opt::<Update>(&namespace, &name).await?.filter(is_its))
 }
 
 /// Returns the state of the Stack that owns the Update. Reads the Stack only if the Update is being deleted, or if the

@@ -26,6 +26,7 @@ use crate::runtime::run_limiter::{Limits, RunLimiter};
 const UPDATE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1";
 const STATUS: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-1/status";
 const WORKSPACE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/workspaces/app";
+const MARKED_UPDATE: &str = "/apis/auto.pulumi.com/v1alpha1/namespaces/apps/updates/app-0";
 const POD: &str = "/api/v1/namespaces/apps/pods/app-workspace-0";
 const SECRET: &str = "/api/v1/namespaces/apps/secrets/aws";
 const NAMESPACE: &str = "/api/v1/namespaces/apps";
@@ -260,6 +261,51 @@ fn requeued_by(event: &Event<Update>, listed: &[Update]) -> String {
     let mut names: Vec<String> = requeued.map(|update| update.name).collect();
     names.sort();
     names.join(" ")
+}
+
+/// Returns the next action for the Update `app-1`. Its pod is marked for the run of the Update `app-0`, which the cache
+/// does not contain. The API server returns `live` as the Update `app-0`.
+async fn action_in_marked_pod(live: FakeResponse) -> Result<Action, ReadError> {
+    let workspace = serde_json::to_value(workspace()).unwrap();
+    let annotations = json!({names::ANNOTATION_RUN: "app-0", names::ANNOTATION_RUN_UPDATE: "app-0/app-0"});
+    let pod = json!({"metadata": {
+        "name": "app-workspace-0", "namespace": "apps", "uid": "pod-uid", "annotations": annotations,
+    }});
+    let (client, _) = client(move |request| match request.path.as_str() {
+        WORKSPACE => FakeResponse::Json(200, workspace.clone()),
+        POD => FakeResponse::Json(200, pod.clone()),
+        NAMESPACE => FakeResponse::Json(200, namespace(json!({}))),
+        MARKED_UPDATE => live.clone(),
+        _ => FakeResponse::refusal(404, "NotFound"),
+    });
+    let parts = TestParts::new(client);
+    let update = created("app-1", 5);
+    Box::pin(next_action(update, &context(&parts), Timestamp::UNIX_EPOCH)).await.map(|(_, action)| action)
+}
+
+#[tokio::test]
+async fn a_run_waits_for_the_open_run_for_which_its_pod_is_marked() {
+    let live = |update: Update| FakeResponse::Json(200, serde_json::to_value(update).unwrap());
+    let renamed = |mut update: Update| {
+        update.metadata.uid = Some("another-uid".to_owned());
+        update
+    };
+    let rows = [
+        ("an open run", live(bound(created("app-0", 9))), true),
+        ("a completed run", live(completed(bound(created("app-0", 1)))), false),
+        ("a deleted Update", FakeResponse::refusal(404, "NotFound"), false),
+        ("another Update with the same name", live(renamed(bound(created("app-0", 1)))), false),
+        ("an older Update without a binding", live(created("app-0", 1)), true),
+        ("a newer Update without a binding, which waits for this Update", live(created("app-0", 9)), false),
+    ];
+    for (name, live, waits) in rows {
+        let action = Box::pin(action_in_marked_pod(live)).await.unwrap();
+        let wait = Action::Wait("Queued", "waiting for Update app-0 of the same Workspace".to_owned());
+        assert_eq!(action == wait, waits, "{name}: {action:?}");
+        assert!(waits || matches!(action, Action::AwaitReferences(_)), "{name}: {action:?}");
+    }
+    let unreadable = Box::pin(action_in_marked_pod(FakeResponse::refusal(500, "InternalError"))).await;
+    assert!(unreadable.is_err(), "{unreadable:?}");
 }
 
 #[test]
