@@ -204,7 +204,7 @@ async fn record_binding(
         return mark_failed(update, pod, error, context, now).await;
     }
     failpoint::hit("update-pod-marked");
-    context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
+    context.hold_slot(update, permit, now);
     let written = context.writer.status(update, &status::bound(update, binding, now)).await.inspect_err(|error| {
         // If the binding may be recorded, the next reconciliation reads the Update and frees or keeps the slot.
         if !error.may_be_applied() {
@@ -250,11 +250,10 @@ async fn attach(
     let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
         return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)));
     };
-    let uid = update.uid().unwrap_or_default();
     let siblings = context.siblings(update);
     let share = context.share_of(&update.namespace().unwrap_or_default()).await;
     let permit = context.run_limiter.adopt(&Run { share, ..run_in(pod, update, &siblings) });
-    context.attachments.hold_slot(&uid, ObjectRef::from_obj(update), permit);
+    context.hold_slot(update, permit, now);
     let interrupted = interrupted_runs(update, &siblings);
     // The retries enforce the deadline of a run whose Workspace a user has changed to an invalid spec.
     let request = request::run(update, workspace, binding, interrupted, context.timeouts)

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -82,6 +83,8 @@ struct HeldSlot {
     update: ObjectRef<Update>,
     /// `None` after [`Attachments::release_slot`].
     permit: Option<Permit<ObjectRef<Update>>>,
+    /// Time after which the deadline of the run has certainly passed, or `None` if the run has no timeout.
+    deadline: Option<Timestamp>,
 }
 
 struct Attachment {
@@ -173,9 +176,29 @@ impl Attachments {
         });
     }
 
-    /// Holds the slot of a run until [`Attachments::detach`] or [`Attachments::release_slot`] is called.
-    pub fn hold_slot(&self, uid: &str, update: ObjectRef<Update>, permit: Permit<ObjectRef<Update>>) {
-        self.slots().insert(uid.to_owned(), HeldSlot { update, permit: Some(permit) });
+    /// Holds the slot of a run until [`Attachments::detach`] or [`Attachments::release_slot`] is called. If the run
+    /// already holds a slot, its first deadline remains, because the run has not changed.
+    pub fn hold_slot(
+        &self,
+        uid: &str,
+        update: ObjectRef<Update>,
+        permit: Permit<ObjectRef<Update>>,
+        deadline: Option<Timestamp>,
+    ) {
+        let mut slots = self.slots();
+        let deadline = slots.get(uid).and_then(|held| held.deadline).or(deadline);
+        let earlier = slots.insert(uid.to_owned(), HeldSlot { update, permit: Some(permit), deadline });
+        drop(slots);
+        drop(earlier);
+    }
+
+    /// Releases the slot of a run after the deadline of the run.
+    pub fn release_expired_slot(&self, uid: &str, now: Timestamp) {
+        let is_expired = |held: &HeldSlot| held.deadline.is_some_and(|deadline| now > deadline);
+        let is_expired = self.slots().get(uid).is_some_and(is_expired);
+        if is_expired {
+            self.release_slot(uid);
+        }
     }
 
     /// Releases the slot of a run without stopping its task. [`Attachments::forget`] needs the remaining entry to find

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::join_all;
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::OnceCell;
@@ -12,6 +13,7 @@ use crate::api::auto::Update;
 use crate::controller::namespaces::Namespaces;
 use crate::controller::references::References;
 use crate::controller::update::attachments::Attachments;
+use crate::controller::update::deadline;
 use crate::controller::update::history::HistoryWriter;
 use crate::controller::update::queue::{UpdateGroup, Updates, open_runs};
 use crate::controller::update::request::RunTimeouts;
@@ -19,7 +21,7 @@ use crate::controller::update::stored_secrets::StoredSecrets;
 use crate::controller::update::trace::RunTraces;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
-use crate::runtime::run_limiter::{Run, RunLimiter, Share};
+use crate::runtime::run_limiter::{Permit, Run, RunLimiter, Share};
 use crate::runtime::writes::Writer;
 use crate::telemetry::metrics::Metrics;
 
@@ -81,8 +83,16 @@ impl Context {
         for (run, update) in open_runs(&self.updates.store().state()) {
             let share = shares.get(&run.namespace).copied().unwrap_or_default();
             let permit = self.run_limiter.adopt(&Run { share, ..run.clone() });
-            self.attachments.hold_slot(&run.uid, update, permit);
+            self.hold_slot(&update, permit, Timestamp::now());
         }
+    }
+
+    /// Holds the slot of an open run until the run ends. `now` is the start of the deadline if the status does not contain
+    /// the time at which the binding was recorded.
+    pub fn hold_slot(&self, update: &Update, permit: Permit<ObjectRef<Update>>, now: Timestamp) {
+        let started = update.status.as_ref().and_then(|status| status.start_time.as_ref());
+        let deadline = deadline::latest_end(update, self.timeouts, started.map_or(now, |started| started.0));
+        self.attachments.hold_slot(&update.uid().unwrap_or_default(), ObjectRef::from_obj(update), permit, deadline);
     }
 
     /// Returns the share of the run slots that a namespace receives, or the default share if the read fails. The share

@@ -20,7 +20,6 @@ use crate::api::auto::{Update, Workspace};
 use crate::api::names;
 use crate::controller::update::act::{Next, act};
 use crate::controller::update::context::Context;
-use crate::controller::update::deadline;
 use crate::controller::update::decide::{Action, decide};
 use crate::controller::update::observe::{Observed, binding, check_references, observe};
 use crate::controller::update::order;
@@ -148,8 +147,9 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         return Ok(Outcome::Settled);
     }
     let result = Box::pin(reconcile_live(&update, &context)).await;
-    if result.is_err() && deadline::has_certainly_expired(&update, context.timeouts, Timestamp::now()) {
-        context.attachments.release_slot(&update.uid().unwrap_or_default());
+    if result.is_err() {
+        // The cached Update may not contain the binding, because the watch skips Updates that cannot be parsed.
+        context.attachments.release_expired_slot(&update.uid().unwrap_or_default(), Timestamp::now());
     }
     result
 }

@@ -37,11 +37,11 @@ pub fn end_expired(update: &Update, timeouts: RunTimeouts, pod: Option<&Pod>, no
     (now.duration_since(bound_at) > allowed(timeout, grace)).then(|| duration::display(timeout))
 }
 
-/// Returns whether the deadline of the run has passed even if the pod has the maximum termination grace period. The
-/// caller cannot read the pod.
-pub fn has_certainly_expired(update: &Update, timeouts: RunTimeouts, now: Timestamp) -> bool {
-    let limit = limit(update, timeouts);
-    limit.is_some_and(|(bound_at, timeout)| now.duration_since(bound_at) > allowed(timeout, MAX_GRACE_SECONDS))
+/// Returns the time at which the deadline of a run passes if the pod has the maximum termination grace period. Returns
+/// `None` if the run has no timeout. `bound_at` is the time at which the binding was recorded.
+pub fn latest_end(update: &Update, timeouts: RunTimeouts, bound_at: Timestamp) -> Option<Timestamp> {
+    let allowed = allowed(timeout(update, timeouts)?, MAX_GRACE_SECONDS);
+    Some(bound_at.saturating_add(allowed).unwrap_or(Timestamp::MAX))
 }
 
 /// Returns the time between the binding of a run and its deadline.
@@ -55,10 +55,15 @@ fn allowed(timeout: SignedDuration, grace_seconds: i64) -> SignedDuration {
 fn limit(update: &Update, timeouts: RunTimeouts) -> Option<(Timestamp, SignedDuration)> {
     let status = update.status.as_ref().filter(|status| status.run.is_some())?;
     let bound_at = status.start_time.as_ref()?.0;
+    Some((bound_at, timeout(update, timeouts)?))
+}
+
+/// Returns the timeout of the run, or `None` if the run has no timeout.
+fn timeout(update: &Update, timeouts: RunTimeouts) -> Option<SignedDuration> {
     let (spec, _) = request::limits(update).ok()?;
     let timeout = timeouts.of(spec).duration;
     let timeout = SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX);
-    timeout.is_positive().then_some((bound_at, timeout))
+    timeout.is_positive().then_some(timeout)
 }
 
 #[cfg(test)]
@@ -118,9 +123,9 @@ mod tests {
             assert_eq!(end_expired(&update, timeouts, pod.as_ref(), second(last)), None, "{pod:?}");
             assert!(end_expired(&update, timeouts, pod.as_ref(), second(last + 1)).is_some(), "{pod:?}");
         }
-        let certainly = [15_820, 15_821].map(|now| has_certainly_expired(&update, timeouts, second(now)));
-        assert_eq!(certainly, [false, true]);
-        assert!(!has_certainly_expired(&update, RunTimeouts::default(), Timestamp::MAX), "no timeout");
+        assert_eq!(latest_end(&update, timeouts, second(1000)), Some(second(15_820)));
+        assert_eq!(latest_end(&update, timeouts, Timestamp::MAX), Some(Timestamp::MAX));
+        assert_eq!(latest_end(&update, RunTimeouts::default(), second(1000)), None, "no timeout");
     }
 
     #[test]

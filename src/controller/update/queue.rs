@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::Update;
 use crate::api::pulumi::BoundConcurrencyGroup;
@@ -121,7 +120,7 @@ fn expected_duration(update: &Update, siblings: &[Arc<Update>]) -> Option<Signed
 }
 
 /// Returns all open runs with their Updates. After a restart, an earlier controller process has started these runs.
-pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
+pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, Arc<Update>)> {
     let open = updates.iter().filter(|update| !update.is_complete());
     let bound = open.filter_map(|update| Some((update, update.status.as_ref()?.run.as_ref()?)));
     bound
@@ -131,7 +130,7 @@ pub fn open_runs(updates: &[Arc<Update>]) -> Vec<(Run, ObjectRef<Update>)> {
                     && other.spec.workspace_name == update.spec.workspace_name
             };
             let siblings: Vec<_> = updates.iter().filter(is_sibling).cloned().collect();
-            (run_on(&binding.node_name, update, &siblings), ObjectRef::from_obj(update.as_ref()))
+            (run_on(&binding.node_name, update, &siblings), update.clone())
         })
         .collect()
 }
@@ -283,7 +282,7 @@ mod tests {
         let open = open_runs(&all);
         let found: Vec<_> = open.iter().map(|(run, _)| (run.uid.as_str(), run.node.as_str())).collect();
         assert_eq!(found, [("open", "n1")]);
-        assert_eq!(open[0].1, ObjectRef::new("by-hand").within("apps"));
+        assert!(Arc::ptr_eq(&open[0].1, &all[0]));
     }
 
     #[test]

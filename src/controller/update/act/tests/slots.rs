@@ -26,12 +26,12 @@ async fn a_bound_run_with_an_invalid_workspace_is_reconciled_again() {
     assert!(matches!(next, Err(ReconcileError::Transient(_))), "a later attempt enforces the deadline: {next:?}");
 }
 
-/// Makes the run of the stored Update hold the only slot.
-fn hold_slot(context: &Context) {
+/// Makes the run of the stored Update hold the only slot. The binding of the run was recorded at the time `bound_at`.
+fn hold_slot(context: &Context, bound_at: &str) {
     let run = Run { uid: "uid".to_owned(), namespace: "apps".to_owned(), node: "node".to_owned(), ..Run::default() };
-    let update = || ObjectRef::new("app-1").within("apps");
-    let permit = context.run_limiter.acquire(&run, update()).unwrap();
-    context.attachments.hold_slot(&run.uid, update(), permit);
+    let permit = context.run_limiter.acquire(&run, ObjectRef::new("app-1").within("apps")).unwrap();
+    let update: Update = serde_json::from_value(unbound()).unwrap();
+    context.hold_slot(&update, permit, bound_at.parse().unwrap());
 }
 
 /// Returns whether a run of another namespace can start.
@@ -80,16 +80,19 @@ async fn a_run_whose_binding_is_not_recorded_holds_no_slot() {
     }
 }
 
+const PAST: &str = "2020-01-01T12:00:00Z";
+const FUTURE: &str = "2999-01-01T12:00:00Z";
+
 /// Reconciles an Update whose run holds the only slot. The fake API server returns `live` as the Update, and fails all
 /// other requests. Returns whether the slot is free after the reconciliation has failed.
-async fn is_free_after_failure(cached: Value, live: FakeResponse, timeouts: RunTimeouts) -> bool {
+async fn is_free_after_failure(cached: Value, bound_at: &str, live: FakeResponse, timeouts: RunTimeouts) -> bool {
     let (client, _) = client(move |request: &RecordedRequest| match request.path.as_str() {
         path if path == PATH.trim_end_matches("/status") => live.clone(),
         _ => FakeResponse::refusal(500, "InternalError"),
     });
     let parts = TestParts::new(client);
     let context = Arc::new(Context { timeouts, ..context(&parts) });
-    hold_slot(&context);
+    hold_slot(&context, bound_at);
     assert!(!is_slot_free(&context));
     let cached = Arc::new(serde_json::from_value(cached).unwrap());
     assert!(Box::pin(reconcile(cached, context.clone())).await.is_err());
@@ -100,7 +103,7 @@ async fn is_free_after_failure(cached: Value, live: FakeResponse, timeouts: RunT
 async fn the_slot_of_an_unknown_attempt_is_free_unless_the_binding_is_recorded() {
     for (live, expected) in [(unbound(), true), (stored(), false)] {
         let response = FakeResponse::Json(200, live.clone());
-        let is_free = Box::pin(is_free_after_failure(unbound(), response, RunTimeouts::default())).await;
+        let is_free = Box::pin(is_free_after_failure(unbound(), PAST, response, RunTimeouts::default())).await;
         assert_eq!(is_free, expected, "{live}");
     }
 }
@@ -121,7 +124,7 @@ async fn a_completed_run_holds_no_slot_while_its_pod_cannot_be_unmarked() {
     });
     let parts = TestParts::new(client);
     let context = context(&parts);
-    hold_slot(&context);
+    hold_slot(&context, PAST);
     let mut marked = pod();
     marked["metadata"]["annotations"] = json!({"auto.pulumi.com/run-id": "uid"});
     // Without an address, the controller does not acknowledge the result to the agent.
@@ -137,22 +140,20 @@ async fn a_completed_run_holds_no_slot_while_its_pod_cannot_be_unmarked() {
 
 #[tokio::test]
 async fn a_run_that_cannot_be_reconciled_loses_its_slot_after_its_deadline() {
-    let bound_at = |time: &str| {
-        let mut update = stored();
-        update["status"]["startTime"] = json!(time);
-        update
-    };
-    let (past, future) = (|| bound_at("2020-01-01T12:00:00Z"), || bound_at("2999-01-01T12:00:00Z"));
     let unreadable = || FakeResponse::refusal(500, "InternalError");
     let limited = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
+    let mut invalid = stored();
+    invalid["spec"]["timeout"] = json!("soon");
     let rows = [
-        ("unreadable Update", past(), unreadable(), limited, true),
-        ("unreadable Workspace", past(), FakeResponse::Json(200, past()), limited, true),
-        ("before the deadline", future(), unreadable(), limited, false),
-        ("no timeout", past(), unreadable(), RunTimeouts::default(), false),
+        ("unreadable Update", stored(), PAST, unreadable(), limited, true),
+        ("unreadable Workspace", stored(), PAST, FakeResponse::Json(200, stored()), limited, true),
+        ("binding unknown to the cache", unbound(), PAST, unreadable(), limited, true),
+        ("timeout changed to an invalid value", invalid, PAST, unreadable(), limited, true),
+        ("before the deadline", stored(), FUTURE, unreadable(), limited, false),
+        ("no timeout", stored(), PAST, unreadable(), RunTimeouts::default(), false),
     ];
-    for (name, cached, live, timeouts, expected) in rows {
-        assert_eq!(Box::pin(is_free_after_failure(cached, live, timeouts)).await, expected, "{name}");
+    for (name, cached, bound_at, live, timeouts, expected) in rows {
+        assert_eq!(Box::pin(is_free_after_failure(cached, bound_at, live, timeouts)).await, expected, "{name}");
     }
 }
 
@@ -161,7 +162,7 @@ async fn the_task_of_a_run_without_a_slot_is_detached_with_its_update() {
     let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     let parts = TestParts::new(client);
     let context = context(&parts);
-    hold_slot(&context);
+    hold_slot(&context, PAST);
     let (ip, server_name) = (std::net::IpAddr::from([127, 0, 0, 1]), "app".to_owned());
     let address = AgentAddress { ip, port: 1, server_name, namespace: "apps".to_owned() };
     let request = proto::RunRequest { id: "uid".to_owned(), ..proto::RunRequest::default() };

@@ -183,7 +183,7 @@ async fn a_deleted_update_is_detached_from_its_run_and_frees_its_slot() {
         ..Run::default()
     };
     let gone = target().update;
-    attachments.hold_slot("uid", gone.clone(), run_limiter.adopt(&run("uid")));
+    attachments.hold_slot("uid", gone.clone(), run_limiter.adopt(&run("uid")), None);
     followed(&attachments, 1);
     let another = || run_limiter.acquire(&run("another"), ObjectRef::new("another").within("apps"));
     for (namespace, name) in [("apps", "app-2"), ("others", "app-1")] {
