@@ -146,12 +146,18 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let before = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     let is_final = pod.metadata.deletion_timestamp.is_some() || matches!(phase(pod), Some("Failed" | "Succeeded"));
     let runs = state.is_some_and(|state| state.running.is_some());
+    // The kubelet reports only the last two containers. While the container waits for its restart, all earlier containers
+    // of the pod have ended, so the end of any of them is evidence.
+    let waits = state.is_some_and(|state| state.waiting.is_some());
     let of_the_run = ends_of(run.binding, container).next();
-    if runs || (ended.is_none() && of_the_run.is_none()) {
-        return End::Open(None);
-    }
-    let Some(terminated) = of_the_run.or(ended) else { return End::Open(None) };
-    if !is_final && !has_restart_timed_out(terminated, run.now) {
+    let of_a_later = ended.or_else(|| before.filter(|_| waits));
+    let Some(terminated) = of_the_run.or(of_a_later).filter(|_| !runs) else { return End::Open(None) };
+    let since = match of_the_run {
+        Some(end) => finished(end),
+        // The end of the last container is always recent if the agent exits repeatedly.
+        None => not_ready_since(pod).or_else(|| finished(terminated)),
+    };
+    if !is_final && !has_restart_timed_out(since, run.now) {
         return End::Open(Some(format!("container ended ({}) and is restarting", termination_reason(terminated, pod))));
     }
     let message =
@@ -195,10 +201,18 @@ pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || phase(pod) == Some("Failed"))
 }
 
-/// Returns whether the kubelet had enough time to restart the container. The end time is from the clock of the node. If
-/// this time is far in the future, the clock is wrong, and the controller does not wait until that time.
-fn has_restart_timed_out(terminated: &ContainerStateTerminated, now: Timestamp) -> bool {
-    finished(terminated).is_none_or(|finished| now.duration_since(finished).abs() > RESTART_TIMEOUT)
+/// Returns whether the kubelet had enough time to restart the container since the given time, which is from the clock of
+/// the node. If this time is far in the future, the clock is wrong, and the controller does not wait until that time.
+fn has_restart_timed_out(since: Option<Timestamp>, now: Timestamp) -> bool {
+    since.is_none_or(|since| now.duration_since(since).abs() > RESTART_TIMEOUT)
+}
+
+/// Returns the time since when the containers of the pod have not been ready. The exit of a container that was not ready
+/// does not change this time.
+fn not_ready_since(pod: &Pod) -> Option<Timestamp> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let condition = conditions.find(|condition| condition.type_ == "ContainersReady" && condition.status != "True")?;
+    condition.last_transition_time.as_ref().map(|time| time.0)
 }
 
 /// Returns the end time, rounded up. The kubelet truncates the time to whole seconds, so the container can have

@@ -174,6 +174,37 @@ fn the_wait_for_the_restart_of_a_container_is_limited() {
 }
 
 #[test]
+fn an_agent_that_exits_repeatedly_does_not_keep_an_ended_run_open() {
+    // The container of the run is no longer in the status. The last container ended at 12:04:00.
+    let status = |state: Value, not_ready_since: Option<&str>| {
+        let mut status = container("Running", state, ended("next", "Error", ""));
+        if let Some(since) = not_ready_since {
+            let condition = json!({"type": "ContainersReady", "status": "False", "lastTransitionTime": since});
+            status["conditions"] = json!([{"type": "Ready", "status": "False"}, condition]);
+        }
+        status
+    };
+    let open = "open: container ended (Error, exit code 137) and is restarting";
+    let proven = "Some(Container) Aborted: run interrupted: pod ended during the run (Error, exit code 137)";
+    let (recent, long_ago) = (Some("2026-01-01T11:56:00Z"), Some("2026-01-01T11:54:59Z"));
+    let rows = [
+        ("the agent may restart", status(waiting(), recent), false, open),
+        ("not ready for more than ten minutes", status(waiting(), long_ago), false, proven),
+        ("no condition", status(waiting(), None), false, open),
+        ("the next container has just ended", status(ended("third", "Error", ""), long_ago), false, proven),
+        ("the next container runs", status(running(), long_ago), false, "open"),
+        ("the pod is deleted", status(waiting(), recent), true, proven),
+    ];
+    for (name, status, deleting, expected) in rows {
+        let found = brief(&judged(Some(&pod(status, deleting)), &NodeState::NotRead));
+        assert_eq!(found, expected, "{name}");
+    }
+    let created = json!({"waiting": {"reason": "ContainerCreating"}});
+    let first = pod(container("Pending", created, json!({})), false);
+    assert_eq!(brief(&judged(Some(&first), &NodeState::NotRead)), "open", "no container has ended");
+}
+
+#[test]
 fn only_a_dead_node_proves_the_end_of_a_run_without_an_exit_status() {
     let other: Pod = serde_json::from_value(json!({"metadata": {"uid": "other"}})).expect("valid pod");
     let here = || Some(pod(container("Running", running(), json!({})), false));
