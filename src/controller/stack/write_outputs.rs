@@ -155,8 +155,7 @@ fn refusal(written: Result<(), WriteError>) -> Result<Written, ReconcileError> {
     match written {
         Ok(()) => Ok(Ok(())),
         Err(error) => {
-            let is_final =
-                error.is_invalid() || error.is_forbidden() || error.is_too_large() || error.is_namespace_terminating();
+            let is_final = error.is_content_rejected() || error.is_forbidden() || error.is_namespace_terminating();
             if is_final { Ok(Err(error.to_string())) } else { Err(error.into()) }
         }
     }

@@ -62,9 +62,7 @@ pub(super) async fn store(
 /// forbidden write can succeed, for example after a change to a quota or a policy.
 pub(super) fn refused(error: WriteError, may_retry: bool) -> Result<Stored, ReconcileError> {
     match error {
-        error if error.is_invalid() || error.is_too_large() || error.is_namespace_terminating() => {
-            Ok(Stored::No(error.to_string()))
-        }
+        error if error.is_content_rejected() || error.is_namespace_terminating() => Ok(Stored::No(error.to_string())),
         error if error.is_forbidden() && may_retry => Ok(Stored::NotYet(error.to_string())),
         error if error.is_forbidden() => Ok(Stored::No(error.to_string())),
         error => Err(error.into()),
@@ -214,7 +212,7 @@ mod tests {
 
     #[test]
     fn creating_a_forbidden_outputs_secret_is_retried_while_retries_are_possible() {
-        let refusal = |code, reason: &str| WriteError::Refused {
+        let refusal = |code, reason: &str, message: &str| WriteError::Refused {
             attempt: Box::new(AttemptedWrite {
                 verb: "create",
                 kind: "Secret".to_owned(),
@@ -223,25 +221,28 @@ mod tests {
             }),
             code,
             reason: reason.to_owned(),
-            message: "no".to_owned(),
+            message: message.to_owned(),
         };
-        let kept = |code, reason: &str, may_retry| match refused(refusal(code, reason), may_retry) {
-            Ok(Stored::Yes) => "kept",
-            Ok(Stored::NotYet(_)) => "not yet",
-            Ok(Stored::No(_)) => "not kept",
-            Err(_) => "error",
-        };
+        let kept =
+            |code, reason: &str, message: &str, may_retry| match refused(refusal(code, reason, message), may_retry) {
+                Ok(Stored::Yes) => "kept",
+                Ok(Stored::NotYet(_)) => "not yet",
+                Ok(Stored::No(_)) => "not kept",
+                Err(_) => "error",
+            };
         let rows = [
-            (403, "Forbidden", true, "not yet"),
-            (403, "Forbidden", false, "not kept"),
-            (403, "NamespaceTerminating", true, "not kept"),
-            (422, "Invalid", true, "not kept"),
-            (413, "RequestEntityTooLarge", true, "not kept"),
-            (500, "InternalError", false, "error"),
-            (429, "TooManyRequests", false, "error"),
+            (403, "Forbidden", "no", true, "not yet"),
+            (403, "Forbidden", "no", false, "not kept"),
+            (403, "NamespaceTerminating", "no", true, "not kept"),
+            (422, "Invalid", "no", true, "not kept"),
+            (413, "RequestEntityTooLarge", "no", true, "not kept"),
+            (500, "InternalError", "etcdserver: request is too large", true, "not kept"),
+            (500, "InternalError", "no", false, "error"),
+            (429, "TooManyRequests", "no", false, "error"),
         ];
-        for (code, reason, may_retry, expected) in rows {
-            assert_eq!(kept(code, reason, may_retry), expected, "{code} {reason}, retries: {may_retry}");
+        for (code, reason, message, may_retry, expected) in rows {
+            let found = kept(code, reason, message, may_retry);
+            assert_eq!(found, expected, "{code} {reason}: {message}, retries: {may_retry}");
         }
     }
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::api::pulumi::StackSpec;
 use crate::controller::test_parts::TestParts;
 use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client};
+use crate::runtime::writes::AttemptedWrite;
 
 const PATH: &str = "/api/v1/namespaces/apps/configmaps/settings";
 
@@ -84,4 +85,25 @@ async fn an_object_is_created_once_and_then_applied_with_its_uid() {
     assert_eq!(writes, [("POST".to_owned(), Value::Null, false), owned, applied.clone()]);
     let (result, writes) = written(Some(stored("stack-uid", "Apply")), None).await;
     assert_eq!((result, writes), (Ok(()), vec![applied]));
+}
+
+#[test]
+fn a_permanently_rejected_write_does_not_prevent_the_record_of_the_run() {
+    let is_final = |code, message: &str| {
+        let (kind, namespace, name) = ("Secret".to_owned(), "apps".to_owned(), "outputs".to_owned());
+        let attempt = Box::new(AttemptedWrite { verb: "apply", kind, namespace, name });
+        let (reason, message) = ("Reason".to_owned(), message.to_owned());
+        matches!(refusal(Err(WriteError::Refused { attempt, code, reason, message })), Ok(Err(_)))
+    };
+    let rows = [
+        (403, "no", true),
+        (413, "no", true),
+        (422, "no", true),
+        (500, "etcdserver: request is too large", true),
+        (500, "no", false),
+        (429, "no", false),
+    ];
+    for (code, message, expected) in rows {
+        assert_eq!(is_final(code, message), expected, "{code} {message}");
+    }
 }
