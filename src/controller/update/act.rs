@@ -247,7 +247,7 @@ async fn attach(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
-    let (Some(workspace), Some(pod), Some(address)) = (&observed.workspace, &observed.pod, address(observed)) else {
+    let (Some(pod), Some(address)) = (&observed.pod, address(observed)) else {
         return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)));
     };
     let siblings = context.siblings(update);
@@ -255,16 +255,19 @@ async fn attach(
     let permit = context.run_limiter.adopt(&Run { share, ..run_in(pod, update, &siblings) });
     context.hold_slot(update, permit, now);
     let interrupted = interrupted_runs(update, &siblings);
-    // The retries enforce the deadline of a run whose Workspace a user has changed to an invalid spec.
-    let request = request::run(update, workspace, binding, interrupted, context.timeouts)
-        .map_err(|error| ReconcileError::transient(error.to_string()))?;
+    // If a user has deleted the Workspace, or has changed it to an invalid spec, the task attaches without starting the
+    // run.
+    let workspace = observed.workspace.as_ref();
+    let request = workspace.and_then(|w| request::run(update, w, binding, interrupted, context.timeouts).ok());
+    let may_start = request.is_some() && may_start(observed, now);
+    let attach_only = || proto::RunRequest { id: update.uid().unwrap_or_default(), ..proto::RunRequest::default() };
+    let request = request.unwrap_or_else(attach_only);
     let plan = match &observed.plan {
         PlanFile::Found(plan) => plan.clone(),
         PlanFile::NotNeeded | PlanFile::Unavailable(_) => Vec::new(),
     };
     let stack_tags = stack_tags::of(update, &context.cluster_name);
     let request = context.traces.add_to(update, proto::RunRequest { stack_tags, plan, ..request });
-    let may_start = may_start(observed, now);
     context.attachments.attach(Target { update: ObjectRef::from_obj(update), address, request, may_start });
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }

@@ -87,8 +87,8 @@ impl Context {
         }
     }
 
-    /// Holds the slot of an open run until the run ends. `now` is the start of the deadline if the status does not contain
-    /// the time at which the binding was recorded.
+    /// Holds the slot of an open run until the run ends. `now` is the start of the deadline if the status does not
+    /// contain the time at which the binding was recorded.
     pub fn hold_slot(&self, update: &Update, permit: Permit<ObjectRef<Update>>, now: Timestamp) {
         let started = update.status.as_ref().and_then(|status| status.start_time.as_ref());
         let deadline = deadline::latest_end(update, self.timeouts, started.map_or(now, |started| started.0));

@@ -12,7 +12,7 @@ use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::controller::first_report;
 use crate::controller::stack::Restriction;
-use crate::controller::update::attach_target::can_attach;
+use crate::controller::update::attach_target::address;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_held_by_stack};
@@ -203,8 +203,8 @@ fn proven_end(observed: &Observed, binding: &RunBinding, outcome: Box<RunOutcome
     Action::Record(Box::new(with_deadline(observed, outcome, now)))
 }
 
-/// Selects the action for a run of which the agent in the bound pod has no record. `not_started` is the outcome of a run
-/// that has not started. A run that has reported progress had started, and its journal was lost.
+/// Selects the action for a run of which the agent in the bound pod has no record. `not_started` is the outcome of a
+/// run that has not started. A run that has reported progress had started, and its journal was lost.
 fn without_record(observed: &Observed, binding: &RunBinding, not_started: RunOutcome, now: Timestamp) -> Action {
     let update = &observed.update;
     let Some(pod) = observed.pod.as_ref().filter(|_| progress(observed).is_some()) else {
@@ -329,7 +329,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
     let is_open = match &observed.run_state {
         Some(RunState::Connecting | RunState::Running | RunState::Unreachable(_)) => true,
         // Otherwise, a task attaches first, because the agent may have ended the run while no controller was running.
-        None => !can_attach(observed, binding),
+        None => address(observed).is_none(),
         Some(_) => false,
     };
     if is_open && let Some(deletion) = deletion_after_deadline(observed, now) {

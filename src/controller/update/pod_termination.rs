@@ -112,8 +112,8 @@ pub fn judge(run: Recorded<'_>, pod: Option<&Pod>, node: &NodeState) -> End {
 }
 
 /// Returns the outcome of a run that had started, but of which the agent in the bound pod has no record, for example
-/// because the disk of the node was replaced. The kubelet starts a container only after the previous one has terminated,
-/// so another container proves that the run has ended.
+/// because the disk of the node was replaced. The kubelet starts a container only after the previous one has
+/// terminated, so another container proves that the run has ended.
 ///
 /// # Errors
 ///
@@ -146,8 +146,8 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let before = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     let is_final = pod.metadata.deletion_timestamp.is_some() || matches!(phase(pod), Some("Failed" | "Succeeded"));
     let runs = state.is_some_and(|state| state.running.is_some());
-    // The kubelet reports only the last two containers. While the container waits for its restart, all earlier containers
-    // of the pod have ended, so the end of any of them is evidence.
+    // The kubelet reports only the last two containers. While the container waits for its restart, all earlier
+    // containers of the pod have ended, so the end of any of them is evidence.
     let waits = state.is_some_and(|state| state.waiting.is_some());
     let of_the_run = ends_of(run.binding, container).next();
     let of_a_later = ended.or_else(|| before.filter(|_| waits));
@@ -201,14 +201,15 @@ pub fn is_pod_ending(binding: &RunBinding, pod: Option<&Pod>) -> bool {
     pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || phase(pod) == Some("Failed"))
 }
 
-/// Returns whether the kubelet had enough time to restart the container since the given time, which is from the clock of
-/// the node. If this time is far in the future, the clock is wrong, and the controller does not wait until that time.
+/// Returns whether the kubelet had enough time to restart the container since the given time, which is from the clock
+/// of the node. If this time is far in the future, the clock is wrong, and the controller does not wait until that
+/// time.
 fn has_restart_timed_out(since: Option<Timestamp>, now: Timestamp) -> bool {
     since.is_none_or(|since| now.duration_since(since).abs() > RESTART_TIMEOUT)
 }
 
-/// Returns the time since when the containers of the pod have not been ready. The exit of a container that was not ready
-/// does not change this time.
+/// Returns the time since when the containers of the pod have not been ready. The exit of a container that was not
+/// ready does not change this time.
 fn not_ready_since(pod: &Pod) -> Option<Timestamp> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let condition = conditions.find(|condition| condition.type_ == "ContainersReady" && condition.status != "True")?;

@@ -4,6 +4,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
 use super::*;
+use crate::api::auto::Workspace;
 use crate::controller::update::attachments::Target;
 use crate::controller::update::controller::reconcile;
 use crate::rpc::client::AgentAddress;
@@ -11,19 +12,32 @@ use crate::runtime::index::StoreWriter;
 use crate::runtime::run_limiter::Run;
 
 #[tokio::test]
-async fn a_bound_run_with_an_invalid_workspace_is_reconciled_again() {
+async fn a_task_attaches_to_a_bound_run_without_a_valid_workspace_but_does_not_start_it() {
     let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
     let parts = TestParts::new(client);
-    let workspace = json!({
-        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
-        "metadata": {"name": "app", "namespace": "apps"},
-        "spec": {"env": [{"name": "A=B", "value": "x"}]},
-    });
-    let workspace = Some(serde_json::from_value(workspace).unwrap());
-    let observed = Observed { workspace, ..observed(stored(), Some(pod())) };
-    let now = "2026-01-01T12:10:00Z".parse().unwrap();
-    let next = act(&observed, Action::Attach(RunBinding::default()), &context(&parts), now).await;
-    assert!(matches!(next, Err(ReconcileError::Transient(_))), "a later attempt enforces the deadline: {next:?}");
+    let workspace = |env: Value| -> Workspace {
+        let workspace = json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace",
+            "metadata": {"name": "app", "namespace": "apps"}, "spec": {"env": env},
+        });
+        serde_json::from_value(workspace).unwrap()
+    };
+    let mut pod = pod();
+    pod["status"]["podIP"] = json!("127.0.0.1");
+    let rows = [
+        ("valid Workspace", Some(workspace(json!([]))), true),
+        ("invalid Workspace", Some(workspace(json!([{"name": "A=B", "value": "x"}]))), false),
+        ("no Workspace", None, false),
+    ];
+    for (name, workspace, expected) in rows {
+        let context = context(&parts);
+        let observed = Observed { workspace, ..observed(stored(), Some(pod.clone())) };
+        let now = "2026-01-01T12:10:00Z".parse().unwrap();
+        let next = act(&observed, Action::Attach(RunBinding::default()), &context, now).await;
+        assert!(next.is_ok(), "{name}: {next:?}");
+        let may_start = context.attachments.snapshot("uid").map(|snapshot| snapshot.may_start);
+        assert_eq!(may_start, Some(expected), "{name}");
+    }
 }
 
 /// Makes the run of the stored Update hold the only slot. The binding of the run was recorded at the time `bound_at`.

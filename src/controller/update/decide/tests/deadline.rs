@@ -47,12 +47,11 @@ fn the_deadline_ends_a_run_to_which_no_task_can_attach() {
     let (attach, delete) = (Action::Attach(bound()), Action::DeletePod(message));
     let rows = [
         ("reachable agent", Some(workspace()), reachable.clone(), "120s", &attach),
-        ("no Workspace", None, reachable.clone(), "120s", &delete),
-        ("no Workspace before the deadline", None, reachable.clone(), "200s", &attach),
-        ("no Workspace and no timeout", None, reachable.clone(), "0s", &attach),
-        ("invalid Workspace", Some(invalid.clone()), reachable.clone(), "120s", &delete),
-        ("invalid Workspace before the deadline", Some(invalid), reachable, "200s", &attach),
+        ("no Workspace", None, reachable.clone(), "120s", &attach),
+        ("invalid Workspace", Some(invalid), reachable, "120s", &attach),
         ("no address", Some(workspace()), pod_with_grace(30), "120s", &delete),
+        ("no address before the deadline", Some(workspace()), pod_with_grace(30), "200s", &attach),
+        ("no address and no timeout", Some(workspace()), pod_with_grace(30), "0s", &attach),
     ];
     for (name, workspace, pod, timeout, expected) in rows {
         let action = decide(&Observed { workspace, pod: Some(pod), ..observed(bound_before(timeout)) });
