@@ -324,8 +324,7 @@ fn deletion_after_deadline(observed: &Observed, now: Timestamp) -> Option<Action
 /// Selects the action for a run that may be in progress, based on the state that the attached task reports.
 fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&str>, now: Timestamp) -> Action {
     let cancels = is_end_requested(observed);
-    let (update, timeouts) = (&observed.update, observed.timeouts);
-    let start_expired = deadline::start_expired(update, timeouts, now);
+    let update = &observed.update;
     let is_open = match &observed.run_state {
         Some(RunState::Connecting | RunState::Running | RunState::Unreachable(_)) => true,
         // Otherwise, a task attaches first, because the agent may have ended the run while no controller was running.
@@ -337,16 +336,7 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
     }
     match &observed.run_state {
         None => Action::Attach(binding.clone()),
-        Some(RunState::NeverStarted) => {
-            let not_started = match start_expired {
-                Some(timeout) if !cancels => {
-                    let message = format!("failed to start the run within its timeout of {timeout}");
-                    RunOutcome::failed(update_reason::RUN_REFUSED, &message)
-                }
-                _ => RunOutcome::failed(update_reason::CANCELED, "the run was canceled before it started"),
-            };
-            without_record(observed, binding, not_started, now)
-        }
+        Some(RunState::NeverStarted) => without_record(observed, binding, not_started(observed, binding, now), now),
         Some(RunState::Rejected(why)) => {
             let message = format!("run rejected by the agent: {why}");
             without_record(observed, binding, RunOutcome::failed(update_reason::UPDATE_FAILED, &message), now)
@@ -371,6 +361,31 @@ fn from_agent_report(observed: &Observed, binding: &RunBinding, known: Option<&s
         Some(RunState::Connecting | RunState::Running | RunState::Ended(_)) => first_report::delay_of_run(update, now)
             .map_or_else(|| Action::Await(open_run_message(observed, binding)), Action::AwaitShortRun),
     }
+}
+
+/// Returns the outcome of a run that the attached task was not allowed to start.
+fn not_started(observed: &Observed, binding: &RunBinding, now: Timestamp) -> RunOutcome {
+    let (update, timeouts) = (&observed.update, observed.timeouts);
+    if is_end_requested(observed) {
+        return RunOutcome::failed(update_reason::CANCELED, "the run was canceled before it started");
+    }
+    if let Some(timeout) = deadline::start_expired(update, timeouts, now) {
+        let message = format!("failed to start the run within its timeout of {timeout}");
+        return RunOutcome::failed(update_reason::RUN_REFUSED, &message);
+    }
+    if let PlanFile::Unavailable(why) = &observed.plan {
+        return RunOutcome::failed(update_reason::PLAN_VIOLATED, why);
+    }
+    if let Some(why) = &observed.forbidden {
+        return RunOutcome::failed(update_reason::SPEC_INVALID, why);
+    }
+    let request = |workspace| request::run(update, workspace, binding, Vec::new(), timeouts);
+    let why = match observed.workspace.as_ref().map(request) {
+        None => format!("Workspace {} not found", update.spec.workspace_name),
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(_)) => "a requirement was not met when the controller attached to the run".to_owned(),
+    };
+    RunOutcome::failed(update_reason::RUN_REFUSED, &format!("failed to start the run: {why}"))
 }
 
 /// Returns the message about an open run. The deletion of a namespace deletes the pod and the Update of the run, and

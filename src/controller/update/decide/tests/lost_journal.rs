@@ -40,6 +40,60 @@ fn a_run_without_progress_has_not_started() {
 }
 
 #[test]
+fn the_outcome_of_a_run_that_was_not_allowed_to_start_states_the_cause() {
+    let changed = |change: fn(&mut Observed)| {
+        let mut observed = without_record(RunState::NeverStarted, None, "c1");
+        change(&mut observed);
+        observed
+    };
+    let rows = [
+        (
+            changed(|observed| {
+                observed.update.annotations_mut().insert(names::ANNOTATION_CANCEL.to_owned(), "now".to_owned());
+                observed.plan = PlanFile::Unavailable("Secret app-0-plan with the plan not found".to_owned());
+            }),
+            update_reason::CANCELED,
+            "the run was canceled before it started",
+        ),
+        (
+            changed(|observed| {
+                observed.plan = PlanFile::Unavailable("Secret app-0-plan with the plan not found".to_owned());
+            }),
+            update_reason::PLAN_VIOLATED,
+            "Secret app-0-plan with the plan not found",
+        ),
+        (
+            changed(|observed| observed.forbidden = Some("Stack app requires approvals".to_owned())),
+            update_reason::SPEC_INVALID,
+            "Stack app requires approvals",
+        ),
+        (
+            changed(|observed| observed.workspace = None),
+            update_reason::RUN_REFUSED,
+            "failed to start the run: Workspace app not found",
+        ),
+        (
+            changed(|observed| {
+                let workspace = observed.workspace.as_mut().expect("there");
+                workspace.spec.env = vec![serde_json::json!({"name": "A=B", "value": "x"})];
+            }),
+            update_reason::RUN_REFUSED,
+            "failed to start the run: ",
+        ),
+        (
+            changed(|_| {}),
+            update_reason::RUN_REFUSED,
+            "failed to start the run: a requirement was not met when the controller attached to the run",
+        ),
+    ];
+    for (observed, reason, message) in rows {
+        let Action::Record(outcome) = decide(&observed) else { panic!("{message}: expected Action::Record") };
+        assert_eq!(outcome.failure, Some(reason), "{message}");
+        assert!(outcome.message.starts_with(message), "{message}: {}", outcome.message);
+    }
+}
+
+#[test]
 fn a_run_whose_journal_was_lost_is_interrupted_if_its_container_was_replaced() {
     for state in states() {
         let replaced = without_record(state.clone(), in_progress(), "c2");
