@@ -388,8 +388,8 @@ impl AgentClient {
         unary(&self.close_reason, "Acknowledge", CALL_TIMEOUT, calls.acknowledge(request)).await.map(|_| ())
     }
 
-    /// Cancels an operation. The first call cancels the operation gracefully, and the second call cancels it
-    /// forcefully.
+    /// Cancels an operation gracefully, and forcefully when the grace period of the agent ends. A repeated call has no
+    /// effect.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
         let request = proto::CancelRequest { id: id.to_owned() };
