@@ -204,8 +204,7 @@ pub(super) async fn observe(
         }
         None => (Agent::NotCalled, None),
     };
-    let silent_pod = state.as_ref().filter(|_| agent.is_silent()).map(|pod| pod.uid.as_str());
-    let silent_since = context.memory.silences.record((namespace, name), silent_pod, now);
+    let silent_since = silent_since((namespace, name), state.as_ref(), &agent, context, now);
     let is_agent_too_old = is_agent_too_old(&agent)
         || lacks_policy_packs(&agent, &workspace)
         || lacks_required_protocol(&agent, &workspace, &updates);
@@ -241,6 +240,18 @@ pub(super) async fn observe(
         workspace,
     };
     Ok(Some((observed, client)))
+}
+
+/// Records whether the agent of the pod is silent. Returns the time of the first failed call.
+fn silent_since(
+    workspace: (&str, &str),
+    pod: Option<&PodState>,
+    agent: &Agent,
+    context: &Context,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let silent_pod = pod.filter(|_| agent.is_silent()).map(|pod| pod.uid.as_str());
+    context.memory.silences.record(workspace, silent_pod, now)
 }
 
 fn set_default_service_account(workspace: &mut Workspace, context: &Context) {

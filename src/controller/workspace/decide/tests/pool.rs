@@ -51,18 +51,8 @@ fn recorded() -> Observed {
 }
 
 #[test]
-fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
-    let secret = || Is::Action(Action::Apply { service: false, tls: true, budget: false, stateful_set: false });
+fn a_secret_of_another_owner_is_not_used_for_a_pooled_pod() {
     check(vec![
-        ("a free pod", |o| *o = recorded(), Is::Action(Action::TakePod { version: "7".to_owned() })),
-        (
-            "a free pod without the inputs key",
-            |o| {
-                *o = recorded();
-                o.pooled_tls = PartState::Outdated;
-            },
-            secret(),
-        ),
         (
             "a free pod whose Secret belongs to another owner",
             |o| {
@@ -80,6 +70,22 @@ fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
                 o.workspace.status.as_mut().expect("status").pooled_pod = Some(pod);
             },
             Is::Report(State::Stalled, reason::SPEC_INVALID, "Secret pulumi-pool-a-tls exists"),
+        ),
+    ]);
+}
+
+#[test]
+fn a_workspace_takes_the_recorded_pod_or_forgets_it() {
+    let secret = || Is::Action(Action::Apply { service: false, tls: true, budget: false, stateful_set: false });
+    check(vec![
+        ("a free pod", |o| *o = recorded(), Is::Action(Action::TakePod { version: "7".to_owned() })),
+        (
+            "a free pod without the inputs key",
+            |o| {
+                *o = recorded();
+                o.pooled_tls = PartState::Outdated;
+            },
+            secret(),
         ),
         (
             "a pod of another Workspace",

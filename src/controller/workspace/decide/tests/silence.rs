@@ -11,18 +11,26 @@ fn silent(o: &mut Observed, seconds: i64) {
     o.silent_since = Some(now() - SignedDuration::from_secs(seconds));
 }
 
+/// Makes the pod outdated. The Workspace has not been ready for an hour, so the age of the condition does not matter.
+fn not_ready(o: &mut Observed, why: &str) {
+    outdated(o);
+    o.workspace = workspace(json!({}), why);
+}
+
+fn not_ready_pod(o: &mut Observed) {
+    o.pod = o.pod.take().map(|pod| PodState { ready: false, ..pod });
+}
+
+fn waits() -> Is {
+    Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused")
+}
+
+fn delete() -> Is {
+    Is::Action(Action::DeletePod { uid: "pod".to_owned() })
+}
+
 #[test]
 fn an_outdated_pod_is_deleted_only_after_a_long_silence_of_its_agent() {
-    let delete = || Is::Action(Action::DeletePod { uid: "pod".to_owned() });
-    let waits = || Is::Report(State::Failing, reason::CONNECTION_FAILED, "refused");
-    // The Workspace has not been ready for an hour, so the age of the condition does not matter.
-    fn not_ready(o: &mut Observed, why: &str) {
-        outdated(o);
-        o.workspace = workspace(json!({}), why);
-    }
-    fn not_ready_pod(o: &mut Observed) {
-        o.pod = o.pod.take().map(|pod| PodState { ready: false, ..pod });
-    }
     check(vec![
         (
             "the first failed call",
@@ -56,6 +64,12 @@ fn an_outdated_pod_is_deleted_only_after_a_long_silence_of_its_agent() {
             },
             delete(),
         ),
+    ]);
+}
+
+#[test]
+fn the_pod_of_a_silent_agent_is_protected_without_readiness_and_during_a_deletion() {
+    check(vec![
         (
             "the readiness probe fails",
             |o| {
