@@ -29,6 +29,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("runtime/fair_slots.rs", "the callers write their own messages"),
     ("runtime/lease.rs", "the log of the controller, about leader election"),
     ("runtime/reconcile.rs", "the log of the controller, about a reconciliation that is retried"),
+    ("server/metrics_text.rs", "the response to a request for the metrics"),
     ("server/mod.rs", "printed at startup, about an address"),
     ("server/profile.rs", "the response to a request for a CPU profile"),
     ("telemetry/logging.rs", "printed at startup, about a flag"),

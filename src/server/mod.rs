@@ -1,6 +1,7 @@
 //! HTTP servers of the manager: connection limits, metrics, CPU profiles, and probes for the kubelet.
 
 mod connections;
+mod metrics_text;
 mod profile;
 
 use std::io;
@@ -10,13 +11,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use crate::server::connections::{Limits, PeerAddress, serve};
+use crate::server::metrics_text::MetricsText;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
 /// Reason why an endpoint could not start.
@@ -44,7 +46,7 @@ fn is_in_use(error: &io::Error) -> bool {
 /// Returns the router for `/metrics` and, if `pprof` is true, for `/debug/pprof/profile`. The Flux controllers use the
 /// same paths.
 pub fn metrics_router(metrics: Metrics, pprof: bool) -> Router {
-    let router = Router::new().route("/metrics", get(show_metrics)).with_state(metrics);
+    let router = Router::new().route("/metrics", get(show_metrics)).with_state(MetricsText::new(metrics));
     if pprof { router.merge(profile::router()) } else { router }
 }
 
@@ -59,14 +61,10 @@ pub fn health_router(ready: watch::Receiver<bool>) -> Router {
     Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(show_ready)).with_state(ready)
 }
 
-async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
-    match metrics.encode() {
-        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, CONTENT_TYPE)], text),
-        Err(error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
-            error.to_string(),
-        ),
+async fn show_metrics(State(texts): State<MetricsText>) -> Response {
+    match texts.read().await {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
