@@ -10,12 +10,12 @@ use super::error::HistoryError;
 
 /// Timeout of each request, including its retries.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent operations on a volume. The maximum exceeds the number of runs and files that the
-/// controller transfers concurrently.
+/// Maximum number of concurrent operations on a volume per set of permits. The maximum exceeds the number of runs and
+/// files that the controller transfers concurrently.
 const MAX_OPERATIONS: usize = 16;
 
-/// Sends requests to the storage.
-#[derive(Default)]
+/// Sends requests to the storage. Clones share the permits.
+#[derive(Clone, Default)]
 pub(super) struct Requests {
     /// Permits for operations on a volume. `None` for object storage.
     operations: Option<Arc<Semaphore>>,
@@ -26,6 +26,12 @@ impl Requests {
     /// the operation blocks its thread even after the timeout.
     pub(super) fn of_volume() -> Self {
         Requests { operations: Some(Arc::new(Semaphore::new(MAX_OPERATIONS))) }
+    }
+
+    /// Creates an instance for the same storage with separate permits, so that the operations of one instance cannot
+    /// use all permits of the other instance.
+    pub(super) fn with_separate_permits(&self) -> Self {
+        if self.operations.is_some() { Requests::of_volume() } else { Requests::default() }
     }
 
     /// Sends a request. On a volume, the request holds a permit until the file system operation completes, even after
@@ -81,6 +87,8 @@ mod tests {
             }
             let started = Instant::now();
             assert_eq!(requests.send(async {}).await.is_err(), is_limited);
+            assert_eq!(requests.clone().send(async {}).await.is_err(), is_limited, "clones share the permits");
+            requests.with_separate_permits().send(async {}).await.unwrap();
             assert_eq!(started.elapsed(), Duration::ZERO);
             release.send_replace(true);
             tokio::time::sleep(Duration::from_secs(1)).await;

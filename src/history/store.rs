@@ -24,11 +24,10 @@ const MAX_LISTED: usize = 4096;
 
 /// The history store. Clones are cheap and share one storage client.
 #[derive(Clone)]
-pub struct HistoryStore(Arc<Shared>);
+pub struct HistoryStore(Arc<Shared>, Requests);
 
 struct Shared {
     storage: Arc<dyn ObjectStore>,
-    requests: Requests,
     prefix: Path,
     base: String,
     retention: Retention,
@@ -69,7 +68,14 @@ impl HistoryStore {
     fn with_requests(place: Place, requests: Requests, metrics: Metrics) -> Self {
         let Place { storage, prefix, base, retention } = place;
         let (storage, prefix, size) = (Arc::from(storage), Path::from(prefix), AtomicU64::new(0));
-        HistoryStore(Arc::new(Shared { storage, requests, prefix, base, retention, metrics, size }))
+        HistoryStore(Arc::new(Shared { storage, prefix, base, retention, metrics, size }), requests)
+    }
+
+    /// Returns the same history for readers. The operations of the readers on a volume have separate permits, so that
+    /// slow reads never prevent the controller from storing a run.
+    #[must_use]
+    pub fn for_readers(&self) -> Self {
+        HistoryStore(self.0.clone(), self.1.with_separate_permits())
     }
 
     /// Creates a history in memory, for tests.
@@ -91,7 +97,7 @@ impl HistoryStore {
         let size = content.len() as u64;
         let (storage, location) = (self.0.storage.clone(), self.location(&name));
         let put = async move { storage.put_opts(&location, PutPayload::from(content), PutOptions::default()).await };
-        self.0.requests.send(put).await?.map_err(|source| HistoryError::Write { name, source })?;
+        self.1.send(put).await?.map_err(|source| HistoryError::Write { name, source })?;
         self.0.size.fetch_add(volume_size::counted(size), Ordering::Relaxed);
         Ok(())
     }
@@ -106,7 +112,7 @@ impl HistoryStore {
         let name = name.to_owned();
         let (storage, location) = (self.0.storage.clone(), self.location(&name));
         let read = async move { storage.get_opts(&location, GetOptions::default()).await?.bytes().await };
-        match self.0.requests.send(read).await? {
+        match self.1.send(read).await? {
             Ok(content) => Ok(Some(content)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(source) => Err(HistoryError::Read { name, source }),
@@ -151,7 +157,7 @@ impl HistoryStore {
     /// Calls `visit` with each object in a directory. Keeps only one object in memory.
     async fn for_each(&self, directory: &str, mut visit: impl FnMut(StoredObject) + Send) -> Result<(), HistoryError> {
         let mut listing = self.listing(directory);
-        while let Some((object, rest)) = self.0.requests.next(listing).await? {
+        while let Some((object, rest)) = self.1.next(listing).await? {
             listing = rest;
             if let Some(object) = self.stored(&object.map_err(HistoryError::List)?) {
                 visit(object);
@@ -174,7 +180,7 @@ impl HistoryStore {
         let mut listing = self.listing(directory);
         let mut objects = Vec::new();
         while objects.len() < limit
-            && let Some((object, rest)) = self.0.requests.next(listing).await?
+            && let Some((object, rest)) = self.1.next(listing).await?
         {
             listing = rest;
             objects.extend(self.stored(&object.map_err(HistoryError::List)?));
@@ -190,7 +196,7 @@ impl HistoryStore {
     ) -> Result<(), HistoryError> {
         let mut listing = self.listing("");
         let (mut batch, mut deleted) = (Vec::new(), Ok(()));
-        while let Some((object, rest)) = self.0.requests.next(listing).await? {
+        while let Some((object, rest)) = self.1.next(listing).await? {
             listing = rest;
             let object = self.stored(&object.map_err(HistoryError::List)?);
             batch.extend(object.filter(&is_old).map(|object| object.name));
@@ -211,7 +217,7 @@ impl HistoryStore {
         let locations: Vec<_> = names.iter().map(|name| Ok(self.location(name))).collect();
         let mut deleting = self.0.storage.delete_stream(futures::stream::iter(locations).boxed());
         loop {
-            let (result, rest) = match self.0.requests.next(deleting).await {
+            let (result, rest) = match self.1.next(deleting).await {
                 Ok(Some(next)) => next,
                 Ok(None) => break,
                 // Stops after a timeout, because the remaining deletions would also time out.

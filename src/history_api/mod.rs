@@ -27,14 +27,19 @@ use crate::history::{self, HistoryError, HistoryStore};
 
 /// Maximum number of files that the endpoint holds in memory.
 const MAX_FILES: usize = 4;
-/// Timeout for a request that waits until the endpoint has sent files to other clients.
-const FILE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of Stacks whose files the endpoint lists concurrently.
+const MAX_LISTINGS: usize = 2;
+/// Timeout for a request that waits until the endpoint has sent files to other clients, or has listed other files.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Value of the header `Retry-After` in seconds, if the endpoint has too many requests.
+const RETRY_AFTER: &str = "3";
 
 /// The endpoint's dependencies and limits.
 struct Api {
     access: Access,
     store: HistoryStore,
     files: Arc<Semaphore>,
+    listings: Arc<Semaphore>,
 }
 
 /// The content of a file. The value holds a permit, so that at most [`MAX_FILES`] files are in memory.
@@ -78,8 +83,11 @@ impl ApiError {
 
 /// Returns the endpoint's router.
 pub fn router(client: Client, store: HistoryStore) -> Router {
-    let api = Arc::new(Api { access: Access::new(client), store, files: Arc::new(Semaphore::new(MAX_FILES)) });
-    Router::new().route("/history/{*path}", get(serve)).with_state(api)
+    router_of(Api::new(client, &store))
+}
+
+fn router_of(api: Api) -> Router {
+    Router::new().route("/history/{*path}", get(serve)).with_state(Arc::new(api))
 }
 
 async fn serve(State(api): State<Arc<Api>>, Path(path): Path<String>, headers: HeaderMap) -> Response<Body> {
@@ -88,17 +96,30 @@ async fn serve(State(api): State<Arc<Api>>, Path(path): Path<String>, headers: H
         if error.status() == StatusCode::SERVICE_UNAVAILABLE {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve the history of runs");
         }
-        text(error.status(), "text/plain; charset=utf-8", false, format!("{error}\n").into())
+        let mut response = text(error.status(), "text/plain; charset=utf-8", false, format!("{error}\n").into());
+        if matches!(error, ApiError::Access(AccessError::Busy)) {
+            let seconds = header::HeaderValue::from_static(RETRY_AFTER);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
     })
 }
 
 impl Api {
+    fn new(client: Client, store: &HistoryStore) -> Self {
+        let slots = |count| Arc::new(Semaphore::new(count));
+        let (files, listings) = (slots(MAX_FILES), slots(MAX_LISTINGS));
+        Api { access: Access::new(client), store: store.for_readers(), files, listings }
+    }
+
     async fn answer(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
         let requested = RequestedPath::parse(path).ok_or(ApiError::Path)?;
         // Checks the permission first, so that a client without permission cannot find out whether a file exists.
         let created = self.access.check(headers, requested.namespace, requested.stack).await?;
         let Some(file) = requested.file else {
+            let permit = slot(&self.listings).await?;
             let mut names = self.store.names(requested.path).await?;
+            drop(permit);
             names.retain(|name| history::is_since(name, created));
             let list = serde_json::to_vec(&names).unwrap_or_default();
             return Ok(text(StatusCode::OK, "application/json", false, list.into()));
@@ -113,11 +134,16 @@ impl Api {
 
     /// Returns the content of a file. The file counts toward [`MAX_FILES`] until its content is sent or dropped.
     async fn read(&self, name: &str) -> Result<Bytes, ApiError> {
-        let permit = tokio::time::timeout(FILE_TIMEOUT, self.files.clone().acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else { return Err(AccessError::Busy.into()) };
+        let permit = slot(&self.files).await?;
         let content = self.store.read_object(name).await?.ok_or(ApiError::NotFound)?;
         Ok(Bytes::from_owner(CountedFile { content, _permit: permit }))
     }
+}
+
+/// Waits for a permit.
+async fn slot(permits: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ApiError> {
+    let permit = tokio::time::timeout(SLOT_TIMEOUT, permits.clone().acquire_owned()).await;
+    permit.ok().and_then(Result::ok).ok_or_else(|| AccessError::Busy.into())
 }
 
 /// Returns a response. Tenants' programs wrote the content, so a browser must neither guess the content type nor

@@ -28,6 +28,10 @@ const CREATED: &str = "1970-01-01T00:00:00Z";
 /// Returns the endpoint with one run. Only the user `alice` may read the history of the Stack `web` in the namespace
 /// `apps`. If `created` is `None`, the namespace does not exist.
 async fn endpoint(created: Option<&'static str>) -> Router {
+    router_of(api(created).await)
+}
+
+async fn api(created: Option<&'static str>) -> Api {
     let (client, _) = client(move |request: &RecordedRequest| {
         if request.path == "/api/v1/namespaces/apps" {
             let Some(created) = created else { return FakeResponse::refusal(404, "NotFound") };
@@ -57,7 +61,7 @@ async fn endpoint(created: Option<&'static str>) -> Router {
     let store = HistoryStore::in_memory("", retention, Metrics::default());
     store.write(&run(), File::Summary, b"{}".to_vec()).await.unwrap();
     store.write(&run(), File::Output, b"compressed".to_vec()).await.unwrap();
-    router(client, store)
+    Api::new(client, &store)
 }
 
 async fn ask(path: &str, token: Option<&str>) -> (u16, HeaderMap, String) {
@@ -142,4 +146,28 @@ async fn the_number_of_files_in_memory_is_limited() {
     assert_eq!(response.status(), 200);
     assert_eq!(to_bytes(response.into_body(), 1 << 20).await.unwrap(), "compressed");
     assert_eq!(ask(File::Output).await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_concurrent_listings_is_limited() {
+    let api = api(Some(CREATED)).await;
+    let listings = api.listings.clone();
+    let router = router_of(api);
+    let ask = || {
+        let request = Request::get("/history/apps/web").header("Authorization", "Bearer of-alice");
+        router.clone().oneshot(request.body(Body::empty()).unwrap())
+    };
+    let mut running = Vec::new();
+    for _ in 0..MAX_LISTINGS {
+        assert_eq!(ask().await.unwrap().status(), 200);
+        running.push(slot(&listings).await.unwrap());
+    }
+    let busy = ask().await.unwrap();
+    assert_eq!((busy.status().as_u16(), busy.headers()["retry-after"].to_str().unwrap()), (503, RETRY_AFTER));
+    let end = async {
+        tokio::time::sleep(SLOT_TIMEOUT / 2).await;
+        running.pop();
+    };
+    let (waited, ()) = tokio::join!(ask(), end);
+    assert_eq!(waited.unwrap().status(), 200);
 }

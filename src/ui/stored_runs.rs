@@ -80,6 +80,7 @@ impl StoredRuns {
     /// Creates the reader. `client` has the controller's identity, because users may lack permission to read a
     /// namespace's creation time.
     pub(super) fn new(client: Client, store: Option<HistoryStore>) -> Self {
+        let store = store.map(|store| store.for_readers());
         StoredRuns { reader: Reader::new(client, TIMEOUT), store, reads: Semaphore::new(MAX_READS) }
     }
 
