@@ -236,7 +236,7 @@ pub struct ManagerFlags {
     #[arg(long, value_name = "URL")]
     pub history_url: Option<String>,
 
-    /// Maximum number of runs per type that the history keeps for a Stack.
+    /// Maximum number of runs per type that the history keeps for a Stack, from 1 to 200.
     #[arg(long, default_value_t = 20, value_name = "NUMBER")]
     pub history_max_runs: usize,
 

@@ -40,8 +40,9 @@ pub(super) fn of_flags(
             ("storage-path", flags.storage_path.display().to_string(), valid.to_owned())
         })?,
     };
-    if flags.history_max_runs == 0 {
-        return Err(("history-max-runs", "0".to_owned(), "at least 1".to_owned()));
+    if !(1..=Retention::MOST_RUNS).contains(&flags.history_max_runs) {
+        let valid = format!("a number from 1 to {}", Retention::MOST_RUNS);
+        return Err(("history-max-runs", flags.history_max_runs.to_string(), valid));
     }
     if flags.history_max_size < MIN_SIZE {
         return Err(("history-max-size", flags.history_max_size.to_string(), format!("at least {MIN_SIZE}")));

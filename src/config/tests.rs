@@ -173,7 +173,11 @@ fn invalid_settings_of_the_history_are_rejected() {
     assert!(error("--history-url=runs").contains("s3://BUCKET/PREFIX"), "{}", error("--history-url=runs"));
     let hidden = error("--history-url=s3://key:word@runs");
     assert!(!hidden.contains("word@") && hidden.contains("workload identity"), "{hidden}");
-    assert!(error("--history-max-runs=0").contains("at least 1"));
+    for number in [0, 201] {
+        let message = error(&format!("--history-max-runs={number}"));
+        assert!(message.contains("a number from 1 to 200"), "{message}");
+    }
+    assert_eq!(with("--history-max-runs=200").unwrap().history.unwrap().retention.max_runs, 200);
     assert!(error("--history-max-size=1").contains("at least 16777216"));
     assert!(error("--history-max-age=1m").contains("at least 1h"));
     assert_eq!(with("--history-max-age=0").unwrap().history.unwrap().retention.max_age, Duration::ZERO);

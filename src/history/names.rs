@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 /// Maximum length of each part of a name, in bytes.
 const MAX_PART: usize = 253;
 /// Run types that can occur in object names.
-const KINDS: [&str; 5] = ["up", "preview", "destroy", "refresh", UNKNOWN];
+pub(super) const KINDS: [&str; 5] = ["up", "preview", "destroy", "refresh", UNKNOWN];
 /// Number of date digits in a name.
 const DATE_DIGITS: usize = 8;
 /// Number of time digits in a name.

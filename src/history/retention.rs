@@ -18,6 +18,11 @@ pub struct Retention {
     pub max_size: Option<u64>,
 }
 
+impl Retention {
+    /// Maximum of [`Retention::max_runs`]. The cleanup after a run reads the names of all files of a Stack.
+    pub const MOST_RUNS: usize = 200;
+}
+
 /// An object in the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredObject {

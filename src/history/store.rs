@@ -12,15 +12,16 @@ use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, PutOptions, PutPayload};
 
 use super::error::HistoryError;
-use super::names::{File, RunName};
+use super::names::{FILES, File, KINDS, RunName};
 use super::requests::Requests;
 use super::retention::{self, Retention, StoredObject};
 use super::volume_size::{self, OldestRuns, Usage};
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of objects that [`HistoryStore::names`] and [`HistoryStore::enforce_limits`] read. If the history
-/// contains more objects, each cleanup deletes only a part of the excess runs.
-const MAX_LISTED: usize = 4096;
+/// contains more objects, each cleanup deletes only a part of the excess runs. The maximum exceeds the number of
+/// objects that the retention limits permit, so that each cleanup finds excess runs.
+const MAX_LISTED: usize = (Retention::MOST_RUNS + 5) * KINDS.len() * FILES.len();
 
 /// The history store. Clones are cheap and share one storage client.
 #[derive(Clone)]
@@ -326,6 +327,23 @@ mod tests {
         names.sort_unstable();
         let updates: Vec<&str> = names.iter().filter_map(|name| name.split('/').nth(3)).collect();
         assert_eq!(updates, ["19700101T000005Z-up-5", "19700101T000004Z-up-4", "19700101T000000Z-up-0"], "{names:?}");
+    }
+
+    #[tokio::test]
+    async fn the_largest_number_of_runs_is_enforced() {
+        let retention = Retention { max_runs: Retention::MOST_RUNS, ..RETENTION };
+        let history = history("", retention);
+        let most = i64::try_from(Retention::MOST_RUNS).unwrap();
+        for (kind, file) in KINDS.into_iter().flat_map(|kind| FILES.map(|file| (kind, file))) {
+            for number in 1..=most + 1 {
+                history.write(&RunName { kind, ..run(number) }, file, Vec::new()).await.unwrap();
+            }
+        }
+        history.enforce_limits(&run(most), Timestamp::now()).await.unwrap();
+        let mut names = history.names("apps/web").await.unwrap();
+        assert_eq!(names.len(), Retention::MOST_RUNS * KINDS.len() * FILES.len());
+        names.retain(|name| name.contains("/19700101T000001Z-"));
+        assert!(names.is_empty(), "the oldest run of each type is deleted: {names:?}");
     }
 
     #[tokio::test]
