@@ -3,6 +3,7 @@
 //! After a sign-out, the controller rejects the session, even if a client sends a copy of the cookie.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ const CONTEXT: &[u8] = b"pulumi-controller web UI session v1";
 const KEY_LENGTH: usize = 32;
 const ID_LENGTH: usize = 16;
 /// Maximum number of session IDs that the controller keeps after a sign-out, until the sessions expire. The sign-in
-/// rate limits make it difficult to reach this number.
+/// rate limits make it difficult to reach this number. Beyond this number, the controller forgets a session of the user
+/// with the most ended sessions, so that a user can make only the user's own sessions valid again.
 const MAX_ENDED: usize = 20_000;
 
 /// Error if the operating system provides no random numbers for a session.
@@ -45,9 +47,19 @@ pub(super) struct Sessions {
     encryption: LessSafeKey,
     csrf: hmac::Key,
     random: SystemRandom,
-    /// IDs of the sessions that users have ended, each with its expiry. Hold the lock only for short critical sections,
-    /// and never across an `.await`.
-    ended: Mutex<HashMap<String, i64>>,
+    /// IDs of the sessions that users have ended. Hold the lock only for short critical sections, and never across an
+    /// `.await`.
+    ended: Mutex<HashMap<String, Ended>>,
+    /// Hashes user names for [`Ended::user`].
+    users: RandomState,
+}
+
+/// Session that its user has ended.
+struct Ended {
+    /// Hash of the user name, because user names can be long.
+    user: u64,
+    /// Expiry of the session, in seconds since 1970.
+    expires: i64,
 }
 
 /// Session of a user.
@@ -88,7 +100,8 @@ impl Sessions {
         };
         let encryption = UnboundKey::new(&AES_256_GCM, &key(KEY_LENGTH)?).map_err(|_| SessionError)?;
         let csrf = hmac::Key::new(hmac::HMAC_SHA256, &key(KEY_LENGTH)?);
-        Ok(Sessions { encryption: LessSafeKey::new(encryption), csrf, random, ended: Mutex::default() })
+        let (encryption, ended, users) = (LessSafeKey::new(encryption), Mutex::default(), RandomState::new());
+        Ok(Sessions { encryption, csrf, random, ended, users })
     }
 
     /// Creates a session of a user.
@@ -136,11 +149,13 @@ impl Sessions {
     /// Ends a session before its expiry.
     pub(super) fn end(&self, session: &Session, now: i64) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.len() >= MAX_ENDED {
-            ended.retain(|_, expires| *expires > now);
+        let ended_session = Ended { user: self.users.hash_one(&session.user), expires: session.expires };
+        ended.insert(session.id.clone(), ended_session);
+        if ended.len() > MAX_ENDED {
+            ended.retain(|_, session| session.expires > now);
         }
-        if ended.len() < MAX_ENDED {
-            ended.insert(session.id.clone(), session.expires);
+        if ended.len() > MAX_ENDED {
+            forget_one(&mut ended);
         }
     }
 
@@ -180,6 +195,20 @@ impl Sessions {
     /// Returns whether a token in a form belongs to the session. The comparison takes constant time.
     pub(super) fn is_form_token(&self, session: &Session, token: &str) -> bool {
         hex::decode(token).is_ok_and(|tag| hmac::verify(&self.csrf, session.id.as_bytes(), &tag).is_ok())
+    }
+}
+
+/// Removes the session that expires first of the user with the most ended sessions.
+fn forget_one(ended: &mut HashMap<String, Ended>) {
+    let mut counts: HashMap<u64, usize> = HashMap::new();
+    for session in ended.values() {
+        *counts.entry(session.user).or_default() += 1;
+    }
+    let user = counts.into_iter().max_by_key(|(_, count)| *count).map(|(user, _)| user);
+    let of_user = ended.iter().filter(|(_, session)| Some(session.user) == user);
+    let first = of_user.min_by_key(|(_, session)| session.expires).map(|(id, _)| id.clone());
+    if let Some(id) = first {
+        ended.remove(&id);
     }
 }
 
@@ -255,11 +284,28 @@ mod tests {
         sessions.end(&alice, NOW);
         assert!(sessions.open(&headers(&copied), NOW).is_none());
         assert!(sessions.open(&headers(&other), NOW).is_some());
-        for _ in 0..MAX_ENDED {
-            sessions.end(&of("carol"), NOW);
+    }
+
+    #[test]
+    fn a_sign_out_is_effective_even_if_another_user_has_ended_too_many_sessions() {
+        let sessions = Sessions::new().unwrap();
+        let of = |user: &str, now: i64| sessions.create("token".to_owned(), user.to_owned(), now).unwrap();
+        let (alice, bob, oldest) = (of("alice", NOW), of("bob", NOW), of("carol", NOW - 1));
+        sessions.end(&alice, NOW);
+        sessions.end(&oldest, NOW);
+        for _ in 2..MAX_ENDED {
+            sessions.end(&of("carol", NOW), NOW);
         }
+        assert!(!sessions.is_valid(&oldest, NOW), "the maximum is not exceeded");
+        sessions.end(&bob, NOW);
+        for session in [&alice, &bob] {
+            assert!(!sessions.is_valid(session, NOW), "{}", session.user);
+        }
+        assert!(sessions.is_valid(&oldest, NOW), "a session of the user with the most ended sessions is forgotten");
         assert_eq!(sessions.ended.lock().unwrap().len(), MAX_ENDED);
-        sessions.end(&bob, NOW + MAX_DURATION);
+        sessions.end(&bob, NOW);
+        assert_eq!(sessions.ended.lock().unwrap().len(), MAX_ENDED, "a repeated sign-out forgets no session");
+        sessions.end(&of("dave", NOW + 1), NOW + MAX_DURATION);
         assert_eq!(sessions.ended.lock().unwrap().len(), 1, "expired sessions are forgotten");
     }
 
