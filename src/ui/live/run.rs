@@ -44,8 +44,9 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 /// Minimum delay before the browser reloads a changed page. This delay limits the request rate if a Stack changes
 /// frequently.
 const MIN_RELOAD: Duration = Duration::from_secs(2);
-/// Maximum number of events that wait until the browser reads them.
-const CAPACITY: usize = 32;
+/// Maximum number of events that wait until the browser reads them. An event with output lines can contain about three
+/// times [`BUFFER`], so a stream whose browser does not read holds about 200 KiB.
+const CAPACITY: usize = 4;
 const BUFFER: usize = 16 * 1024;
 /// Maximum size of the run output in a stream, in bytes.
 const MAX_OUTPUT: usize = 10 * 1024 * 1024;
