@@ -339,7 +339,9 @@ impl Wiring<'_> {
         let traces = update::RunTraces::new(parts.traces.clone(), cli_endpoint);
         let mut requeue_waiting = update::requeue_after_run(updates.clone(), requeue.clone());
         let mut requeue_workspace = workspace::run_changes(requeue_workspace);
+        let mut withdraw_deleted = update::withdraw_deleted(updates.clone(), run_limiter.clone());
         let on_event = move |event: &Event<Update>| {
+            withdraw_deleted(event);
             requeue_waiting(event);
             requeue_workspace(event);
         };

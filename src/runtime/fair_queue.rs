@@ -121,6 +121,16 @@ impl<W> FairQueue<W> {
         self.reserve(now);
     }
 
+    /// Withdraws all queued runs and all runs with a reserved slot that do not satisfy `is_needed`. The open runs keep
+    /// their slots. Returns the UIDs of the withdrawn runs.
+    pub fn retain(&mut self, is_needed: impl Fn(&str) -> bool, now: Instant) -> Vec<String> {
+        let waiting = self.queue.runs().chain(self.reserved.values().map(|reserved| &reserved.run));
+        let withdrawn: Vec<String> = waiting.filter(|run| !is_needed(&run.uid)).map(|run| run.uid.clone()).collect();
+        withdrawn.iter().for_each(|uid| self.forget(uid));
+        self.reserve(now);
+        withdrawn
+    }
+
     /// Returns the `key` of the next run that may start. The function returns each `key` only once.
     pub fn next_requeue(&mut self, now: Instant) -> Option<W> {
         self.reserve(now);

@@ -134,6 +134,16 @@ impl<W> RunLimiter<W> {
         self.shared.estimates().forget(uid);
     }
 
+    /// Withdraws all queued runs and all runs with a reserved slot that do not satisfy `is_needed`. The open runs keep
+    /// their slots. `is_needed` receives the UID of a run, and must not call the limiter.
+    pub fn retain(&self, is_needed: impl Fn(&str) -> bool) {
+        let mut queue = self.shared.lock();
+        let withdrawn = queue.retain(is_needed, Instant::now());
+        self.shared.update(queue);
+        let mut estimates = self.shared.estimates();
+        withdrawn.iter().for_each(|uid| estimates.forget(uid));
+    }
+
     /// Returns a stream that identifies the queued runs that may start. Each item is the `key` from
     /// [`RunLimiter::acquire`]. The stream must have only one consumer.
     pub fn requeues(&self) -> impl Stream<Item = W> + Send + 'static

@@ -50,6 +50,7 @@ pub use pod_mark::{is_of as is_marked_for, update_name as marked_update_name};
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};
 pub use request::{RunTimeouts, interrupted_run, required_protocol_version, waits_for_references};
+pub use run_slot::withdraw_deleted;
 pub use stored_secrets::StoredSecrets;
 pub use trace::RunTraces;
 pub use trace_context::TraceContext;

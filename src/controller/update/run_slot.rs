@@ -1,18 +1,21 @@
-//! Acquires a run slot from the run limiter, and reports namespace annotations that have no effect.
+//! Acquires a run slot from the run limiter, withdraws the runs of deleted Updates, and reports namespace annotations
+//! that have no effect.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
 
 use crate::api::auto::Update;
 use crate::api::pulumi::BoundConcurrencyGroup;
 use crate::controller::update::context::Context;
 use crate::controller::update::observe::Observed;
-use crate::controller::update::queue::{binding_of, group_of, run_in};
+use crate::controller::update::queue::{Updates, binding_of, group_of, run_in};
 use crate::runtime::events::{Event, EventKind};
-use crate::runtime::run_limiter::{Permit, Run};
+use crate::runtime::run_limiter::{Permit, Run, RunLimiter};
 
 /// Slot of a run that can start.
 #[derive(Debug)]
@@ -58,10 +61,40 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
             Ok(Slot { permit, group, warnings })
         }
         Err(queued) => {
+            // If the cache has lost the Update during this reconciliation, no further event withdraws the run.
+            if !is_cached(update, &context.updates) {
+                context.run_limiter.withdraw(&run.uid);
+            }
             let warnings: Vec<String> = run_share.ignored.iter().cloned().chain(missing).collect();
             let parts: Vec<String> = std::iter::once(queued.to_string()).chain(warnings.iter().cloned()).collect();
             Err(Waiting { message: parts.join("; "), requeue_interval: queued.requeue_interval, warnings })
         }
+    }
+}
+
+fn is_cached(update: &Update, updates: &Updates) -> bool {
+    updates.store().get(&ObjectRef::from_obj(update)).is_some_and(|cached| cached.metadata.uid == update.metadata.uid)
+}
+
+/// Returns a function that withdraws the queued runs of Updates that have left the cache, because they were deleted or
+/// their labels assign them to another shard. The controller does not reconcile such an Update again, so its
+/// reconciliation cannot withdraw the run. Without this function, a user who repeatedly creates and deletes Updates
+/// could let the queue grow without limit. The function receives the events about Updates after the cache contains the
+/// change.
+pub fn withdraw_deleted(
+    updates: Updates,
+    run_limiter: RunLimiter<ObjectRef<Update>>,
+) -> impl FnMut(&watcher::Event<Update>) {
+    move |event| match event {
+        watcher::Event::Delete(update) => run_limiter.withdraw(&update.uid().unwrap_or_default()),
+        // If an Update is deleted while the watch is interrupted, no event reports the deletion, but the new list lacks
+        // the Update.
+        watcher::Event::InitDone => {
+            let cached = updates.store().state();
+            let uids: HashSet<&str> = cached.iter().filter_map(|update| update.metadata.uid.as_deref()).collect();
+            run_limiter.retain(|uid| uids.contains(uid));
+        }
+        watcher::Event::Apply(_) | watcher::Event::Init | watcher::Event::InitApply(_) => {}
     }
 }
 
@@ -74,3 +107,6 @@ pub fn report(update: &Update, warnings: &[String], context: &Context) {
     tracing::warn!(warnings, "annotations of the namespace have no effect");
     context.events.publish(Event::new(update, EventKind::Warning, "RunShareInvalid", warnings));
 }
+
+#[cfg(test)]
+mod tests;

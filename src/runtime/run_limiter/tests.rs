@@ -77,6 +77,25 @@ async fn a_withdrawn_run_is_skipped_immediately() {
     assert_eq!(at_once.await, Ok(Some("d")));
 }
 
+#[tokio::test(start_paused = true)]
+async fn runs_that_are_no_longer_needed_lose_their_place_but_open_runs_keep_their_slots() {
+    let run_limiter = run_limiter(2);
+    let mut requeues = pin!(run_limiter.requeues());
+    let (open, ends) = (run_limiter.acquire(&run("open"), "open").unwrap(), run_limiter.adopt(&run("ends")));
+    for uid in ["a", "b", "c"] {
+        assert!(run_limiter.acquire(&run(uid), uid).is_err());
+    }
+    drop(ends);
+    assert_eq!(requeues.next().await, Some("a"));
+    run_limiter.retain(|uid| uid == "c");
+    let at_once = tokio::time::timeout(Duration::from_millis(1), requeues.next());
+    assert_eq!(at_once.await, Ok(Some("c")), "neither the reserved run a nor the queued run b");
+    let _c = run_limiter.acquire(&run("c"), "c").expect("reserved slot");
+    assert!(run_limiter.acquire(&run("next"), "next").is_err(), "the open run still has its slot");
+    drop(open);
+    assert_eq!(requeues.next().await, Some("next"), "no other run is queued");
+}
+
 #[tokio::test]
 async fn adopted_runs_count_toward_the_limit_but_are_never_rejected() {
     let run_limiter = run_limiter(2);

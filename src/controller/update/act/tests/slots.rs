@@ -1,5 +1,7 @@
 //! Tests for the run slots of runs that tenants try to keep open.
 
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 
@@ -7,6 +9,7 @@ use super::*;
 use crate::api::auto::Workspace;
 use crate::controller::update::attachments::Target;
 use crate::controller::update::controller::reconcile;
+use crate::controller::update::run_slot;
 use crate::rpc::client::AgentAddress;
 use crate::runtime::index::StoreWriter;
 use crate::runtime::run_limiter::Run;
@@ -226,5 +229,29 @@ async fn an_adopted_run_has_the_share_of_its_namespace() {
         let context = Context { updates, run_limiter, ..context(&parts) };
         context.adopt_open_runs().await;
         assert_eq!(is_slot_free(&context), expected, "{metadata}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_queued_only_while_the_cache_contains_its_update() {
+    let mut namesake = unbound();
+    namesake["metadata"]["uid"] = json!("another");
+    for (name, cached, expected) in
+        [("cached", Some(unbound()), true), ("deleted", None, false), ("a new Update", Some(namesake), false)]
+    {
+        let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
+        let parts = TestParts::new(client);
+        let (updates, mut writer) = updates();
+        if let Some(update) = cached {
+            writer.apply(&Event::Apply(serde_json::from_value(update).unwrap()));
+        }
+        let context = Context { updates, ..context(&parts) };
+        let open = context.run_limiter.adopt(&Run { uid: "open".to_owned(), ..Run::default() });
+        let pod: Pod = serde_json::from_value(pod()).unwrap();
+        assert!(run_slot::acquire(&observed(unbound(), None), &pod, &context).is_err(), "{name}");
+        drop(open);
+        let mut requeues = Box::pin(context.run_limiter.requeues());
+        let requeued = requeues.next().now_or_never().flatten();
+        assert_eq!(requeued.is_some(), expected, "{name}");
     }
 }
