@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
@@ -264,20 +265,27 @@ fn hash(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Drops events for objects whose `state` has not changed since the last event. The filter never drops deletions.
-pub fn only_changes<K, S>(
+/// Returns the owner of each object whose `state` has changed since the last event, and of each deleted object, even if
+/// the object was deleted while the watch was interrupted. The owner is the object to reconcile. Each item also
+/// contains the changed object, or `None` if the watch has missed the deletion of the object.
+pub fn only_changes<K, S, O>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     state: impl Fn(&K) -> S,
-) -> impl Stream<Item = Result<K, watcher::Error>>
+    owner: impl Fn(&K) -> Option<ObjectRef<O>>,
+) -> impl Stream<Item = Result<(ObjectRef<O>, Option<K>), watcher::Error>>
 where
     K: Resource<DynamicType = ()> + Debug,
+    O: Resource<DynamicType = ()>,
     S: Hash,
 {
     let mut states = LastStates::default();
-    events.try_filter_map(move |event| {
-        let is_changed = states.changed(&event, &state).is_some();
-        std::future::ready(Ok(object_of(event).filter(|_| is_changed)))
-    })
+    let changes = move |event: Event<K>| {
+        let owners = states.changed(&event, &state, &owner);
+        // An event about an object has at most one owner. The end of a list can have several owners, but no object.
+        let mut object = object_of(event);
+        futures::stream::iter(owners.into_iter().map(move |owner| Ok::<_, watcher::Error>((owner, object.take()))))
+    };
+    events.map_ok(changes).try_flatten()
 }
 
 fn object_of<K>(event: Event<K>) -> Option<K> {
@@ -287,46 +295,79 @@ fn object_of<K>(event: Event<K>) -> Option<K> {
     }
 }
 
-/// Hash of each object's last state, by UID.
-#[derive(Debug, Default)]
-pub struct LastStates {
-    states: HashMap<String, u64>,
-    /// Hashes of the object states in the list that a restarted watch receives. An object that the list lacks no longer
+/// Last state and owner of each object. A cluster can contain many objects, so the keys are hashes of the UIDs. The API
+/// server chooses the UIDs, so a user cannot cause a collision.
+#[derive(Debug)]
+pub struct LastStates<O> {
+    states: HashMap<u64, LastState>,
+    /// States of the objects in the list that a restarted watch receives. An object that the list lacks no longer
     /// exists.
-    listed: HashMap<String, u64>,
+    listed: HashMap<u64, LastState>,
+    owner: PhantomData<fn() -> O>,
 }
 
-impl LastStates {
-    /// Records the state of the object in an event. Returns the object if its state has changed since the last event, or
-    /// if it was deleted.
-    pub fn changed<'a, K: Resource<DynamicType = ()>, S: Hash>(
+#[derive(Debug)]
+struct LastState {
+    /// Hash of the state.
+    hash: u64,
+    /// Namespace and name of the owner, separated by a slash. An `ObjectRef` would use more than twice the memory.
+    owner: Option<Box<str>>,
+}
+
+impl LastState {
+    fn new<O: Resource<DynamicType = ()>>(hash: u64, owner: Option<&ObjectRef<O>>) -> Self {
+        let text = |owner: &ObjectRef<O>| format!("{}/{}", owner.namespace.as_deref().unwrap_or_default(), owner.name);
+        LastState { hash, owner: owner.map(|owner| text(owner).into_boxed_str()) }
+    }
+
+    fn owner<O: Resource<DynamicType = ()>>(&self) -> Option<ObjectRef<O>> {
+        let (namespace, name) = self.owner.as_deref()?.split_once('/')?;
+        Some(ObjectRef::new(name).within(namespace))
+    }
+}
+
+impl<O> Default for LastStates<O> {
+    fn default() -> Self {
+        LastStates { states: HashMap::new(), listed: HashMap::new(), owner: PhantomData }
+    }
+}
+
+impl<O: Resource<DynamicType = ()>> LastStates<O> {
+    /// Records the state of the object in an event. Returns the owner of the object if its state has changed since the
+    /// last event, or if it was deleted. At the end of a list, returns the owners of the objects that the list lacks.
+    pub fn changed<K: Resource<DynamicType = ()>, S: Hash>(
         &mut self,
-        event: &'a Event<K>,
+        event: &Event<K>,
         state: impl Fn(&K) -> S,
-    ) -> Option<&'a K> {
-        let key = |object: &K| object.uid().unwrap_or_default();
+        owner: impl Fn(&K) -> Option<ObjectRef<O>>,
+    ) -> Vec<ObjectRef<O>> {
+        let key = |object: &K| hash(&object.meta().uid);
+        let read = |object: &K| (key(object), hash(&state(object)), owner(object));
         match event {
             Event::Apply(object) => {
-                let now = hash(&state(object));
-                let before = self.states.insert(key(object), now);
-                (before != Some(now)).then_some(object)
+                let (key, now, owner) = read(object);
+                let before = self.states.insert(key, LastState::new(now, owner.as_ref()));
+                let is_unchanged = before.is_some_and(|before| before.hash == now);
+                owner.filter(|_| !is_unchanged).into_iter().collect()
             }
             Event::Delete(object) => {
                 self.states.remove(&key(object));
-                Some(object)
+                owner(object).into_iter().collect()
             }
             Event::Init => {
                 self.listed.clear();
-                None
+                Vec::new()
             }
             Event::InitApply(object) => {
-                let now = hash(&state(object));
-                self.listed.insert(key(object), now);
-                (self.states.get(&key(object)) != Some(&now)).then_some(object)
+                let (key, now, owner) = read(object);
+                self.listed.insert(key, LastState::new(now, owner.as_ref()));
+                let is_unchanged = self.states.get(&key).is_some_and(|before| before.hash == now);
+                owner.filter(|_| !is_unchanged).into_iter().collect()
             }
             Event::InitDone => {
-                self.states = std::mem::take(&mut self.listed);
-                None
+                let before = std::mem::replace(&mut self.states, std::mem::take(&mut self.listed));
+                let missing = before.iter().filter(|(key, _)| !self.states.contains_key(*key));
+                missing.filter_map(|(_, last)| last.owner()).collect()
             }
         }
     }

@@ -123,14 +123,11 @@ pub async fn controller(
         first_lists.track(approvals).modify(strip_metadata).inspect_ok(move |event| known_approvals.apply(event));
     let approvals = after_list(approvals);
     let triggers = vec![
-        mapped(only_changes(updates, update_state), |update: Update| owner(&update).filter(|_| !is_untouched(&update))),
-        mapped(only_changes(workspaces, workspace_state), |workspace: Workspace| {
-            // A Workspace without an owner blocks the Stack that has the same name.
-            owner(&workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+        mapped(only_changes(updates, update_state, owner), |(stack, update): (_, Option<Update>)| {
+            Some(stack).filter(|_| !update.is_some_and(|update| is_untouched(&update)))
         }),
-        mapped(approvals.touched_objects(), |approval: Approval| {
-            Some(ObjectRef::new(&approval.spec.stack_ref.name).within(&approval.namespace()?))
-        }),
+        mapped(only_changes(workspaces, workspace_state, stack_of_workspace), |(stack, _)| Some(stack)),
+        mapped(only_changes(approvals, approval_state, stack_of_approval), |(stack, _)| Some(stack)),
         feeds.requeued.boxed(),
         feeds.dependents.boxed(),
     ];
@@ -167,6 +164,11 @@ fn workspace_state(workspace: &Workspace) -> String {
     format!("{:?}", (metadata.generation, &metadata.annotations, &metadata.deletion_timestamp, &workspace.status))
 }
 
+/// Returns the state of an Approval, which changes with each write.
+fn approval_state(approval: &Approval) -> Option<String> {
+    approval.metadata.resource_version.clone()
+}
+
 /// Keeps only the source references and the dependencies of a Stack, and the status fields that its dependents read.
 /// Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
@@ -182,6 +184,16 @@ fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
 /// Returns the Stack that owns an object.
 fn owner<K: Resource>(object: &K) -> Option<ObjectRef<Stack>> {
     Some(ObjectRef::new(&ownership::stack_of(object)?).within(&object.namespace()?))
+}
+
+/// Returns the Stack that owns a Workspace. A Workspace without an owner blocks the Stack that has the same name.
+fn stack_of_workspace(workspace: &Workspace) -> Option<ObjectRef<Stack>> {
+    owner(workspace).or_else(|| Some(ObjectRef::new(&workspace.name_any()).within(&workspace.namespace()?)))
+}
+
+/// Returns the Stack whose plan an Approval approves or rejects.
+fn stack_of_approval(approval: &Approval) -> Option<ObjectRef<Stack>> {
+    Some(ObjectRef::new(&approval.spec.stack_ref.name).within(&approval.namespace()?))
 }
 
 #[cfg(test)]

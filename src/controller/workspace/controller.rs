@@ -71,16 +71,18 @@ where
     let updates = first_lists.track_list(context.updates.is_listed());
     let (changed, runner) = (context.clone(), start.runner.clone());
     let authority = authority_changes(context.authority.clone());
-    let pods = mapped(only_changes(pods, decisive), |pod| workspace_of(&pod));
-    let stateful_sets = mapped(only_changes(stateful_sets, spec_state), move |stateful_set| {
-        let workspace = workspace_of(&stateful_set)?;
-        let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
-        // A StatefulSet in the initial list has not necessarily changed.
-        if runner.has_begun_key(&key) {
-            changed.memory.verified_parts.invalidate((&key.0, &key.1));
-        }
-        Some(workspace)
-    });
+    let pods = mapped(only_changes(pods, decisive, workspace_of), |(workspace, _)| Some(workspace));
+    let stateful_sets = mapped(
+        only_changes(stateful_sets, spec_state, workspace_of),
+        move |(workspace, _): (ObjectRef<Workspace>, _)| {
+            let key = (workspace.namespace.clone().unwrap_or_default(), workspace.name.clone());
+            // A StatefulSet in the initial list has not necessarily changed.
+            if runner.has_begun_key(&key) {
+                changed.memory.verified_parts.invalidate((&key.0, &key.1));
+            }
+            Some(workspace)
+        },
+    );
     let workspaces = start.store.as_reader();
     let all = move |()| futures::stream::iter(workspaces.state()).map(|workspace| ObjectRef::from_obj(&*workspace));
     let triggers = vec![pods, stateful_sets, requeues.boxed(), authority.flat_map(all).boxed()];
@@ -105,14 +107,14 @@ fn strip_unused_fields(workspace: &mut Workspace) {
     workspace.status = None;
 }
 
-/// Returns a function that requeues a Workspace when a run in the Workspace is bound, when the run completes, and when the
-/// run starts or stops waiting for references. The function receives the events about Updates.
+/// Returns a function that requeues a Workspace when a run in the Workspace is bound, when the run completes, when the
+/// run starts or stops waiting for references, and when its Update is deleted. The function receives the events about
+/// Updates.
 pub fn run_changes(requeue: Requeue<Workspace>) -> impl FnMut(&Event<Update>) {
     let mut states = LastStates::default();
     move |event| {
-        if let Some(update) = states.changed(event, run_state) {
-            let namespace = update.namespace().unwrap_or_default();
-            requeue.request(ObjectRef::new(&update.spec.workspace_name).within(&namespace));
+        for workspace in states.changed(event, run_state, workspace_of_run) {
+            requeue.request(workspace);
         }
     }
 }
@@ -122,6 +124,10 @@ fn run_state(update: &Update) -> impl Hash + use<> {
     let status = update.status.as_ref();
     let seen = |status: &UpdateStatus| (status.run.is_some(), is_true(&status.conditions, COMPLETE));
     (status.map(seen), update.is_started_by_operator(), waits_for_references(update))
+}
+
+fn workspace_of_run(update: &Update) -> Option<ObjectRef<Workspace>> {
+    Some(ObjectRef::new(&update.spec.workspace_name).within(&update.namespace()?))
 }
 
 /// Returns the pod fields that can change the next action. While a pod starts, the kubelet writes many other fields.

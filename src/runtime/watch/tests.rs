@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::reflector;
+use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher::Event;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::api::pulumi::Stack;
 use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::reconcile::{Outcome, ReconcileRunner};
 use crate::runtime::scope::Scope;
-use crate::runtime::watch::{LastStates, after_list, changes, strip_metadata, strip_update};
+use crate::runtime::watch::{LastStates, after_list, changes, only_changes, strip_metadata, strip_update};
 use crate::telemetry::metrics::Metrics;
 
 fn workspace(name: &str, version: u32, metadata: Value, status: &str) -> Value {
@@ -264,29 +264,62 @@ fn state(object: &ConfigMap) -> Option<String> {
     object.data.as_ref()?.get("state").cloned()
 }
 
+fn owner(object: &ConfigMap) -> Option<ObjectRef<Stack>> {
+    Some(ObjectRef::new(&format!("owner-of-{}", object.name_any())).within("apps"))
+}
+
 #[test]
-fn only_changed_and_deleted_objects_are_reported() {
+fn only_the_owners_of_changed_and_deleted_objects_are_reported() {
     let mut states = LastStates::default();
     let steps = [
-        (Event::Init, false),
-        (Event::InitApply(config_map("a", "1")), true),
-        (Event::InitApply(config_map("b", "1")), true),
-        (Event::InitDone, false),
-        (Event::Apply(config_map("a", "1")), false),
-        (Event::Apply(config_map("a", "2")), true),
-        (Event::Apply(config_map("b", "1")), false),
-        (Event::Delete(config_map("a", "2")), true),
-        (Event::Apply(config_map("a", "2")), true),
+        (Event::Init, ""),
+        (Event::InitApply(config_map("a", "1")), "a"),
+        (Event::InitApply(config_map("b", "1")), "b"),
+        (Event::InitDone, ""),
+        (Event::Apply(config_map("a", "1")), ""),
+        (Event::Apply(config_map("a", "2")), "a"),
+        (Event::Apply(config_map("b", "1")), ""),
+        (Event::Delete(config_map("a", "2")), "a"),
+        (Event::Apply(config_map("a", "2")), "a"),
         // The watch restarts. The object b was deleted without an event.
-        (Event::Init, false),
-        (Event::InitApply(config_map("a", "2")), false),
-        (Event::InitDone, false),
-        (Event::Apply(config_map("b", "1")), true),
+        (Event::Init, ""),
+        (Event::InitApply(config_map("a", "2")), ""),
+        (Event::InitDone, "b"),
+        (Event::Apply(config_map("b", "1")), "b"),
+        // The list fails and starts again. The object a was deleted without an event.
+        (Event::Init, ""),
+        (Event::InitApply(config_map("a", "2")), ""),
+        (Event::Init, ""),
+        (Event::InitApply(config_map("b", "2")), "b"),
+        (Event::InitDone, "a"),
+        (Event::Init, ""),
+        (Event::InitDone, "b"),
+        (Event::Init, ""),
+        (Event::InitDone, ""),
     ];
-    for (number, (event, passes)) in steps.into_iter().enumerate() {
-        let text = format!("step {number}: {event:?}");
-        assert_eq!(states.changed(&event, state).is_some(), passes, "{text}");
+    for (number, (event, expected)) in steps.into_iter().enumerate() {
+        let expected: Vec<_> = owner(&config_map(expected, "")).into_iter().filter(|_| !expected.is_empty()).collect();
+        assert_eq!(states.changed(&event, state, owner), expected, "step {number}: {event:?}");
     }
+}
+
+#[tokio::test]
+async fn a_missed_deletion_is_reported_without_the_object() {
+    let events = [
+        Event::Init,
+        Event::InitApply(config_map("a", "1")),
+        Event::InitApply(config_map("b", "1")),
+        Event::InitDone,
+        Event::Apply(config_map("a", "1")),
+        Event::Delete(config_map("a", "1")),
+        Event::Init,
+        Event::InitDone,
+    ];
+    let changes = only_changes(futures::stream::iter(events.map(Ok)), state, owner);
+    let names = changes.map_ok(|(owner, object)| (owner.name, object.map(|object| object.name_any())));
+    let names: Vec<_> = names.try_collect().await.expect("no error");
+    let seen = |name: &str| (format!("owner-of-{name}"), Some(name.to_owned()));
+    assert_eq!(names, [seen("a"), seen("b"), seen("a"), ("owner-of-b".to_owned(), None)]);
 }
 
 #[tokio::test]
