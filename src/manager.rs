@@ -17,6 +17,7 @@ use crate::history::{self, HistoryStore};
 use crate::history_api;
 use crate::receiver;
 use crate::runtime::client;
+use crate::runtime::critical_tasks::CriticalTasks;
 use crate::runtime::events::{Event, EventKind, Events, NotificationController, RetryPolicy};
 use crate::runtime::lease::{Elector, Identity, Term};
 use crate::runtime::reads::Reader;
@@ -116,8 +117,9 @@ async fn lead(
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
     let (tasks, last_events) = (shared.tasks.clone(), shared.last_events.clone());
+    let (critical_tasks, mut panics) = CriticalTasks::new(tasks.clone());
     let parts = tokio::select! {
-        parts = Box::pin(build(config, shared, end)) => parts?,
+        parts = Box::pin(build(config, shared, critical_tasks, end)) => parts?,
         () = end.cancelled() => return Ok(()),
     };
     if let Some((lease, identity)) = lease {
@@ -131,6 +133,7 @@ async fn lead(
     };
     tokio::select! {
         () = Box::pin(controllers::run(config, &parts)) => {}
+        Some(panic) = panics.recv() => std::panic::resume_unwind(panic),
         () = late => tracing::warn!("shutdown timed out with reconciliations in progress; the next leader repeats them"),
     }
     last_events.cancel();
@@ -269,7 +272,12 @@ fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
     config.storage_path.join("git")
 }
 
-async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) -> anyhow::Result<Parts> {
+async fn build(
+    config: &ManagerConfig,
+    shared: Shared,
+    critical_tasks: CriticalTasks,
+    end: &CancellationToken,
+) -> anyhow::Result<Parts> {
     let Shared { client, leadership, metrics, store, fetcher, history, tasks, last_events } = shared;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
@@ -280,13 +288,13 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
     });
     let (events, event_task) =
         Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &instance(), metrics.clone());
-    tasks.spawn(event_task.run(last_events.clone()));
+    critical_tasks.spawn(event_task.run(last_events.clone()));
     let traces = start_traces(config, &fetcher, &metrics, &tasks, last_events)?;
     let namespace = config.runtime_namespace.clone();
     let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
     let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
-    tasks.spawn(ca_rotator.run(end.clone()));
+    critical_tasks.spawn(ca_rotator.run(end.clone()));
     serve_history(config, &client, history.as_ref(), &tasks, end).await?;
     Ok(Parts {
         client,
@@ -301,6 +309,7 @@ async fn build(config: &ManagerConfig, shared: Shared, end: &CancellationToken) 
         fetcher,
         scope: scope(config),
         tasks,
+        critical_tasks,
         history,
         git_slots: git::Slots::default(),
         git_work: git_work(config),

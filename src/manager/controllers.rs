@@ -25,6 +25,7 @@ use crate::manager::namespace_requeue::{objects_in, objects_of_namespace, runs_o
 use crate::rpc::client::{Agents, PUT_SOURCE_TIMEOUT};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::controller::Start;
+use crate::runtime::critical_tasks::CriticalTasks;
 use crate::runtime::events::Events;
 use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::{CacheSync, IndexWriter};
@@ -58,6 +59,7 @@ pub(super) struct Parts {
     pub(super) fetcher: Fetcher,
     pub(super) scope: Scope,
     pub(super) tasks: TaskTracker,
+    pub(super) critical_tasks: CriticalTasks,
     /// Run history, if enabled.
     pub(super) history: Option<HistoryStore>,
     pub(super) git_slots: git::Slots,
@@ -90,7 +92,7 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let (requeue_update, requeued_updates) = requeue::queue::<Update>();
     let poll = references::Poll::default();
     let references = References::new(parts.reader.clone(), poll.clone());
-    parts.tasks.spawn(poll.run(
+    parts.critical_tasks.spawn(poll.run(
         parts.reader.clone(),
         requeue_update.clone(),
         requeue_workspace.clone(),
@@ -98,7 +100,7 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     ));
     if let Some(selector) = config.watched_inputs.clone() {
         let watch = inputs.clone().run(parts.client.clone(), parts.scope.clone(), selector, parts.end.clone());
-        parts.tasks.spawn(watch);
+        parts.critical_tasks.spawn(watch);
     }
     let (workspaces, workspaces_writer) = reflector::store::<Workspace>();
     let requeues = (requeue_update.clone(), requeue_workspace.clone());
@@ -219,9 +221,9 @@ impl Wiring<'_> {
         stacks: &stack::Stacks,
         sources: &Sources,
     ) -> (stack::SourceWatches, impl Stream<Item = ObjectRef<Stack>> + Send + use<>) {
-        let Parts { client, scope, tasks, end, .. } = self.parts;
+        let Parts { client, scope, critical_tasks, end, .. } = self.parts;
         let (stacks, sources) = (stacks.clone(), sources.clone());
-        stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, tasks.clone(), end.clone())
+        stack::SourceWatches::new(client.clone(), scope.clone(), stacks, sources, critical_tasks.clone(), end.clone())
     }
 
     /// Starts the namespace watch if the controller watches all namespaces.
@@ -231,10 +233,10 @@ impl Wiring<'_> {
         stacks: reflector::Store<Stack>,
         requeue: Requeue<Stack>,
     ) {
-        let Parts { client, tasks, end, .. } = self.parts;
+        let Parts { client, critical_tasks, end, .. } = self.parts;
         let stacks_of = move |namespace: &str| objects_in(&stacks, namespace);
         if let Some(watch) = watch {
-            tasks.spawn(watch.run(client.clone(), stacks_of, requeue, end.clone()));
+            critical_tasks.spawn(watch.run(client.clone(), stacks_of, requeue, end.clone()));
         }
     }
 
@@ -375,7 +377,7 @@ impl Wiring<'_> {
 
     /// Creates the pools of idle pods, and starts their maintenance if pools are enabled.
     fn pool(&self, namespaces: Namespaces) -> workspace::Pool {
-        let Parts { client, scope, reader, writer, authority, tasks, end, .. } = self.parts;
+        let Parts { client, scope, reader, writer, authority, critical_tasks, end, .. } = self.parts;
         let (pool, cache) = workspace::Pool::new(self.config.max_idle_pods);
         if pool.is_enabled() {
             let parts = workspace::MaintenanceParts {
@@ -386,7 +388,7 @@ impl Wiring<'_> {
                 authority: authority.clone(),
                 namespaces,
             };
-            tasks.spawn(workspace::Maintenance::new(pool.clone(), parts).run(cache, end.clone()));
+            critical_tasks.spawn(workspace::Maintenance::new(pool.clone(), parts).run(cache, end.clone()));
         }
         pool
     }

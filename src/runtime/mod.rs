@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod client;
 pub mod controller;
+pub mod critical_tasks;
 mod dispatcher;
 pub mod events;
 pub mod failpoint;

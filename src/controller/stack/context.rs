@@ -145,6 +145,7 @@ mod tests {
     use crate::api::pulumi::StackSpec;
     use crate::controller::stack::approvals;
     use crate::controller::test_parts::TestParts;
+    use crate::runtime::critical_tasks::CriticalTasks;
     use crate::runtime::requeue;
     use crate::subprocess::Subprocess;
 
@@ -155,8 +156,9 @@ mod tests {
             let (dependents, _) = Dependents::new(stacks.clone(), true);
             let sources = Sources::new(parts.client.clone());
             let (client, scope) = (parts.client.clone(), parts.scope.clone());
+            let (critical_tasks, _) = CriticalTasks::new(tasks());
             let (source_watches, _) =
-                SourceWatches::new(client, scope, stacks.clone(), sources.clone(), tasks(), end());
+                SourceWatches::new(client, scope, stacks.clone(), sources.clone(), critical_tasks, end());
             Context {
                 evaluator: Evaluator::new(Subprocess::of_this_binary(), dependents.requeue(), tasks(), end()),
                 duplicates: DuplicateStacks::new(dependents.requeue(), true),

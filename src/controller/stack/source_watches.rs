@@ -15,12 +15,12 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Error};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::api::pulumi::Stack;
 use crate::controller::stack::dependents::{StackGroup, Stacks};
 use crate::controller::stack::first_sources::FirstSources;
 use crate::runtime::backoff::ObjectKey;
+use crate::runtime::critical_tasks::CriticalTasks;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::scope::Scope;
 use crate::runtime::tolerant_watcher;
@@ -43,7 +43,7 @@ struct Shared {
     stacks: Stacks,
     sources: Sources,
     requeue: mpsc::Sender<ObjectRef<Stack>>,
-    tasks: TaskTracker,
+    tasks: CriticalTasks,
     end: CancellationToken,
     first_sources: FirstSources,
     /// Runner of the Stack controller.
@@ -83,7 +83,7 @@ impl SourceWatches {
         scope: Scope,
         stacks: Stacks,
         sources: Sources,
-        tasks: TaskTracker,
+        tasks: CriticalTasks,
         end: CancellationToken,
     ) -> (Self, impl Stream<Item = ObjectRef<Stack>> + Send + 'static) {
         let (requeue, requeued) = mpsc::channel(WAITING);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::api::pulumi::{FluxSource, SourceReference, StackSpec, StackStatus};
@@ -135,8 +136,9 @@ impl Scene {
         }
         let sources = Sources::new(client.clone());
         let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
+        let (critical_tasks, _) = CriticalTasks::new(tasks.clone());
         let (watches, requeued) =
-            SourceWatches::new(client, Scope::default(), store, sources.clone(), tasks.clone(), end.clone());
+            SourceWatches::new(client, Scope::default(), store, sources.clone(), critical_tasks, end.clone());
         Scene { server, log, sources, watches, requeued: Box::pin(requeued), stacks, end, tasks }
     }
 
