@@ -128,11 +128,11 @@ impl OperationResult {
         OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }
     }
 
-    /// Converts this result into the journal format. The conversion redacts and truncates all strings except the
-    /// outputs. It marks outputs that contain a secret value as secret.
+    /// Converts this result into the journal format. The conversion redacts and truncates all strings, but does not
+    /// redact the values of secret outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
-        let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(|value| output(value, redactor)).collect();
+        let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
         let is_too_large = size > MAX_OUTPUTS;
         if is_too_large {
@@ -194,13 +194,8 @@ pub(super) fn holders(kind: FailureKind) -> Vec<Lock> {
     }
 }
 
-/// Converts an output. An output that contains a value of a Secret is secret, even if the program does not mark it. The
-/// program reads such a value from an environment variable, for example, and builds a connection string with it.
-fn output(output: Output, redactor: &Redactor) -> proto::Output {
-    let Output { name, value, secret } = output;
-    let value = value.to_string();
-    let secret = secret || redactor.redact(&name) != name || redactor.redact(&value) != value;
-    proto::Output { name, value, secret }
+fn output(output: Output) -> proto::Output {
+    proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
 }
 
 /// Converts a planned step. A resource name can contain a secret. A property path can also contain a secret, for
@@ -272,26 +267,6 @@ mod tests {
         assert_eq!(result.message, "cannot use [secret]");
         assert_eq!(result.last_output, "[secret]\nit is [secret]");
         assert_eq!(result.outputs[0].value, "\"hunter22\"");
-    }
-
-    #[test]
-    fn an_output_that_contains_a_secret_value_is_secret() {
-        let rows = [
-            ("url", json!("postgres://u:hunter22@db"), false, true),
-            ("list", json!([1, {"key": "hunter22"}]), false, true),
-            ("quoted", json!("it is p\"ssword"), false, true),
-            ("name-hunter22", json!(1), false, true),
-            ("url", json!("postgres://u@db"), false, false),
-            ("url", json!("postgres://u@db"), true, true),
-        ];
-        for (name, value, secret, expected) in rows {
-            let output = Output { name: name.to_owned(), value: value.clone(), secret };
-            let result = OperationResult { outputs: vec![output], ..OperationResult::succeeded("") }
-                .into_result(&Redactor::new(["hunter22", "p\"ssword"]), 1);
-            let output = &result.outputs[0];
-            assert_eq!((output.name.as_str(), output.secret), (name, expected), "{value}");
-            assert_eq!(output.value, value.to_string(), "the value is complete");
-        }
     }
 
     #[test]
