@@ -21,7 +21,7 @@ use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::arguments::OperationKind;
 use crate::pulumi::events::{Diagnostic, EngineEvent, EventKind, ResourceStep};
 use crate::pulumi::failure::exit::Exit;
-use crate::pulumi::failure::{self, Failure, FailureKind};
+use crate::pulumi::failure::{self, Failure, FailureKind, lock};
 use crate::pulumi::planned_steps::PlannedSteps;
 use crate::pulumi::run_summary::RunSummary;
 use crate::pulumi::{backend, console};
@@ -91,10 +91,11 @@ impl Attempt {
         self.summary.lost_state() || !self.exit.success() && (left || self.was_forced || engine_is_missing_its_end)
     }
 
-    /// Returns whether the CLI was interrupted, so that its lock can remain in the state backend. A CLI that failed
-    /// because of another client's lock has no lock.
+    /// Returns whether the lock of the CLI can remain in the state backend, because the CLI was interrupted or could
+    /// not delete its lock. A CLI that failed because of another client's lock has no lock.
     fn can_leave_lock(&self) -> bool {
-        !self.is_locked_out() && (self.exit.is_interrupted() || self.is_interrupted())
+        let is_interrupted = self.exit.is_interrupted() || self.is_interrupted();
+        lock::remains(&self.stderr.text()) || (is_interrupted && !self.is_locked_out())
     }
 
     pub(super) fn changes(&self) -> BTreeMap<String, u64> {
@@ -144,12 +145,13 @@ pub(super) async fn run(run: &Run, kind: OperationKind, arguments: Vec<OsString>
     let mut watch =
         Watch { run, run_processes: &run_processes, events: Events::new(run, kind), cancellation, is_idle: false };
     let (status, (stdout, stderr)) = join_output(reading, watch.until_ended(&mut child)).await;
-    let exit = command::exit(status?);
+    // The caller kills the processes of a CLI whose end is unknown.
+    let exited = |interrupted| run.record.append(progress::Event::Exited(proto::Exited { interrupted }));
+    let exit = command::exit(status.inspect_err(|_| exited(true))?);
     let was_forced = watch.cancellation.was_forced();
     let summary = watch.events.summary;
     let attempt = Attempt { exit, stdout, stderr, summary, permalink, blocked_by: None, was_forced };
-    let interrupted = attempt.can_leave_lock();
-    run.record.append(progress::Event::Exited(proto::Exited { interrupted }));
+    exited(attempt.can_leave_lock());
     Ok(attempt)
 }
 

@@ -25,7 +25,7 @@ use crate::agent::processes::RunProcesses;
 use crate::agent::redactor::Redactor;
 use crate::agent::settings::{ApplyError, Settings};
 use crate::agent::source::CurrentSource;
-use crate::pulumi::failure;
+use crate::pulumi::failure::{self, lock};
 use crate::pulumi::project::Project;
 use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
@@ -91,9 +91,9 @@ impl Run {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
         let result = self.call_with(arguments, None, Stdout::Logged, &begun).await;
         let interrupted = match &result {
-            Ok(ended) => Some(ended.exit.is_interrupted()),
-            // The agent has killed the call.
-            Err(RunCallError::Call(CallError::Timeout(_))) => Some(true),
+            Ok(ended) => Some(ended.exit.has_crashed() || lock::remains(&ended.stderr.text())),
+            // The agent has killed the call, or kills the call at the end of the run.
+            Err(RunCallError::Call(CallError::Timeout(_) | CallError::Wait(_))) => Some(true),
             Err(_) => None,
         };
         if let Some(interrupted) = interrupted {

@@ -34,9 +34,15 @@ pub use login::{LastLogin, Login};
 pub use policies::RunPolicies;
 pub use request::OperationRequest;
 
-/// Message for a successful run whose event log is incomplete.
+/// Message for a successful `up` whose event log is incomplete.
 const INCOMPLETE_LOG: &str = "the CLI reported success, but its event log is incomplete, for example because the disk \
                               of the node is full; the list of changes can be incomplete, and the outputs are unknown";
+/// Message for another successful run whose event log is incomplete.
+const INCOMPLETE_CHANGES: &str = "the CLI reported success, but its event log is incomplete, for example because the \
+                                  disk of the node is full; the list of changes can be incomplete";
+/// Message for a preview whose event log is incomplete.
+const INCOMPLETE_PREVIEW: &str = "the changes of the preview are unknown, because the event log of the CLI is \
+                                  incomplete, for example because the disk of the node is full";
 
 impl Run {
     /// Runs the operation to completion, and converts an error into a result.
@@ -249,12 +255,11 @@ impl Run {
     }
 
     async fn success(&self, attempt: &Attempt) -> OperationResult {
-        let message = if attempt.has_complete_log() { "" } else { INCOMPLETE_LOG };
         if self.parameters.kind.is_preview() {
-            return self.previewed(attempt, message).await;
+            return self.previewed(attempt).await;
         }
         if self.parameters.kind != OperationKind::Up {
-            return OperationResult::succeeded(message);
+            return OperationResult::succeeded(if attempt.has_complete_log() { "" } else { INCOMPLETE_CHANGES });
         }
         match attempt.summary.outputs() {
             // In an incomplete event log, the last outputs can be those before the run.
@@ -263,10 +268,16 @@ impl Run {
         }
     }
 
-    async fn previewed(&self, attempt: &Attempt, message: &str) -> OperationResult {
+    /// Returns the result of a preview. The controller requires approvals and detects drift based on the list of
+    /// changes, so an incomplete list is a failure.
+    async fn previewed(&self, attempt: &Attempt) -> OperationResult {
+        if !attempt.has_complete_log() {
+            return OperationResult::failed(INCOMPLETE_PREVIEW);
+        }
         match self.saved_plan(attempt).await {
-            Ok(plan) => OperationResult { plan, ..OperationResult::succeeded(message) }
-                .with_planned_steps(attempt.summary.planned()),
+            Ok(plan) => {
+                OperationResult { plan, ..OperationResult::succeeded("") }.with_planned_steps(attempt.summary.planned())
+            }
             Err(error) => OperationResult::failed(error.to_string()),
         }
     }

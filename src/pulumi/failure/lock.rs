@@ -66,6 +66,11 @@ fn reported_lock_count(stderr: &str) -> Option<u32> {
     rest.split_once(" lock(s)")?.0.parse().ok()
 }
 
+/// Returns whether the CLI reports that it could not delete its lock. The report does not change the exit code.
+pub fn remains(stderr: &str) -> bool {
+    stderr.contains("there was a problem deleting the lock")
+}
+
 /// Returns the exited process that provably created the lock. The lock's host and process ID must be those of the
 /// process, and the lock's creation time must be within the lifetime of the process.
 pub fn exited_holder<'a>(lock: &Lock, exited: &'a [ExitedProcess]) -> Option<&'a ExitedProcess> {
