@@ -6,6 +6,7 @@
 mod allocator;
 
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -47,11 +48,11 @@ fn run(role: Role) -> anyhow::Result<ExitCode> {
             let config = ManagerConfig::from_flags(flags)?;
             logging::install(config.log_level, config.log_encoding)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let ended = runtime.block_on(manage(config));
+            let ended = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(manage(config))));
             // The process exits without waiting for blocking file operations, because another replica may already be
             // the leader.
             runtime.shutdown_background();
-            ended?;
+            ended.unwrap_or_else(|panic| panic::resume_unwind(panic))?;
         }
         Role::Agent(flags) if flags.child => {
             logging::install(flags.log.log_level, flags.log.log_encoding)?;

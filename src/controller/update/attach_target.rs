@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use kube::ResourceExt;
 
-use crate::api::auto::Workspace;
 use crate::api::names;
 use crate::controller::update::observe::Observed;
 use crate::rpc::client::AgentAddress;
@@ -15,7 +14,10 @@ pub fn address(observed: &Observed) -> Option<AgentAddress> {
     let pod = observed.pod.as_ref()?;
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
     let namespace = pod.namespace()?;
-    let of_update = || names::workspace_server_name(&observed.update.spec.workspace_name, &namespace);
-    let server_name = observed.workspace.as_ref().map_or_else(of_update, Workspace::server_name);
+    let pod_name = pod.name_any();
+    let server_name = match pod_name.starts_with(names::POOL_POD_PREFIX) {
+        true => names::pool_pod_server_name(&pod_name, &namespace),
+        false => names::workspace_server_name(&observed.update.spec.workspace_name, &namespace),
+    };
     Some(AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace })
 }

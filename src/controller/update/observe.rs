@@ -103,7 +103,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
     let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
     let (workspace, pod) = match !needs_pod || !has_valid_workspace_name(&update) {
         true => (None, None),
-        false => workspace_and_pod(&namespace, &name, context).await?,
+        false => workspace_and_pod(&update, context).await?,
     };
     let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
     let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
@@ -157,15 +157,16 @@ pub async fn check_references(observed: &Observed, context: &Context) -> Result<
     context.references.check(&namespace, &desired, mounted_since, &waiter).await.map(Some)
 }
 
-/// Reads a Workspace and its pod.
-async fn workspace_and_pod(
-    namespace: &str,
-    name: &str,
-    context: &Context,
-) -> Result<(Option<Workspace>, Option<Pod>), ReadError> {
-    let workspace = context.reader.get_opt::<Workspace>(namespace, name).await?;
-    let pod = workspace.as_ref().map_or_else(|| names::workspace_pod(name), Workspace::pod_name);
-    let pod = context.reader.get_opt::<Pod>(namespace, &pod).await?;
+/// Reads the Workspace of an Update, and the pod of the run. The binding of a run contains the pod: a user can delete
+/// the Workspace that has taken the pod from a pool. A run without a binding executes in the pod of the Workspace.
+async fn workspace_and_pod(update: &Update, context: &Context) -> Result<(Option<Workspace>, Option<Pod>), ReadError> {
+    let namespace = update.namespace().unwrap_or_default();
+    let workspace = context.reader.get_opt::<Workspace>(&namespace, &update.spec.workspace_name).await?;
+    let pod = match (&workspace, binding(update)) {
+        (Some(workspace), None) => workspace.pod_name(),
+        (Some(_), Some(_)) | (None, _) => update.pod_name(),
+    };
+    let pod = context.reader.get_opt::<Pod>(&namespace, &pod).await?;
     Ok((workspace, pod))
 }
 
@@ -175,25 +176,37 @@ async fn preceding_update(update: &Update, pod: Option<&Pod>, context: &Context)
     if let Some(other) = order::preceding(update, &siblings) {
         return Ok(Some(other.name_any()));
     }
-    let marked: Vec<_> = marked_update(update, pod, &siblings, context).await?.map(Arc::new).into_iter().collect();
-    Ok(order::preceding(update, &marked).map(|other| other.name_any()))
+    let Some((name, uid)) = marked_update(update, pod, &siblings, context).await? else { return Ok(None) };
+    let namespace = update.namespace().unwrap_or_default();
+    let is_sibling = |other: &Update| {
+        other.metadata.uid.as_ref() == Some(&uid) && other.spec.workspace_name == update.spec.workspace_name
+    };
+    match context.reader.get_opt::<Update>(&namespace, &name).await {
+        Ok(other) => {
+            let marked: Vec<_> = other.filter(is_sibling).map(Arc::new).into_iter().collect();
+            Ok(order::preceding(update, &marked).map(|other| other.name_any()))
+        }
+        // The run of an Update that the controller cannot parse may be open.
+        Err(ReadError::Parse { .. }) => Ok(Some(name)),
+        Err(error) => Err(error),
+    }
 }
 
-/// Reads the other Update for whose run the pod is marked, if `update` can be the next run of the Workspace. The cache
-/// is not sufficient: it can be outdated, and it contains neither the Updates of other shards nor the Updates that the
-/// controller cannot parse. Without this read, the controller could remove the protection of the pod during a run.
+/// Returns the name and the UID of the other Update for whose run the pod is marked, if `update` can be the next run of
+/// the Workspace. The caller must read this Update. The cache is not sufficient: it can be outdated, and it contains
+/// neither the Updates of other shards nor the Updates that the controller cannot parse. Without this read, the
+/// controller could remove the protection of the pod during a run.
 async fn marked_update(
     update: &Update,
     pod: Option<&Pod>,
     siblings: &[Arc<Update>],
     context: &Context,
-) -> Result<Option<Update>, ReadError> {
+) -> Result<Option<(String, String)>, ReadError> {
     let Some(pod) = pod.filter(|pod| may_be_next(update, None) && !pod_mark::is_of(pod, update)) else {
         return Ok(None);
     };
     let Some(uid) = pod.annotations().get(names::ANNOTATION_RUN) else { return Ok(None) };
-    let is_its = |other: &Update| other.metadata.uid.as_ref() == Some(uid);
-    let cached = siblings.iter().find(|other| is_its(other));
+    let cached = siblings.iter().find(|other| other.metadata.uid.as_ref() == Some(uid));
     // The completion of a run is final.
     if cached.is_some_and(|cached| cached.is_complete()) {
         return Ok(None);
@@ -203,8 +216,7 @@ async fn marked_update(
         Some(name) => Some(name),
         None => context.reader.find_name::<Update>(&namespace, uid).await?,
     };
-    let Some(name) = name else { return Ok(None) };
-    Ok(context.reader.get_opt::<Update>(&namespace, &name).await?.filter(is_its))
+    Ok(name.map(|name| (name, uid.clone())))
 }
 
 /// Returns the state of the Stack that owns the Update. Reads the Stack only if the Update is being deleted, or if the
