@@ -254,13 +254,15 @@ impl Maintenance {
     }
 
     /// Issues the certificate of a pod if the certificate is missing or outdated. Never replaces the Secret of another
-    /// owner.
+    /// owner, but deletes the pod, so that a pod with another name replaces it.
     async fn certify(&self, pod: &FreePod, memory: &mut Memory) -> Result<(), PoolError> {
         let (authority, now) = (self.parts.authority.borrow().clone(), Timestamp::now());
         let (name, server_name) = (pool_pod_tls_secret(&pod.name), pool_pod_server_name(&pod.name, &pod.namespace));
         let found = self.parts.reader.get_opt::<Secret>(&pod.namespace, &name).await?;
         if found.as_ref().is_some_and(|secret| !tls::is_of_pod(secret, &pod.uid)) {
-            return Err(PoolError::ForeignSecret { secret: name, pod: pod.name.clone() });
+            let error = PoolError::ForeignSecret { secret: name, pod: pod.name.clone() };
+            tracing::warn!(error = &error as &dyn std::error::Error, "deleting an idle pod that cannot start");
+            return self.delete(pod).await;
         }
         if !found.is_some_and(|secret| tls::has_certificate(&secret, &server_name, &authority, now)) {
             let identity = PooledPod { name: pod.name.clone(), uid: pod.uid.clone() };
