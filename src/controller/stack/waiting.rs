@@ -56,11 +56,16 @@ pub async fn stall(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stalled = stack.status.as_ref().and_then(|s| conditions::find(&s.conditions, conditions::STALLED));
-    if stalled.is_none_or(|stalled| stalled.message != message) {
+    if stalled.is_none_or(|stalled| !is_reported(&stalled.message, &message)) {
         let event = Event::new(stack, EventKind::Warning, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }
     requeue(stack, &state(message), None, context, now).await
+}
+
+/// Returns whether the message of a condition contains this cause. A warning in parentheses can follow the cause.
+fn is_reported(reported: &str, cause: &str) -> bool {
+    reported.strip_prefix(cause).is_some_and(|warning| warning.is_empty() || warning.starts_with(" ("))
 }
 
 /// Reports that a pause or a schedule prevents the run. Publishes an event if the message has changed.
@@ -72,7 +77,7 @@ pub async fn await_permission(
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
-    if ready.is_none_or(|ready| ready.message != message) {
+    if ready.is_none_or(|ready| !is_reported(&ready.message, &message)) {
         let event = Event::new(stack, EventKind::Normal, reason, message.as_str());
         context.events.publish(with_last_revision(stack, event));
     }

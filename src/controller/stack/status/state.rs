@@ -79,7 +79,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
-        let mut desired = desired_conditions(state, last.as_ref(), &StackBackoff::of_stack(stack));
+        let mut desired = desired_conditions(stack, state, last.as_ref());
         if let Some(warning) = annotations::resolution_warning(stack) {
             desired.add_warning(&warning);
         }
@@ -152,7 +152,7 @@ impl DesiredConditions {
     }
 }
 
-fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackBackoff) -> DesiredConditions {
+fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -> DesiredConditions {
     let cause = last.and_then(|l| l.message.clone()).unwrap_or_else(|| "the run failed without a message".to_owned());
     match state {
         State::Working(message) => DesiredConditions {
@@ -169,7 +169,7 @@ fn desired_conditions(state: &State, last: Option<&LastUpdate>, backoff: &StackB
         }
         State::Conflict(message) => not_ready_stalled(stack_reason::UPDATE_CONFLICT, message, message),
         State::PrerequisiteNotSatisfied(message) => waiting(stack_reason::PREREQUISITE_NOT_SATISFIED, message),
-        State::Failed => failed(last, cause, backoff),
+        State::Failed => failed(stack, last, cause),
         State::FailedPermanently => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
             let message = format!("the Pulumi Kubernetes Operator stopped retrying the {kind}. {RESUME_ADVICE}");
@@ -221,8 +221,8 @@ fn waiting(reason: &'static str, message: &str) -> DesiredConditions {
     }
 }
 
-fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> DesiredConditions {
-    let retry = next_retry(last, backoff);
+fn failed(stack: &Stack, last: Option<&LastUpdate>, cause: String) -> DesiredConditions {
+    let retry = next_retry(last, &StackBackoff::of_stack(stack));
     if last.is_some_and(is_conflict) {
         return DesiredConditions {
             ready: (Status::False, Detail(stack_reason::UPDATE_CONFLICT, cause.clone())),
@@ -231,7 +231,9 @@ fn failed(last: Option<&LastUpdate>, cause: String, backoff: &StackBackoff) -> D
         };
     }
     let failures = last.map_or(1, |last| last.failures);
-    let is_destroy = last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
+    // The failed run of a Stack that is being deleted is the destroy or, if an approval is required, its preview.
+    let is_destroy = stack.metadata.deletion_timestamp.is_some()
+        || last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("the run could not start; {retry}"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; {retry}"),
