@@ -61,6 +61,11 @@ pub enum End {
     Unknown(String),
 }
 
+/// Number of restarts after which the agent is assumed to exit repeatedly. The kubelet doubles the delay before each
+/// restart, so this number takes about five minutes. A pod can already be not ready during a run that uses the CPU, so
+/// the time since then is not sufficient.
+const MIN_RESTARTS: i32 = 5;
+
 /// Run whose binding is recorded, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
@@ -155,7 +160,9 @@ fn by_container(run: Recorded<'_>, pod: &Pod) -> End {
     let since = match of_the_run {
         Some(end) => finished(end),
         // The end of the last container is always recent if the agent exits repeatedly.
-        None => not_ready_since(pod).or_else(|| finished(terminated)),
+        None => {
+            not_ready_since(pod).filter(|_| container.restart_count >= MIN_RESTARTS).or_else(|| finished(terminated))
+        }
     };
     if !is_final && !has_restart_timed_out(since, run.now) {
         return End::Open(Some(format!("container ended ({}) and is restarting", termination_reason(terminated, pod))));

@@ -176,20 +176,23 @@ fn the_wait_for_the_restart_of_a_container_is_limited() {
 #[test]
 fn an_agent_that_exits_repeatedly_does_not_keep_an_ended_run_open() {
     // The container of the run is no longer in the status. The last container ended at 12:04:00.
-    let status = |state: Value, not_ready_since: Option<&str>| {
+    let restarted = |restarts: i32, state: Value, not_ready_since: Option<&str>| {
         let mut status = container("Running", state, ended("next", "Error", ""));
+        status["containerStatuses"][0]["restartCount"] = json!(restarts);
         if let Some(since) = not_ready_since {
             let condition = json!({"type": "ContainersReady", "status": "False", "lastTransitionTime": since});
             status["conditions"] = json!([{"type": "Ready", "status": "False"}, condition]);
         }
         status
     };
+    let status = |state: Value, not_ready_since: Option<&str>| restarted(MIN_RESTARTS, state, not_ready_since);
     let open = "open: container ended (Error, exit code 137) and is restarting";
     let proven = "Some(Container) Aborted: run interrupted: pod ended during the run (Error, exit code 137)";
     let (recent, long_ago) = (Some("2026-01-01T11:56:00Z"), Some("2026-01-01T11:54:59Z"));
     let rows = [
         ("the agent may restart", status(waiting(), recent), false, open),
         ("not ready for more than ten minutes", status(waiting(), long_ago), false, proven),
+        ("the run used the CPU, and one agent has exited", restarted(2, waiting(), long_ago), false, open),
         ("no condition", status(waiting(), None), false, open),
         ("the next container has just ended", status(ended("third", "Error", ""), long_ago), false, proven),
         ("the next container runs", status(running(), long_ago), false, "open"),
