@@ -272,7 +272,7 @@ impl Run {
     /// changes, so an incomplete list is a failure.
     async fn previewed(&self, attempt: &Attempt) -> OperationResult {
         if !attempt.has_complete_log() {
-            return OperationResult::failed(INCOMPLETE_PREVIEW);
+            return OperationResult::failed(INCOMPLETE_PREVIEW.to_owned());
         }
         match self.saved_plan(attempt).await {
             Ok(plan) => {

@@ -97,8 +97,6 @@ pub fn is_held_by_stack(update: &Update) -> bool {
 
 /// Reads the state that the step needs.
 pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
-    let namespace = update.namespace().unwrap_or_default();
-    let name = update.spec.workspace_name.clone();
     let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
     let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
     let (workspace, pod) = match !needs_pod || !has_valid_workspace_name(&update) {
