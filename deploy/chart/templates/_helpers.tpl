@@ -23,7 +23,7 @@ values can have at most 63 characters. */}}
 {{- define "pulumi-controller.subject" -}}
 kind: ServiceAccount
 name: {{ include "pulumi-controller.serviceAccountName" . }}
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 {{- end -}}
 
 {{- define "pulumi-controller.image" -}}

@@ -231,9 +231,10 @@ fn failed(stack: &Stack, last: Option<&LastUpdate>, cause: String) -> DesiredCon
         };
     }
     let failures = last.map_or(1, |last| last.failures);
-    // The failed run of a Stack that is being deleted is the destroy or, if an approval is required, its preview.
-    let is_destroy = stack.metadata.deletion_timestamp.is_some()
-        || last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Destroy.as_str());
+    let is = |kind: UpdateKind| last.and_then(|last| last.kind.as_deref()) == Some(kind.as_str());
+    // If an approval is required, the controller first previews the destroy of a Stack that is being deleted.
+    let is_preview_of_destroy = stack.metadata.deletion_timestamp.is_some() && is(UpdateKind::Preview);
+    let is_destroy = is(UpdateKind::Destroy) || is_preview_of_destroy;
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("the run could not start; {retry}"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; {retry}"),
