@@ -232,8 +232,11 @@ fn failed(stack: &Stack, last: Option<&LastUpdate>, cause: String) -> DesiredCon
     }
     let failures = last.map_or(1, |last| last.failures);
     let is = |kind: UpdateKind| last.and_then(|last| last.kind.as_deref()) == Some(kind.as_str());
-    // If an approval is required, the controller first previews the destroy of a Stack that is being deleted.
-    let is_preview_of_destroy = stack.metadata.deletion_timestamp.is_some() && is(UpdateKind::Preview);
+    // If an approval is required, the controller first previews the destroy. The deletion increments the generation, so
+    // a preview with the current generation started after the deletion.
+    let is_preview_of_destroy = stack.metadata.deletion_timestamp.is_some()
+        && is(UpdateKind::Preview)
+        && last.map(|last| last.inputs.generation) == stack.metadata.generation;
     let is_destroy = is(UpdateKind::Destroy) || is_preview_of_destroy;
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("the run could not start; {retry}"),
