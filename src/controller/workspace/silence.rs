@@ -1,6 +1,6 @@
 //! Tracks how long the agent in each pod has been silent. An agent that does not respond can be busy with a run or a
 //! command of a user, so the controller deletes its pod only after a timeout. The recorded times exist only in memory.
-//! After a restart, each silence starts anew. A restart can therefore only delay the deletion of a pod.
+//! After a restart, the time is measured from the next failed call, so a restart can only delay the deletion of a pod.
 //!
 //! The transition time of the condition `Ready` is not suitable: it does not change if the Workspace was already not
 //! ready for another reason when the agent became silent.

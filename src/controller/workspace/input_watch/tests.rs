@@ -1,7 +1,9 @@
 //! Tests for the watches that report changes to mounted objects.
 
 use futures::FutureExt;
+use kube::Client;
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::runtime::fake_api::{FakeResponse, client};
@@ -40,20 +42,29 @@ fn only_changes_after_the_initial_list_are_reported() {
     }
 }
 
+fn empty_list() -> FakeResponse {
+    FakeResponse::Json(
+        200,
+        json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+            "metadata": {"resourceVersion": "1"}, "items": []}),
+    )
+}
+
+/// Starts the watch of all objects with the label of Flux. The watch ends when the returned token is canceled.
+fn start(client: Client) -> (JoinHandle<()>, CancellationToken) {
+    let (requeue, _) = requeue::queue();
+    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
+    let end = CancellationToken::new();
+    (tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone())), end)
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
     let (client, log) = client(|request| match request.query.contains("watch=true") {
         true => FakeResponse::Silence,
-        false => FakeResponse::Json(
-            200,
-            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                "metadata": {"resourceVersion": "1"}, "items": []}),
-        ),
+        false => empty_list(),
     });
-    let (requeue, _requeued) = requeue::queue();
-    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
-    let end = CancellationToken::new();
-    let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
+    let (watching, end) = start(client);
     let requests = async {
         while log.all().len() < 6 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -76,10 +87,7 @@ async fn only_metadata_of_labeled_secrets_and_config_maps_is_watched() {
 #[tokio::test(start_paused = true)]
 async fn no_watch_is_started_while_listing_is_forbidden() {
     let (client, log) = client(|_| FakeResponse::refusal(403, "Forbidden"));
-    let (requeue, _requeued) = requeue::queue();
-    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
-    let end = CancellationToken::new();
-    let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
+    let (watching, end) = start(client);
     tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
     end.cancel();
     watching.await.expect("ends within the timeout");
@@ -96,16 +104,9 @@ async fn no_watch_is_started_while_listing_is_forbidden() {
 async fn a_forbidden_watch_is_retried_at_the_same_interval_as_a_forbidden_list() {
     let (client, log) = client(|request| match request.query.contains("watch=true") {
         true => FakeResponse::refusal(403, "Forbidden"),
-        false => FakeResponse::Json(
-            200,
-            json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                "metadata": {"resourceVersion": "1"}, "items": []}),
-        ),
+        false => empty_list(),
     });
-    let (requeue, _requeued) = requeue::queue();
-    let selector = [("reconcile.fluxcd.io/watch", "Enabled")].into_iter().collect::<Selector>();
-    let end = CancellationToken::new();
-    let watching = tokio::spawn(InputWatch::new(requeue).run(client, Scope::default(), selector, end.clone()));
+    let (watching, end) = start(client);
     tokio::time::sleep(REFUSED_RETRY * 3 + Duration::from_secs(1)).await;
     end.cancel();
     watching.await.expect("ends within the timeout");
