@@ -32,7 +32,7 @@ use crate::runtime::index::{CacheSync, IndexWriter};
 use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::ReconcileRunner;
 use crate::runtime::requeue::{self, Requeue, Requeues};
-use crate::runtime::run_limiter::{Limits, RunLimiter};
+use crate::runtime::run_limiter::Limits;
 use crate::runtime::scope::Scope;
 use crate::runtime::writes::Writer;
 use crate::source::flux::{Reference, Sources, parse_kind};
@@ -107,15 +107,16 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let (namespaces, namespace_watch) = namespaces(config, parts, (&updates, workspaces), requeues.clone());
     let first_workspaces = FirstObjects::default();
     let wiring = Wiring { config, parts };
+    let run_queue = wiring.run_queue();
     tokio::join!(
         wiring.stacks(
-            updates.clone(),
+            (updates.clone(), run_queue.clone()),
             (requeue_workspace, first_workspaces.clone()),
             (namespaces.clone(), namespace_watch)
         ),
         wiring.updates(
             (updates.clone(), updates_writer),
-            references.clone(),
+            (run_queue, references.clone()),
             namespaces.clone(),
             (requeues, requeued_updates)
         ),
@@ -201,6 +202,16 @@ impl Wiring<'_> {
         Start { client, writer, events, scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
     }
 
+    fn run_queue(&self) -> update::RunQueue {
+        let config = self.config;
+        let limits = Limits {
+            all: config.max_concurrent_runs,
+            each_namespace: config.max_concurrent_runs_per_namespace,
+            each_node: config.max_concurrent_runs_per_node,
+        };
+        update::RunQueue::new(limits, config.concurrency_groups.clone(), self.parts.metrics.clone())
+    }
+
     /// Creates the Git repository poller, and the stream of objects that the poller enqueues.
     fn follow_git(&self) -> (Git, mpsc::Receiver<git::Follower>) {
         let parts = self.parts;
@@ -261,7 +272,7 @@ impl Wiring<'_> {
 
     async fn stacks(
         self,
-        updates: update::Updates,
+        (updates, run_queue): (update::Updates, update::RunQueue),
         (requeue_workspace, first_workspaces): (Requeue<Workspace>, FirstObjects<Workspace>),
         (namespaces, namespace_watch): (Namespaces, Option<NamespaceWatch>),
     ) {
@@ -298,6 +309,7 @@ impl Wiring<'_> {
             caches: CacheSync::default().with(&known_stacks).with(&updates),
             stacks: known_stacks.clone(),
             updates,
+            run_queue,
             approvals: known_approvals,
             namespaces,
             destroy_limit: destroy_limit.clone(),
@@ -321,17 +333,11 @@ impl Wiring<'_> {
     async fn updates(
         self,
         (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
-        references: References,
+        (run_queue, references): (update::RunQueue, References),
         namespaces: Namespaces,
         ((requeue, requeue_workspace), requeues): ((Requeue<Update>, Requeue<Workspace>), Requeues<Update>),
     ) {
         let (config, parts) = (self.config, self.parts);
-        let limits = Limits {
-            all: config.max_concurrent_runs,
-            each_namespace: config.max_concurrent_runs_per_namespace,
-            each_node: config.max_concurrent_runs_per_node,
-        };
-        let run_limiter = RunLimiter::new(limits, parts.metrics.clone());
         let (tasks, end) = (parts.tasks.clone(), parts.end.clone());
         let history = parts.history.clone().map(|store| {
             let (agents, metrics) = (parts.agents.clone(), parts.metrics.clone());
@@ -341,7 +347,7 @@ impl Wiring<'_> {
         let traces = update::RunTraces::new(parts.traces.clone(), cli_endpoint);
         let mut requeue_waiting = update::requeue_after_run(updates.clone(), requeue.clone());
         let mut requeue_workspace = workspace::run_changes(requeue_workspace);
-        let mut withdraw_deleted = update::withdraw_deleted(updates.clone(), run_limiter.clone());
+        let mut withdraw_deleted = update::withdraw_deleted(updates.clone(), run_queue.run_limiter.clone());
         let on_event = move |event: &Event<Update>| {
             withdraw_deleted(event);
             requeue_waiting(event);
@@ -355,11 +361,11 @@ impl Wiring<'_> {
             attachments: attachments.clone(),
             history,
             stored_secrets: update::StoredSecrets::default(),
-            run_limiter: run_limiter.clone(),
+            run_limiter: run_queue.run_limiter.clone(),
             events: parts.events.clone(),
             references,
             namespaces,
-            concurrency_groups: Arc::new(config.concurrency_groups.clone()),
+            concurrency_groups: run_queue.concurrency_groups,
             metrics: parts.metrics.clone(),
             updates,
             adopted: Arc::default(),
@@ -371,7 +377,7 @@ impl Wiring<'_> {
         // Open runs have separate slots.
         parts.metrics.reconciles().set_max_concurrent("update-controller", config.concurrent.saturating_mul(2));
         let runner = runner.on_deleted(move |(namespace, name)| attachments.forget(namespace, name));
-        let feeds = update::Feeds { requeues, slots: run_limiter.requeues(), on_event };
+        let feeds = update::Feeds { requeues, slots: run_queue.run_limiter.requeues(), on_event };
         Box::pin(update::controller(self.start(store, runner), feeds, context)).await;
     }
 

@@ -53,12 +53,14 @@ impl Events {
         (Events { kubernetes, notifications }, EventTask { kubernetes: writes, notifications: posts })
     }
 
-    /// Queues an event for each destination. If a queue is full, it drops the event and increases a metric.
+    /// Queues an event for each of its destinations. If a queue is full, it drops the event and increases a metric.
     pub fn publish(&self, event: Event) {
         if let Some(notifications) = self.notifications.as_ref().filter(|_| notifications::is_posted(&event)) {
             notifications.add(event.clone());
         }
-        self.kubernetes.add(event);
+        if event.kind != EventKind::Notification {
+            self.kubernetes.add(event);
+        }
     }
 }
 

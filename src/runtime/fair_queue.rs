@@ -207,15 +207,37 @@ impl<W> FairQueue<W> {
         self.open.values().map(|open| &open.run).chain(self.reserved.values().map(|reserved| &reserved.run))
     }
 
-    fn ahead_of(&self, uid: &str) -> usize {
-        self.queue.ahead_of(uid)
+    /// Returns the reason why a queued run waits, or `None` if the run is not queued.
+    pub fn wait_of(&self, uid: &str) -> Option<Full> {
+        self.queue.get(uid).map(|run| self.full_reason(run))
+    }
+
+    /// Returns the reason why a run that is not queued yet would wait, or `None` if the run could start now. No queued
+    /// run can start now, because the queue reserves each free slot. A new run can therefore start if the limits permit
+    /// this run.
+    pub fn wait_of_new(&self, run: &Run) -> Option<Full> {
+        let taken = self.taken_slots();
+        let is_group_full = run.group.as_ref().is_some_and(|group| {
+            let limit = self.queue.group_limit(&group.key).map_or(group.limit, |limit| limit.min(group.limit));
+            taken.full_group(&group.key, Some(limit)).is_some()
+        });
+        let is_free = taken.all < self.limits.all
+            && taken.has_free_slot(&run.namespace, &run.node, run.share, &self.limits)
+            && !is_group_full;
+        (!is_free).then(|| self.full_reason(run))
+    }
+
+    fn ahead_of(&self, run: &Run) -> usize {
+        self.queue.ahead_of(run)
     }
 
     /// Returns a copy of the queue for a simulation. In the copy, all reserved slots are in use, and each run is its
-    /// own key.
-    fn simulated(&self) -> FairQueue<Run> {
+    /// own key. The copy also contains `target`, even if this run is not queued yet.
+    fn simulated_with(&self, target: &Run) -> FairQueue<Run> {
         let open = self.open_runs().map(|run| (run.uid.clone(), Open { run: run.clone(), permits: 1 })).collect();
-        FairQueue { open, queue: self.queue.simulated(), ..FairQueue::new(self.limits) }
+        let mut queue = self.queue.simulated();
+        queue.insert(target.clone(), target.clone());
+        FairQueue { open, queue, ..FairQueue::new(self.limits) }
     }
 
     /// Returns the reason why a queued run waits. If several limits are reached, the reason is the limit with the

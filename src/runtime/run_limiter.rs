@@ -40,15 +40,21 @@ struct Shared<W> {
 
 /// Reason why a run waits, and the run's estimated start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queued {
+pub struct SlotWait {
     pub reason: Full,
     /// Estimate of the start. `None` if too many runs are queued.
     pub estimate: Option<Estimate>,
+}
+
+/// Queued run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    pub wait: SlotWait,
     /// Interval after which the caller must request the slot again to update the message.
     pub requeue_interval: Duration,
 }
 
-impl fmt::Display for Queued {
+impl fmt::Display for SlotWait {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.reason.fmt(formatter)?;
         self.estimate.map_or(Ok(()), |estimate| estimate.fmt(formatter))
@@ -100,7 +106,7 @@ impl<W> RunLimiter<W> {
         let is_outdated = self.shared.estimates().is_outdated(&run.uid, now);
         let mut queue = self.shared.lock();
         let granted = queue.request(run, key, Instant::now());
-        let forecast = (granted.is_err() && is_outdated).then(|| Forecast::new(&queue, &run.uid, now));
+        let forecast = (granted.is_err() && is_outdated).then(|| Forecast::new(&queue, run, now));
         self.shared.update(queue);
         match granted {
             Ok(()) => {
@@ -112,9 +118,32 @@ impl<W> RunLimiter<W> {
                 let new = forecast.map(Forecast::estimate);
                 let mut estimates = self.shared.estimates();
                 let estimate = estimates.display(&run.uid, new);
-                Err(Queued { reason, estimate, requeue_interval: estimates.requeue_interval(&run.uid) })
+                let wait = SlotWait { reason, estimate };
+                Err(Queued { wait, requeue_interval: estimates.requeue_interval(&run.uid) })
             }
         }
+    }
+
+    /// Returns why a queued run waits, and its displayed estimate. Returns `None` if the run is not queued.
+    pub fn wait_of(&self, uid: &str) -> Option<SlotWait> {
+        let reason = self.shared.lock().wait_of(uid)?;
+        Some(SlotWait { reason, estimate: self.shared.estimates().get(uid) })
+    }
+
+    /// Returns why a run would wait, and its estimated start. Does not queue the run. Returns `None` if the run could
+    /// start now.
+    pub fn forecast(&self, run: &Run) -> Option<SlotWait> {
+        let (reason, forecast) = {
+            let queue = self.shared.lock();
+            (queue.wait_of_new(run)?, Forecast::new(&queue, run, Timestamp::now()))
+        };
+        Some(SlotWait { reason, estimate: Some(forecast.estimate()) })
+    }
+
+    /// Records that a status displays this estimate of a run. [`RunLimiter::acquire`] returns the same estimate until
+    /// a new estimate differs considerably.
+    pub fn record_displayed(&self, uid: &str, estimate: Estimate) {
+        self.shared.estimates().display(uid, Some(estimate));
     }
 
     /// Acquires a slot for a run that started before this process or in another shard. The run counts towards the

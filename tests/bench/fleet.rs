@@ -36,7 +36,7 @@ const MAX_NAMESPACES: usize = 200;
 const STACKS_PER_SOURCE: usize = 20;
 const MAX_SOURCES: usize = 500;
 /// Number by which the benchmark divides the number of Stacks. The quotient is the number of Stacks that use the shared
-/// source.
+/// source, unless `FLEET_SHARED` overrides it.
 const SHARED_PART: usize = 10;
 /// Number of Stacks that have real workspace pods.
 const REAL: usize = 6;
@@ -78,12 +78,12 @@ struct Size {
 }
 
 impl Size {
-    fn of(stacks: usize) -> Size {
+    fn of(stacks: usize, shared: Option<usize>) -> Size {
         Size {
             stacks,
             namespaces: (stacks / STACKS_PER_NAMESPACE).clamp(1, MAX_NAMESPACES),
             sources: (stacks / STACKS_PER_SOURCE).clamp(2, MAX_SOURCES),
-            shared: stacks / SHARED_PART,
+            shared: shared.unwrap_or(stacks / SHARED_PART).min(stacks),
             real: REAL.min(stacks / 2),
         }
     }
@@ -115,8 +115,9 @@ impl Size {
 }
 
 pub async fn measure() -> Vec<Row> {
-    let stacks = std::env::var("FLEET_STACKS").ok().map_or(STACKS, |text| text.parse().expect("a number of Stacks"));
-    let size = Size::of(stacks);
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number of Stacks"));
+    let stacks = number("FLEET_STACKS").unwrap_or(STACKS);
+    let size = Size::of(stacks, number("FLEET_SHARED"));
     println!("{size:?}");
     let client = client().await;
     fake_nodes::create(&client).await;

@@ -156,8 +156,7 @@ fn every_event_after_the_first_run_contains_a_revision() {
 
         let named: BTreeSet<_> = reported.iter().map(|event| (event.reason.clone(), revision(event))).collect();
         let of = |reason: &str, revision: &str| (Some(reason.to_owned()), Some(revision.to_owned()));
-        let run_reasons =
-            ["StackUpdateDetected", "StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
+        let run_reasons = ["StackCreated", "ProcessingCompleted", "StackConfigInvalid", "AccessDenied"];
         let mut expected: BTreeSet<_> = run_reasons.iter().map(|reason| of(reason, &good.revision)).collect();
         expected.insert(of("SourceUnavailable", &gone.revision));
         assert_eq!(named, expected);

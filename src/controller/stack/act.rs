@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use crate::api::auto::{Update, Workspace};
 use crate::api::conditions::stack_reason;
 use crate::api::names;
-use crate::api::pulumi::{CurrentUpdate, Stack};
+use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
 use crate::controller::first_report::{delay_after_apply, with_due_time};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::context::Context;
@@ -26,6 +26,7 @@ use crate::controller::update::TraceContext;
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
+use crate::runtime::run_limiter::SlotWait;
 use crate::runtime::writes::{Created, WriteError};
 
 /// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
@@ -129,23 +130,40 @@ async fn start(
     let stack = &observed.stack;
     let current =
         &build_update::with_spec_digest(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
-    let recorded = with_due_time(stack, observed.workspace.as_ref(), status::started(stack, current, now), now);
+    let record = |wait: Option<&SlotWait>| {
+        with_due_time(stack, observed.workspace.as_ref(), status::started(stack, current, wait, now), now)
+    };
+    let wait = forecast_wait(observed, current, record(None), context)?;
+    let recorded = record(wait.as_ref());
     let Some(written) = write(stack, &recorded, context).await? else {
         return Err(ReconcileError::stalled("failed to record the run: the status did not change"));
     };
     let update = recorded_update(&written, observed, current, context, now)?;
     let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
     tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
-    context.events.publish(run_events::begun(stack, current));
-    run_events::orphan_event(stack, current).into_iter().for_each(|event| context.events.publish(event));
+    let begun = run_events::begun(stack, current);
+    let orphaned = run_events::orphan_event(stack, current);
+    begun.into_iter().chain(orphaned).for_each(|event| context.events.publish(event));
     for warning in fetch::warnings(observed) {
         let event = Event::new(stack, EventKind::Warning, SOURCE_WARNING, warning.as_str());
         let origin = current.origin_revision.as_deref();
         context.events.publish(run_events::with_revisions(event, current.commit.as_deref(), origin));
     }
     failpoint::hit("stack-run-recorded");
-    let next = create_update(&written, &update, current, context, now).await?;
+    let next = create_update(&written, &update, (current, wait.as_ref()), context, now).await?;
     old_updates::release_and_delete_if_many(next, observed, context).await
+}
+
+/// Returns the reason why a run will wait for a slot. `recorded` is the status that records the run.
+fn forecast_wait(
+    observed: &Observed,
+    current: &CurrentUpdate,
+    recorded: StackStatus,
+    context: &Context,
+) -> Result<Option<SlotWait>, ReconcileError> {
+    let stack = Stack { status: Some(recorded), ..observed.stack.clone() };
+    let update = build_update::update(&stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
+    Ok(context.run_queue.forecast(&update, &observed.updates, &observed.run_settings.run_share))
 }
 
 /// Records the expiry of the Stack, and then deletes the Stack.
@@ -247,13 +265,14 @@ async fn create_recorded_update(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let update = recorded_update(&observed.stack, observed, current, context, now)?;
-    create_update(&observed.stack, &update, current, context, now).await
+    create_update(&observed.stack, &update, (current, None), context, now).await
 }
 
+/// Creates the Update of a recorded run. `wait` is the reason for a wait that the record contains.
 async fn create_update(
     stack: &Stack,
     update: &Update,
-    current: &CurrentUpdate,
+    (current, wait): (&CurrentUpdate, Option<&SlotWait>),
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
@@ -262,6 +281,9 @@ async fn create_update(
         Err(error) => return write_rejected(stack, error, context, now).await,
     };
     failpoint::hit("stack-update-created");
+    if let (Created::New(created), Some(wait)) = (&created, wait) {
+        context.run_queue.record_displayed(created, wait);
+    }
     match created {
         Created::New(created) => match build_update::with_admitted_spec(current, &created) {
             None => Ok(Next::Rest(Some(WATCHED_RETRY))),

@@ -20,7 +20,7 @@ use crate::controller::stack::policy_packs::ClusterPack;
 use crate::controller::stack::prerequisites::evaluator::Evaluator;
 use crate::controller::stack::source_watches::SourceWatches;
 use crate::controller::stack::workspace_state::MutatedWorkspaces;
-use crate::controller::update::{UpdateGroup, Updates};
+use crate::controller::update::{RunQueue, UpdateGroup, Updates};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::events::Events;
 use crate::runtime::first_objects::FirstObjects;
@@ -62,6 +62,8 @@ pub struct Context {
     pub stacks: Stacks,
     /// Cache of all Updates that the controller manages.
     pub updates: Updates,
+    /// Queue of the run slots.
+    pub run_queue: RunQueue,
     /// Cache of all Approvals that the controller watches. Without permission to list Approvals, this cache stays
     /// empty, and the controller executes no plan that requires an approval.
     pub approvals: Approvals,
@@ -137,6 +139,7 @@ impl StackCache {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use jiff::SignedDuration;
@@ -147,6 +150,7 @@ mod tests {
     use crate::controller::test_parts::TestParts;
     use crate::runtime::critical_tasks::CriticalTasks;
     use crate::runtime::requeue;
+    use crate::runtime::run_limiter::Limits;
     use crate::subprocess::Subprocess;
 
     impl Context {
@@ -182,6 +186,11 @@ mod tests {
                 metrics: parts.metrics.clone(),
                 stacks,
                 updates,
+                run_queue: RunQueue::new(
+                    Limits { all: 1, each_namespace: 1, each_node: 1 },
+                    BTreeMap::new(),
+                    parts.metrics.clone(),
+                ),
                 watched: None,
                 interval_jitter: 0,
                 cluster_policy_packs: Arc::default(),

@@ -16,7 +16,7 @@ use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::{adopt_pko_workspace, missing_in_pod, run_if_due};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::restrictions::restriction;
-use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, run_kind};
+use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, recorded_run, run_kind};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{
@@ -28,6 +28,8 @@ use crate::source::{Resolved, Unavailable};
 
 /// Grace period for a missing source. If the source is still missing after this period, the Stack becomes `Stalled`.
 const SOURCE_GRACE: SignedDuration = SignedDuration::from_secs(10);
+/// Interval between two checks of the reason why a recorded run has not started.
+const START_CHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Returns the next action for the observed state.
 pub fn decide(observed: &Observed, now: Timestamp) -> Action {
@@ -155,12 +157,25 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     if let Some(why) = revocation(observed, current, now) {
         return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
     }
-    Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| {
-        Action::AwaitUpdate(match waiting(update) {
-            Some(waits) => format!("{what} ({}): {}", current.name, waits.message),
-            None => queued_message(current),
-        })
-    }))
+    Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| await_start(observed, current, update, now)))
+}
+
+/// Returns the action for a run that has not started. The record of the run can contain a forecast of the wait, which
+/// remains in the status until the reason of the wait is known.
+fn await_start(observed: &Observed, current: &CurrentUpdate, update: &Update, now: Timestamp) -> Action {
+    if let Some(waits) = waiting(update) {
+        return Action::AwaitUpdate(format!("{}: {}", recorded_run(current), waits.message));
+    }
+    if let Some(left) = first_report::delay_of_slot_wait(update, now) {
+        return Action::DelayReport(left);
+    }
+    let status = observed.stack.status.as_ref();
+    let reconciling = status.and_then(|status| conditions::find(&status.conditions, conditions::RECONCILING));
+    let is_reported = reconciling.is_some_and(|found| found.message.starts_with(&recorded_run(current)));
+    match &observed.slot_wait {
+        None if is_reported => Action::DelayReport(START_CHECK_INTERVAL),
+        wait => Action::AwaitUpdate(queued_message(current, wait.as_ref())),
+    }
 }
 
 /// Returns the message about the progress of an open run. The message uses the number of resources in the previous run

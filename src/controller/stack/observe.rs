@@ -80,6 +80,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         policy_packs,
         is_workspace_mutated: workspace.as_ref().is_some_and(|found| context.mutated_workspaces.contains(found)),
         workspace,
+        slot_wait: update.as_ref().and_then(|update| context.run_queue.wait_of(update)),
         update,
         outputs,
         dependencies,

@@ -12,6 +12,7 @@ use crate::controller::stack::approval::ObservedPlan;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
 use crate::controller::stack::policy_packs::ResolvedPack;
 use crate::controller::stack::prerequisites::Dependency;
+use crate::runtime::run_limiter::SlotWait;
 use crate::source::{Resolved, Unavailable};
 
 /// State that a reconciliation step reads before it decides on an action.
@@ -30,6 +31,8 @@ pub struct Observed {
     pub is_workspace_mutated: bool,
     /// Update to which `status.currentUpdate` refers.
     pub update: Option<Update>,
+    /// Reason why the run of `update` waits for a slot. `None` if the run is not queued.
+    pub slot_wait: Option<SlotWait>,
     /// Secret with the outputs of `update`, if the Update is complete.
     pub outputs: Option<Secret>,
     /// Stacks to which `dependsOn` and `prerequisites` refer.
@@ -80,6 +83,7 @@ impl Observed {
             workspace: None,
             is_workspace_mutated: false,
             update: None,
+            slot_wait: None,
             outputs: None,
             dependencies: Vec::new(),
             cycle: None,

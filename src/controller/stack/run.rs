@@ -16,6 +16,7 @@ use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, refresh_request, requests};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::{identity, policy_packs, run_spec};
+use crate::runtime::run_limiter::SlotWait;
 use crate::source::Resolved;
 
 /// Message about a change to a value that the configuration references.
@@ -32,13 +33,17 @@ pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     }
 }
 
-/// Returns the message about a recorded run whose Update has no conditions yet.
-pub fn queued_message(current: &CurrentUpdate) -> String {
-    format!(
-        "{} ({}) is queued",
-        describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown")),
-        current.name
-    )
+/// Returns the start of each message about a recorded run that has not started. Example: `up of revision main@sha1:…
+/// (web-1)`.
+pub fn recorded_run(current: &CurrentUpdate) -> String {
+    let run = describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown"));
+    format!("{run} ({})", current.name)
+}
+
+/// Returns the message about a recorded run that has not started. `wait` is the reason, unless it is unknown.
+pub fn queued_message(current: &CurrentUpdate, wait: Option<&SlotWait>) -> String {
+    let run = recorded_run(current);
+    wait.map_or_else(|| format!("{run} is queued"), |wait| format!("{run}: {wait}"))
 }
 
 /// Returns the run type of a Stack that is not being deleted.

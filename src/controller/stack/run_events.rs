@@ -31,14 +31,15 @@ const MAX_VIOLATION_LIST: usize = 900;
 /// message.
 const COMMIT_STATUS: (&str, &str) = ("pulumi.com/commit_status", "update");
 
-/// Returns the event for the start of a run. Flux sends no notifications about the start of scheduled runs and retries.
-pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Event {
+/// Returns the notification about the start of a run, or `None` for scheduled runs and retries. The notification is not
+/// a Kubernetes event, because the conditions of the Stack already report the start.
+pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
     let is_check = drift::is_check(current);
     let is_repetition = is_check || schedule::is_repetition(last, &RunCandidate::of_current(current));
-    let kind = if is_repetition { EventKind::Trace } else { EventKind::Normal };
-    let event = Event::new(stack, kind, "StackUpdateDetected", current.message.as_str());
-    with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref())
+    let event = Event::new(stack, EventKind::Notification, "StackUpdateDetected", current.message.as_str());
+    let event = with_revisions(event, current.commit.as_deref(), current.origin_revision.as_deref());
+    (!is_repetition).then_some(event)
 }
 
 /// Returns a warning event if the recorded run `current` uses a different Pulumi stack than the applied one. The

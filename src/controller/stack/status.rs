@@ -11,6 +11,7 @@ use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations;
 use crate::controller::stack::run::queued_message;
+use crate::runtime::run_limiter::SlotWait;
 use crate::telemetry::stacks::{StackState, Violations, Wait};
 
 mod latency;
@@ -90,9 +91,9 @@ fn wait(status: &StackStatus, cause: &Condition) -> Option<Wait> {
 }
 
 /// Returns the status that records the run `current`. The caller must write this status before it creates the run's
-/// Update.
-pub fn started(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> StackStatus {
-    let mut status = with_state(stack, &State::Working(queued_message(current)), now);
+/// Update. `wait` is the reason why the run will wait for a slot.
+pub fn started(stack: &Stack, current: &CurrentUpdate, wait: Option<&SlotWait>, now: Timestamp) -> StackStatus {
+    let mut status = with_state(stack, &State::Working(queued_message(current, wait)), now);
     status.attempts = Some(status.attempts.unwrap_or_default() + 1);
     status.last_attempted_revision = current.commit.clone();
     status.current_update = Some(Box::new(current.clone()));

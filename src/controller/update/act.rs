@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateKind, UpdateStatus};
+use crate::api::auto::{ArtifactReference, RunBinding, Update, UpdateStatus};
 use crate::api::conditions::{self, update_reason};
 use crate::api::names;
 use crate::controller::first_report;
@@ -17,6 +17,7 @@ use crate::controller::update::attach_target::address;
 use crate::controller::update::attachments::{RunState, Target};
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::{Action, may_start};
+use crate::controller::update::events::{end_event, with_revision};
 use crate::controller::update::history::{self, Stored as StoredHistory};
 use crate::controller::update::observe::{Observed, binding, is_held_by_stack, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
@@ -24,7 +25,7 @@ use crate::controller::update::plans::PlanFile;
 use crate::controller::update::queue::run_in;
 use crate::controller::update::request::interrupted_runs;
 use crate::controller::update::result_files::{self, Files};
-use crate::controller::update::run_slot::{self, Slot};
+use crate::controller::update::run_slot::{self, Slot, Waiting};
 use crate::controller::update::{pod_mark, request, stack_tags, status};
 use crate::rpc::proto;
 use crate::runtime::events::{Event, EventKind};
@@ -185,16 +186,7 @@ async fn record_binding(
     let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
     let Slot { permit, group, warnings } = match run_slot::acquire(observed, pod, context) {
         Ok(slot) => slot,
-        Err(waiting) => {
-            if let Some(left) = first_report::delay_of_slot_wait(update, now) {
-                return Ok(Next::Done(Some(left.unsigned_abs())));
-            }
-            let status = status::waiting(update, update_reason::QUEUED, &waiting.message, now);
-            if context.writer.status(update, &status).await?.is_some() {
-                run_slot::report(update, &waiting.warnings, context);
-            }
-            return Ok(Next::Done(Some(waiting.requeue_interval)));
-        }
+        Err(waiting) => return report_slot_wait(update, waiting, context, now).await,
     };
     // The binding contains the concurrency group. A restarted controller then counts the open run in the same group,
     // even if the annotation of the namespace has changed.
@@ -221,6 +213,26 @@ async fn record_binding(
     run_slot::report(update, &warnings, context);
     failpoint::hit("update-bound");
     Ok(next)
+}
+
+/// Reports that the run waits for a slot. For a Stack's run, only the status of the Stack contains this report
+/// ([`RunQueue`](crate::controller::update::RunQueue)). Otherwise, each queued run would require another API write.
+async fn report_slot_wait(
+    update: &Update,
+    Waiting { message, requeue_interval, warnings }: Waiting,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    if is_of_stack(update) && warnings.is_empty() && !status::has_report(update) {
+        return Ok(Next::Done(Some(requeue_interval)));
+    }
+    if let Some(left) = first_report::delay_of_slot_wait(update, now) {
+        return Ok(Next::Done(Some(left.unsigned_abs())));
+    }
+    if context.writer.status(update, &status::waiting(update, update_reason::QUEUED, &message, now)).await?.is_some() {
+        run_slot::report(update, &warnings, context);
+    }
+    Ok(Next::Done(Some(requeue_interval)))
 }
 
 /// Reports that the API server rejected the mark of the pod. Any other error is probably temporary, so the
@@ -400,28 +412,9 @@ async fn record(
     history::report(update, outcome, &context.events);
     let steps = context.attachments.steps(&update.uid().unwrap_or_default());
     context.traces.record(update, &status, steps.as_deref());
-    context.events.publish(with_revision(update, end_event(update, outcome)));
+    end_event(update, outcome).into_iter().for_each(|event| context.events.publish(with_revision(update, event)));
     failpoint::hit("update-recorded");
     Ok(next)
-}
-
-/// Returns the event that reports the completion of a run.
-fn end_event(update: &Update, outcome: &RunOutcome) -> Event {
-    let is_drift_check = update.spec.preview_of.is_some() && !update.spec.save_plan.unwrap_or_default();
-    match outcome.failure {
-        None => Event::new(update, EventKind::Normal, "UpdateSucceeded", succeeded(update)),
-        // A canceled drift check is not a failure: the controller cancels the check when another run is due.
-        Some(update_reason::CANCELED) if is_drift_check => {
-            Event::new(update, EventKind::Trace, "UpdateCanceled", outcome.message.as_str())
-        }
-        Some(reason) => {
-            // While the lock exists, the Stack controller retries with new Updates. The Stack controller publishes a
-            // single event about the lock instead of one event for each Update.
-            let is_reported = reason == update_reason::UPDATE_CONFLICT && is_of_stack(update);
-            let kind = if is_reported { EventKind::Trace } else { EventKind::Warning };
-            Event::new(update, kind, "UpdateFailed", format!("{reason}: {}", outcome.message))
-        }
-    }
 }
 
 /// Reports the completed run in the metrics and in the log after the result has been written.
@@ -445,26 +438,6 @@ fn stack_name(update: &Update) -> String {
 
 fn revision(artifact: Option<&ArtifactReference>) -> &str {
     artifact.map(|artifact| artifact.revision.as_str()).unwrap_or_default()
-}
-
-/// Adds the revision to the event metadata. As in Flux, the API group of the object is the prefix of the metadata
-/// key.
-fn with_revision(update: &Update, event: Event) -> Event {
-    match update.artifact() {
-        Some(artifact) => event.with("auto.pulumi.com/revision", artifact.revision.as_str()),
-        None => event,
-    }
-}
-
-fn succeeded(update: &Update) -> String {
-    let word = match update.spec.kind {
-        UpdateKind::Up => "updated",
-        UpdateKind::Destroy => "destroyed",
-        UpdateKind::Preview => "previewed",
-        UpdateKind::Refresh => "refreshed",
-        UpdateKind::Unknown => "completed run of",
-    };
-    format!("{word} stack {}", update.spec.stack_name)
 }
 
 /// Acknowledges the result to the agent, which can then delete its journal. Afterwards, removes the metadata of the run

@@ -56,7 +56,7 @@ pub fn run_in(pod: &Pod, update: &Update, siblings: &[Arc<Update>]) -> Run {
 }
 
 /// Returns the run of an Update as the run limiter represents it. The run executes on `node`.
-fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
+pub fn run_on(node: &str, update: &Update, siblings: &[Arc<Update>]) -> Run {
     Run {
         uid: update.uid().unwrap_or_default(),
         namespace: update.namespace().unwrap_or_default(),

@@ -66,7 +66,7 @@ pub fn acquire(observed: &Observed, pod: &Pod, context: &Context) -> Result<Slot
                 context.run_limiter.withdraw(&run.uid);
             }
             let warnings: Vec<String> = run_share.ignored.iter().cloned().chain(missing).collect();
-            let parts: Vec<String> = std::iter::once(queued.to_string()).chain(warnings.iter().cloned()).collect();
+            let parts: Vec<String> = std::iter::once(queued.wait.to_string()).chain(warnings.iter().cloned()).collect();
             Err(Waiting { message: parts.join("; "), requeue_interval: queued.requeue_interval, warnings })
         }
     }

@@ -35,6 +35,11 @@ fn with_conditions(update: &Update, desired: DesiredConditions<'_>, now: Timesta
     status
 }
 
+/// Returns whether the status contains a report about the run.
+pub fn has_report(update: &Update) -> bool {
+    update.status.as_ref().is_some_and(|status| !status.conditions.is_empty())
+}
+
 /// Returns the status of a run that cannot start yet.
 pub fn waiting(update: &Update, reason: &str, message: &str, now: Timestamp) -> UpdateStatus {
     let mut status = open(update, Status::False, reason, message, now);

@@ -42,6 +42,8 @@ pub(super) struct Reporter {
 pub enum EventKind {
     /// Event that the task writes to the API as a normal event, but does not post to notification-controller.
     Trace,
+    /// Normal event that the task posts to notification-controller, but does not write to the API.
+    Notification,
     Normal,
     Warning,
 }
@@ -49,7 +51,7 @@ pub enum EventKind {
 impl EventKind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            EventKind::Trace | EventKind::Normal => "Normal",
+            EventKind::Trace | EventKind::Notification | EventKind::Normal => "Normal",
             EventKind::Warning => "Warning",
         }
     }

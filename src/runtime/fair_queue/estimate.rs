@@ -162,6 +162,11 @@ impl Estimates {
         Some(displayed.estimate)
     }
 
+    /// Returns the displayed estimate of a queued run.
+    pub fn get(&self, uid: &str) -> Option<Estimate> {
+        self.0.get(uid).map(|displayed| displayed.estimate)
+    }
+
     /// Returns the interval after which the caller must requeue a queued run to update its message.
     pub fn requeue_interval(&self, uid: &str) -> Duration {
         let minutes = self.0.get(uid).map_or(MAX_INTERVAL, Displayed::interval);

@@ -1,4 +1,4 @@
-//! Forecast of a queued run's start. A forecast simulates the queue with the expected run durations, and ignores runs
+//! Forecast of a run's start. A forecast simulates the queue with the expected run durations, and ignores runs
 //! that become due later.
 
 use std::collections::BTreeSet;
@@ -17,11 +17,11 @@ const MAX_QUEUED: usize = 256;
 /// Expected remaining duration of an open run that has exceeded its expected duration.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(1);
 
-/// Copy of the queue that simulates the start of one queued run.
+/// Copy of the queue that simulates the start of one run.
 pub struct Forecast {
     /// `None` if too many runs are queued.
     queue: Option<FairQueue<Run>>,
-    /// UID of the queued run.
+    /// UID of the run.
     target: String,
     /// Number of higher-ranked queued runs in the same namespace.
     ahead: usize,
@@ -33,13 +33,13 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Returns the forecast for a queued run. `now` is the current time.
-    pub fn new<W>(queue: &FairQueue<W>, target: &str, now: Timestamp) -> Self {
+    /// Returns the forecast for a run that is queued or will be queued. `now` is the current time.
+    pub fn new<W>(queue: &FairQueue<W>, target: &Run, now: Timestamp) -> Self {
         let ends = queue.open_runs().filter_map(|run| Some((end(run, now)?, run.uid.clone()))).collect();
-        let copy = (queue.queued() <= MAX_QUEUED).then(|| queue.simulated());
+        let copy = (queue.queued() <= MAX_QUEUED).then(|| queue.simulated_with(target));
         let ahead = queue.ahead_of(target);
         let is_near = is_near(ahead, queue.queued());
-        Forecast { queue: copy, target: target.to_owned(), ahead, is_near, ends, now }
+        Forecast { queue: copy, target: target.uid.clone(), ahead, is_near, ends, now }
     }
 
     /// Returns the estimate. The number of open and queued runs limits the number of simulation steps.

@@ -106,11 +106,16 @@ impl<W> Queue<W> {
         queued.map(|(run, _)| run)
     }
 
+    pub(super) fn get(&self, uid: &str) -> Option<&Run> {
+        let Found { node, lane, position, .. } = self.found.get(uid)?;
+        self.runs.get(node)?.get(lane)?.get(position).map(|(run, _)| run)
+    }
+
     /// Returns the number of queued runs in the same namespace that rank higher than the given run.
-    pub(super) fn ahead_of(&self, uid: &str) -> usize {
-        let Some(own) = self.found.get(uid) else { return 0 };
-        let others = self.found.values().filter(|other| other.lane.0 == own.lane.0);
-        others.filter(|other| other.position < own.position).count()
+    pub(super) fn ahead_of(&self, run: &Run) -> usize {
+        let own = Position::of(run);
+        let others = self.found.values().filter(|other| other.lane.0 == run.namespace);
+        others.filter(|other| other.position < own).count()
     }
 
     /// Returns the share of a namespace with queued runs.

@@ -378,7 +378,12 @@ proptest! {
             match event {
                 Event::Ask(number) => {
                     let run = numbered(number);
-                    if queue.request(&run, run.uid.clone(), now).is_ok() {
+                    let is_new = queue.queue.get(&run.uid).is_none() && queue.open_runs().all(|open| open.uid != run.uid);
+                    let forecast = is_new.then(|| queue.wait_of_new(&run).is_none());
+                    let is_granted = queue.request(&run, run.uid.clone(), now).is_ok();
+                    prop_assert_eq!(forecast.unwrap_or(is_granted), is_granted, "{:?}", run);
+                    prop_assert_eq!(queue.wait_of(&run.uid).is_none(), is_granted);
+                    if is_granted {
                         *permits.entry(run.uid).or_default() += 1;
                     }
                 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
+use crate::runtime::fair_queue::estimate::Estimate;
+use crate::runtime::run_limiter::{Limits, Run, RunLimiter, SlotWait};
 use crate::telemetry::metrics::Metrics;
 
 fn run_limiter(limit: usize) -> RunLimiter<&'static str> {
@@ -136,13 +137,29 @@ async fn the_message_of_a_queued_run_contains_its_estimated_start() {
     let open = Run { expected: Some(half_an_hour), started: Some(Timestamp::now()), ..run("open") };
     let _permit = run_limiter.adopt(&open);
     let first = run_limiter.acquire(&run("first"), "first").unwrap_err();
-    let start = first.estimate.and_then(|estimate| estimate.start).expect("the duration is known");
+    let start = first.wait.estimate.and_then(|estimate| estimate.start).expect("the duration is known");
     let wait = start.duration_since(Timestamp::now());
     assert!((half_an_hour - wait).abs() <= SignedDuration::from_mins(1), "{wait:?}");
-    assert!(first.to_string().contains("(--max-concurrent-runs-per-namespace); estimated start at "), "{first}");
+    assert!(first.wait.to_string().contains("(--max-concurrent-runs-per-namespace); estimated start at "), "{first:?}");
     let second = run_limiter.acquire(&run("second"), "second").unwrap_err();
-    assert!(second.to_string().ends_with("; 1 run of this namespace is ahead"), "its duration is unknown: {second}");
+    let text = second.wait.to_string();
+    assert!(text.ends_with("; 1 run of this namespace is ahead"), "its duration is unknown: {text}");
     assert_eq!(run_limiter.acquire(&run("first"), "first").unwrap_err(), first, "the message does not change");
+}
+
+#[tokio::test]
+async fn a_run_waits_for_the_forecast_reason_and_keeps_the_displayed_estimate() {
+    let run_limiter = run_limiter(1);
+    assert_eq!(run_limiter.forecast(&run("first")), None, "a slot is free");
+    let open = run_limiter.acquire(&run("open"), "open").expect("the forecast reserves no slot");
+    let forecast = run_limiter.forecast(&run("new")).expect("no slot is free");
+    assert_eq!(run_limiter.wait_of("new"), None, "the forecast does not queue the run");
+    let displayed = SlotWait { estimate: forecast.estimate.map(|made| Estimate { ahead: 3, ..made }), ..forecast };
+    run_limiter.record_displayed("new", displayed.estimate.expect("few runs are queued"));
+    assert_eq!(run_limiter.acquire(&run("new"), "new").unwrap_err().wait.reason, displayed.reason);
+    assert_eq!(run_limiter.wait_of("new").map(|wait| wait.to_string()), Some(displayed.to_string()));
+    drop(open);
+    assert_eq!(run_limiter.wait_of("new"), None, "the run may start");
 }
 
 #[tokio::test]

@@ -2,13 +2,13 @@
 
 use kube::ResourceExt;
 use pulumi_controller::api::auto::Update;
-use pulumi_controller::api::conditions::{self, PROGRESSING, update_reason};
+use pulumi_controller::api::conditions::{RECONCILING, update_reason};
 use pulumi_controller::api::pulumi::Stack;
 use serde_json::json;
 
 use crate::harness::{
-    Commit, Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, in_scene, run_alone, run_with_cleanup,
-    wait_until,
+    Commit, Controller, Poll, Program, Scene, StackHandle, WaitLimit, client, condition, in_scene, run_alone,
+    run_with_cleanup, wait_until,
 };
 use crate::runs_parts::{slow, until_ended_with_reason};
 
@@ -67,19 +67,22 @@ async fn queue_for_one_slot(scene: &Scene, controller: &Controller) {
     assert!(of_urgent < of_early, "the higher priority runs first: {of_urgent:?}, {of_early:?}");
 }
 
-/// Waits until the Stack's run for this commit is queued.
+/// Waits until the Stack reports that its run for this commit is queued, and returns the Update of the run.
 async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
-    let is_queued = |update: &&Update| {
-        let conditions = update.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let progressing = conditions::find(conditions, PROGRESSING);
+    let is_of_commit = |update: &&Update| {
         update.spec.artifact.as_ref().is_some_and(|artifact| artifact.revision == commit.revision())
             && update.metadata.deletion_timestamp.is_none()
-            && progressing
-                .is_some_and(|c| c.reason == update_reason::QUEUED && c.message.contains("--max-concurrent-runs"))
     };
+    stack
+        .until("to report the full queue", WaitLimit::Run, |stack| {
+            let revision = stack.status.as_ref().and_then(|status| status.last_attempted_revision.clone());
+            let message = condition(stack, RECONCILING).map(|found| found.message.as_str()).unwrap_or_default();
+            revision == Some(commit.revision()) && message.contains("(--max-concurrent-runs)")
+        })
+        .await;
     wait_until(format!("the run of the Stack {} to be queued", stack.name), WaitLimit::Run, async || {
         let updates = stack.updates().await;
-        match updates.iter().find(is_queued) {
+        match updates.iter().find(is_of_commit) {
             Some(update) => Poll::Found(update.clone()),
             None => {
                 Poll::NotYet(format!("{:?}", updates.iter().map(|u| (u.name_any(), &u.status)).collect::<Vec<_>>()))

@@ -98,15 +98,15 @@ fn the_events_of_an_ended_run_depend_on_its_result() {
 
 #[test]
 fn no_notification_is_sent_when_an_automatic_run_starts() {
-    let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).kind;
-    assert_eq!(kind(None), EventKind::Normal);
-    assert_eq!(kind(Some(last("up", "failed", &[]))), EventKind::Trace);
-    assert_eq!(kind(Some(last("up", "succeeded", &[]))), EventKind::Trace);
+    let kind = |before: Option<LastUpdate>| begun(&stack(before), &current()).map(|event| event.kind);
+    assert_eq!(kind(None), Some(EventKind::Notification));
+    assert_eq!(kind(Some(last("up", "failed", &[]))), None);
+    assert_eq!(kind(Some(last("up", "succeeded", &[]))), None);
     let older = LastUpdate {
         inputs: RunInputs { digest: Some(Digest::of(b"a")), ..last("up", "succeeded", &[]).inputs },
         ..last("up", "succeeded", &[])
     };
-    assert_eq!(kind(Some(older)), EventKind::Normal);
+    assert_eq!(kind(Some(older)), Some(EventKind::Notification));
 }
 
 #[test]

@@ -455,7 +455,7 @@ fn a_resolve_annotation_is_handled_once_and_reported_if_invalid() {
         stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), resolution.to_owned());
         stack
     };
-    let begun = started(&unresolved("app-0=retry"), &current(), at(10));
+    let begun = started(&unresolved("app-0=retry"), &current(), None, at(10));
     assert_eq!(begun.handled_resolve.as_deref(), Some("app-0=retry"));
     let abandoned = with_state(&unresolved("app-0=abandon"), &State::Abandoned, at(10));
     assert_eq!(abandoned.handled_resolve.as_deref(), Some("app-0=abandon"));

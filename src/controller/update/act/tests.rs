@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 use crate::api::auto::{RunBinding, Update};
 use crate::controller::namespaces::{Namespaces, RunShare};
 use crate::controller::test_parts::TestParts;
-use crate::controller::update::act::{Next, act, end_event};
+use crate::controller::update::act::{Next, act};
 use crate::controller::update::attachments::Attachments;
 use crate::controller::update::context::Context;
 use crate::controller::update::decide::Action;
+use crate::controller::update::events::end_event;
 use crate::controller::update::history::HistoryWriter;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
@@ -300,7 +301,7 @@ fn a_canceled_drift_check_is_not_reported_as_a_failure() {
         let mut update = stored();
         update["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let result = proto::Result { outcome: outcome.into(), message: "why".to_owned(), ..proto::Result::default() };
-        let event = end_event(&serde_json::from_value(update).unwrap(), &RunOutcome::of(&result));
+        let event = end_event(&serde_json::from_value(update).unwrap(), &RunOutcome::of(&result)).expect("an event");
         (event.kind, event.reason)
     };
     let check = json!({"type": "preview", "previewOf": "refresh"});
@@ -310,6 +311,22 @@ fn a_canceled_drift_check_is_not_reported_as_a_failure() {
     assert_eq!(event(check, proto::Outcome::Failed), reported(EventKind::Warning, "UpdateFailed"));
     assert_eq!(event(plan, proto::Outcome::Canceled), reported(EventKind::Warning, "UpdateFailed"));
     assert_eq!(event(json!({}), proto::Outcome::Canceled), reported(EventKind::Warning, "UpdateFailed"));
+}
+
+#[test]
+fn the_success_of_a_stacks_run_is_reported_only_by_the_stack() {
+    let event = |owner: Option<&str>, outcome: proto::Outcome| {
+        let mut update = stored();
+        let owner = owner.map(|kind| json!({"apiVersion": "pulumi.com/v1", "kind": kind, "name": "app", "uid": "s"}));
+        update["metadata"]["ownerReferences"] = json!(owner.into_iter().collect::<Vec<_>>());
+        let result = proto::Result { outcome: outcome.into(), ..proto::Result::default() };
+        end_event(&serde_json::from_value(update).unwrap(), &RunOutcome::of(&result)).map(|event| event.reason)
+    };
+    let reported = |reason: &str| Some(reason.to_owned());
+    assert_eq!(event(None, proto::Outcome::Succeeded), reported("UpdateSucceeded"));
+    assert_eq!(event(Some("Workspace"), proto::Outcome::Succeeded), reported("UpdateSucceeded"));
+    assert_eq!(event(Some("Stack"), proto::Outcome::Succeeded), None);
+    assert_eq!(event(Some("Stack"), proto::Outcome::Failed), reported("UpdateFailed"));
 }
 
 #[tokio::test]

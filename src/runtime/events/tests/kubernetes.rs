@@ -48,7 +48,9 @@ async fn written(respond: fn(&RecordedRequest) -> FakeResponse, events: Vec<Even
 
 #[tokio::test]
 async fn an_event_has_the_same_fields_as_in_flux() {
-    let (requests, _) = written(accept, vec![event("no image")]).await;
+    let notification = Event { kind: EventKind::Notification, ..event("only for notification-controller") };
+    let (requests, _) = written(accept, vec![notification, event("no image")]).await;
+    assert_eq!(requests.len(), 1);
     let mut body = requests[0].body.clone();
     assert_eq!(requests[0].path, "/api/v1/namespaces/apps/events");
     let name = body["metadata"]["name"].as_str().unwrap().to_owned();

@@ -30,10 +30,17 @@ fn estimate(open: &[Run], queued: &[Run], target: &str) -> (usize, Option<i64>) 
     let mut queue = FairQueue::new(Limits { all: 2, each_namespace: 2, each_node: 2 });
     let now = Instant::now();
     open.iter().for_each(|run| queue.adopt(run, now));
+    let target = queued.iter().find(|run| run.uid == target).expect("the target is queued");
+    let mut new = None;
     for run in queued {
+        if run.uid == target.uid && queued.last() == Some(run) {
+            new = Some(Forecast::new(&queue, run, minute(10)).estimate());
+        }
         assert!(queue.request(run, (), now).is_err(), "{run:?} waits");
     }
-    let Estimate { ahead, start, .. } = Forecast::new(&queue, target, minute(10)).estimate();
+    let estimate = Forecast::new(&queue, target, minute(10)).estimate();
+    assert_eq!(new.unwrap_or(estimate), estimate, "the forecast before the last run is queued");
+    let Estimate { ahead, start, .. } = estimate;
     assert_eq!(queue.queued(), queued.len(), "the simulation does not change the queue");
     (ahead, start.map(|start| start.as_second() / 60))
 }
@@ -107,7 +114,7 @@ proptest! {
         }
         let waiting = runs.iter().filter(|run| !ends.iter().any(|(_, open)| *open == run.uid));
         let estimates: Vec<_> = waiting.map(|run| {
-            (run.uid.clone(), Forecast::new(&queue, &run.uid, Timestamp::UNIX_EPOCH).estimate().start)
+            (run.uid.clone(), Forecast::new(&queue, run, Timestamp::UNIX_EPOCH).estimate().start)
         }).collect();
         let mut starts = Vec::new();
         while let Some((time, ended)) = ends.pop_first() {

@@ -1,6 +1,7 @@
 //! Tests for the decisions during an open run.
 
 use super::*;
+use crate::runtime::run_limiter::{Full, SlotWait};
 
 #[test]
 fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
@@ -224,4 +225,39 @@ fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
     let mut done = created;
     done.status = planted.status;
     assert_eq!(with(&done), Action::RecordResult);
+}
+
+#[test]
+fn the_reason_of_a_wait_remains_in_the_status_until_another_reason_is_known() {
+    let other = SlotWait { reason: Full::All { limit: 9 }, estimate: None };
+    let run = |wait: Option<&SlotWait>, reported: &str, age: i64| {
+        let mut recorded = stack();
+        let current = current_update(&observed(recorded.clone()), &resolved(), &up());
+        let status = recorded.status.as_mut().expect("value is set");
+        let message = reported.replace("RUN", &run::recorded_run(&current));
+        let condition =
+            ConditionUpdate { kind: "Reconciling", status: Status::True, reason: "Progressing", message: &message };
+        conditions::set(&mut status.conditions, &condition, 1, now());
+        status.current_update = Some(Box::new(current.clone()));
+        let mut update = Update::new("app-1", UpdateSpec::default());
+        update.metadata.creation_timestamp = Some(Time(now() - SignedDuration::from_secs(age)));
+        let observed = Observed {
+            update: Some(update),
+            slot_wait: wait.cloned(),
+            workspace: Some(workspace(&stack(), Status::True, "Succeeded")),
+            ..observed(recorded)
+        };
+        match decide(&observed, now()) {
+            Action::AwaitUpdate(message) => message.replace(&run::recorded_run(&current), "RUN"),
+            action => action.name().to_owned(),
+        }
+    };
+    let forecast = "RUN: waiting for a run slot: 1 of 1 in use (--max-concurrent-runs)";
+    let known = "RUN: waiting for a run slot: 9 of 9 in use (--max-concurrent-runs)";
+    assert_eq!(run(None, forecast, 60), "DelayReport");
+    assert_eq!(run(None, "RUN is queued", 60), "DelayReport");
+    assert_eq!(run(None, "failed to create the Update", 60), "RUN is queued");
+    assert_eq!(run(Some(&other), forecast, 0), "DelayReport", "the run may start within two seconds");
+    assert_eq!(run(Some(&other), forecast, 60), known);
+    assert_eq!(run(Some(&other), "RUN is queued", 60), known);
 }

@@ -350,7 +350,7 @@ fn a_user_decision_applies_until_a_run_has_a_result() {
         assert_eq!(annotations::resolution(&stack).is_some(), is_restored, "{name} {reason}");
         let handled = stack.status.as_ref().and_then(|status| status.handled_resolve.as_deref());
         assert_eq!(handled, (!is_restored).then_some(decision), "{name} {reason}");
-        let next = started(&stack, &current(), at(30)).handled_resolve;
+        let next = started(&stack, &current(), None, at(30)).handled_resolve;
         assert_eq!(next.as_deref(), Some(decision), "{name} {reason}: no later run applies the decision again");
     }
 }

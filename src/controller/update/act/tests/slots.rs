@@ -97,6 +97,40 @@ async fn a_run_whose_binding_is_not_recorded_holds_no_slot() {
     }
 }
 
+/// Tries to bind the run of an Update with these owners while no slot is free. Returns the number of writes.
+async fn writes_while_queued(owners: Value, conditions: Value, created: &str) -> usize {
+    let (client, log) = client(|_| FakeResponse::Json(200, unbound()));
+    let parts = TestParts::new(client);
+    let context = context(&parts);
+    let _open = context.run_limiter.adopt(&Run { uid: "open".to_owned(), ..Run::default() });
+    let mut update = unbound();
+    update["metadata"]["ownerReferences"] = owners;
+    update["metadata"]["creationTimestamp"] = json!(created);
+    update["status"] = json!({ "conditions": conditions });
+    let now = "2026-01-01T12:10:00Z".parse().unwrap();
+    let bind = Action::RecordBinding(RunBinding::default());
+    let next = act(&observed(update, Some(pod())), bind, &context, now).await;
+    assert!(matches!(next, Ok(Next::Done(Some(_)))), "{next:?}");
+    log.all().len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_of_a_stacks_run_is_not_written_to_its_update() {
+    let stack = json!([{"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "app", "uid": "s"}]);
+    let not_ready = json!([{"type": "Progressing", "status": "False", "reason": "WorkspaceNotReady", "message": "",
+        "lastTransitionTime": "2026-01-01T12:09:00Z"}]);
+    let (new, old) = ("2026-01-01T12:10:00Z", "2026-01-01T12:09:00Z");
+    let rows = [
+        ("Update of a user", json!([]), json!([]), old, 1),
+        ("new Update of a user", json!([]), json!([]), new, 0),
+        ("Update of a Stack", stack.clone(), json!([]), old, 0),
+        ("Update of a Stack with an outdated reason", stack, not_ready, old, 1),
+    ];
+    for (name, owners, conditions, created, expected) in rows {
+        assert_eq!(Box::pin(writes_while_queued(owners, conditions, created)).await, expected, "{name}");
+    }
+}
+
 const PAST: &str = "2020-01-01T12:00:00Z";
 const FUTURE: &str = "2999-01-01T12:00:00Z";
 
