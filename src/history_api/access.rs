@@ -2,6 +2,7 @@
 //! decides both questions. A user may read only the runs of the current namespace, not the runs of a deleted namespace
 //! with the same name.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
@@ -12,7 +13,9 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
+use super::rejected_tokens::RejectedTokens;
 use crate::runtime::reads::{ReadError, Reader};
 
 /// Timeout of an access check, including all its requests to the API server.
@@ -30,6 +33,8 @@ pub(super) enum AccessError {
     NoToken,
     #[error("the API server rejected the token")]
     InvalidToken,
+    #[error("too many rejected tokens: retry later with a valid token")]
+    TooManyRejected,
     #[error(
         "user {user} cannot read the history of Stack {namespace}/{stack}: the user needs the verb get for stacks/history"
     )]
@@ -60,12 +65,14 @@ pub(super) struct Access {
     client: Client,
     reader: Reader,
     slots: Semaphore,
+    rejected_tokens: RejectedTokens,
 }
 
 impl Access {
     pub(super) fn new(client: Client) -> Self {
         let reader = Reader::new(client.clone(), TIMEOUT);
-        Access { client, reader, slots: Semaphore::new(MAX_CONCURRENT) }
+        let slots = Semaphore::new(MAX_CONCURRENT);
+        Access { client, reader, slots, rejected_tokens: RejectedTokens::default() }
     }
 
     /// Authenticates the user with the token in `headers`. Returns the namespace's creation time if the user may read
@@ -73,13 +80,17 @@ impl Access {
     pub(super) async fn check(
         &self,
         headers: &HeaderMap,
+        peer: Option<IpAddr>,
         namespace: &str,
         stack: &str,
     ) -> Result<Timestamp, AccessError> {
         let token = token(headers).ok_or(AccessError::NoToken)?;
+        if !self.rejected_tokens.may_review(peer, token, Instant::now()) {
+            return Err(AccessError::TooManyRejected);
+        }
         let _slot = self.slots.try_acquire().map_err(|_| AccessError::Busy)?;
         let review = async {
-            let user = self.authenticate(token).await?;
+            let user = self.authenticate(token, peer).await?;
             let name = user.username.clone().unwrap_or_default();
             let is_permitted = self.is_permitted(user, namespace, stack).await?;
             let created = if is_permitted { self.created(namespace).await? } else { None };
@@ -98,12 +109,17 @@ impl Access {
         Ok(found.and_then(|found| found.metadata.creation_timestamp).map(|created| created.0))
     }
 
-    async fn authenticate(&self, token: &str) -> Result<UserInfo, AccessError> {
+    async fn authenticate(&self, token: &str, peer: Option<IpAddr>) -> Result<UserInfo, AccessError> {
         let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
         let review = TokenReview { spec, ..TokenReview::default() };
         let api: Api<TokenReview> = Api::all(self.client.clone());
         let status = api.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
-        status.user.filter(|_| status.authenticated == Some(true)).ok_or(AccessError::InvalidToken)
+        let user = status.user.filter(|_| status.authenticated == Some(true));
+        match user {
+            Some(_) => self.rejected_tokens.accept(token, Instant::now()),
+            None => self.rejected_tokens.reject(peer, token, Instant::now()),
+        }
+        user.ok_or(AccessError::InvalidToken)
     }
 
     async fn is_permitted(&self, user: UserInfo, namespace: &str, stack: &str) -> Result<bool, AccessError> {

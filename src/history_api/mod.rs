@@ -8,15 +8,17 @@
 
 mod access;
 mod path;
+mod rejected_tokens;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::routing::get;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use kube::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use self::access::{Access, AccessError};
 use self::path::RequestedPath;
 use crate::history::{self, HistoryError, HistoryStore};
+use crate::server::PeerAddress;
 
 /// Maximum number of files that the endpoint holds in memory.
 const MAX_FILES: usize = 4;
@@ -71,6 +74,7 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             ApiError::Access(AccessError::NoToken | AccessError::InvalidToken) => StatusCode::UNAUTHORIZED,
+            ApiError::Access(AccessError::TooManyRejected) => StatusCode::TOO_MANY_REQUESTS,
             ApiError::Access(AccessError::Forbidden { .. }) => StatusCode::FORBIDDEN,
             ApiError::Access(
                 AccessError::Review { .. } | AccessError::Namespace { .. } | AccessError::Timeout | AccessError::Busy,
@@ -90,14 +94,20 @@ fn router_of(api: Api) -> Router {
     Router::new().route("/history/{*path}", get(serve)).with_state(Arc::new(api))
 }
 
-async fn serve(State(api): State<Arc<Api>>, Path(path): Path<String>, headers: HeaderMap) -> Response<Body> {
-    let answer = api.answer(&path, &headers).await;
+async fn serve(
+    State(api): State<Arc<Api>>,
+    Path(path): Path<String>,
+    peer: Option<Extension<PeerAddress>>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    let peer = peer.map(|Extension(PeerAddress(address))| address);
+    let answer = api.answer(&path, &headers, peer).await;
     answer.unwrap_or_else(|error| {
         if error.status() == StatusCode::SERVICE_UNAVAILABLE {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to serve the history of runs");
         }
         let mut response = text(error.status(), "text/plain; charset=utf-8", false, format!("{error}\n").into());
-        if matches!(error, ApiError::Access(AccessError::Busy)) {
+        if matches!(error, ApiError::Access(AccessError::Busy | AccessError::TooManyRejected)) {
             let seconds = header::HeaderValue::from_static(RETRY_AFTER);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
@@ -112,10 +122,10 @@ impl Api {
         Api { access: Access::new(client), store: store.for_readers(), files, listings }
     }
 
-    async fn answer(&self, path: &str, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
+    async fn answer(&self, path: &str, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Response<Body>, ApiError> {
         let requested = RequestedPath::parse(path).ok_or(ApiError::Path)?;
         // Checks the permission first, so that a client without permission cannot find out whether a file exists.
-        let created = self.access.check(headers, requested.namespace, requested.stack).await?;
+        let created = self.access.check(headers, peer, requested.namespace, requested.stack).await?;
         let Some(file) = requested.file else {
             let permit = slot(&self.listings).await?;
             let mut names = self.store.names(requested.path).await?;

@@ -126,6 +126,27 @@ async fn a_user_of_a_new_namespace_does_not_read_the_runs_of_a_deleted_namespace
 }
 
 #[tokio::test(start_paused = true)]
+async fn rejected_tokens_are_limited_but_accepted_tokens_are_not() {
+    let router = endpoint(Some(CREATED)).await;
+    let ask = |token: String| {
+        let request = Request::get("/history/apps/web").header("Authorization", format!("Bearer {token}"));
+        let request = request.extension(PeerAddress(std::net::Ipv4Addr::LOCALHOST.into()));
+        router.clone().oneshot(request.body(Body::empty()).unwrap())
+    };
+    for _ in 0..20 {
+        assert_eq!(ask("of-alice".to_owned()).await.unwrap().status(), 200);
+    }
+    for number in 0..10 {
+        assert_eq!(ask(format!("random-{number}")).await.unwrap().status(), 401);
+    }
+    let limited = ask("random".to_owned()).await.unwrap();
+    assert_eq!((limited.status().as_u16(), limited.headers()["retry-after"].to_str().unwrap()), (429, RETRY_AFTER));
+    assert_eq!(ask("of-alice".to_owned()).await.unwrap().status(), 200, "the token was accepted before");
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(ask("random".to_owned()).await.unwrap().status(), 401);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_number_of_files_in_memory_is_limited() {
     let router = endpoint(Some(CREATED)).await;
     let ask = |file: File| {

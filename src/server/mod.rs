@@ -1,8 +1,9 @@
-//! HTTP servers of the manager: connection limits, metrics, CPU profiles, and probes for the kubelet.
+//! HTTP servers of the manager: connection limits, rate limits, metrics, CPU profiles, and probes for the kubelet.
 
 mod connections;
 mod metrics_text;
 mod profile;
+mod rate;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 
 pub use crate::server::connections::{Limits, PeerAddress, serve};
 use crate::server::metrics_text::MetricsText;
+pub use crate::server::rate::{Bucket, Rate};
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
 /// Reason why an endpoint could not start.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::sign_in_limits::{Bucket, Rate};
+use crate::server::{Bucket, Rate};
 
 /// Rate limit for a user's requests.
 const RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };

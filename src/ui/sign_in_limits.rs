@@ -7,20 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::server::{Bucket, Rate};
+
 /// Rate limit for a peer's sign-ins.
 const PER_PEER: Rate = Rate { burst: 10, interval: Duration::from_secs(3) };
 /// Rate limit for the sign-ins from all peers together.
 const IN_TOTAL: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
 /// Maximum number of peers that have their own rate limit. Only the total rate limit applies to further peers.
 const MAX_PEERS: usize = 1024;
-
-#[derive(Clone, Copy)]
-pub(super) struct Rate {
-    /// Maximum number of requests in a burst.
-    pub(super) burst: u32,
-    /// Interval between two requests after the burst.
-    pub(super) interval: Duration,
-}
 
 /// Rate limits of sign-ins. Hold the lock only for short critical sections, and never across an `.await`.
 #[derive(Default)]
@@ -30,23 +24,6 @@ pub(super) struct SignInLimits(Mutex<State>);
 struct State {
     total: Option<Bucket>,
     peers: HashMap<IpAddr, Bucket>,
-}
-
-/// Time from which the rate limit permits a complete burst again.
-#[derive(Clone, Copy)]
-pub(super) struct Bucket(Instant);
-
-impl Bucket {
-    /// Adds a request to a bucket. Returns `None` if the request exceeds the rate limit.
-    pub(super) fn take(bucket: Option<Bucket>, rate: Rate, now: Instant) -> Option<Bucket> {
-        let full = bucket.map_or(now, |bucket| bucket.0.max(now)) + rate.interval;
-        (full.saturating_duration_since(now) <= rate.interval * rate.burst).then_some(Bucket(full))
-    }
-
-    /// Returns whether the rate limit permits a complete burst.
-    pub(super) fn is_full(self, now: Instant) -> bool {
-        self.0 <= now
-    }
 }
 
 impl SignInLimits {
