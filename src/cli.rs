@@ -12,8 +12,10 @@ use crate::telemetry::logging::{LogEncoding, LogLevel};
 pub use self::ui::UiFlags;
 
 /// Flux-native Kubernetes controller for Pulumi.
+// As in Flux, the last value of a repeated flag applies, because a kustomize patch can only append an argument to the
+// arguments of the base.
 #[derive(Debug, Parser)]
-#[command(name = "pulumi-controller", version, args_conflicts_with_subcommands = true)]
+#[command(name = "pulumi-controller", version, args_conflicts_with_subcommands = true, args_override_self = true)]
 pub struct CommandLine {
     #[command(subcommand)]
     pub role: Option<Role>,

@@ -53,6 +53,15 @@ fn flags_have_the_same_syntax_as_in_flux() {
     assert!(parse(&["--log-level=loud"]).unwrap_err().contains("loud"));
 }
 
+#[test]
+fn the_last_value_of_a_repeated_flag_applies() {
+    let repeated = ["manager", "--log-level=info", "--log-level=debug", "--enable-leader-election"];
+    let repeated = [&repeated[..], &["--enable-leader-election=false", "--artifact-hosts=a", "--artifact-hosts=b"]];
+    let flags = manager(&repeated.concat());
+    assert_eq!((flags.log.log_level, flags.enable_leader_election), (LogLevel::Debug, false));
+    assert_eq!(flags.artifact_hosts, ["a", "b"], "the values of a list are combined");
+}
+
 /// Flags that all Flux controllers have, with their defaults in Flux.
 const FLUXS: [(&str, &str); 30] = [
     ("concurrent", "4"),
