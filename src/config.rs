@@ -8,6 +8,7 @@ mod selector;
 mod storage;
 mod ui;
 mod values;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,6 +32,7 @@ pub use storage::StorageConfig;
 pub use ui::{OidcConfig, UiConfig};
 pub use values::{ConfigError, address};
 use values::{artifact_host, duration, invalid, localhost, require_at_least, unset};
+use watch::{label_selector, watch_namespace, watched_inputs};
 
 /// Timeout for a request to the API server.
 pub const API_TIMEOUT: Duration = Duration::from_secs(30);
@@ -204,7 +206,7 @@ impl ManagerConfig {
             traces: traces(&flags)?,
             storage: StorageConfig::from_flags(&flags)?,
             watched_inputs: watched_inputs(&flags)?,
-            metrics_address: address("metrics-addr", &flags.metrics_addr)?,
+            metrics_address: metrics_address(&flags)?,
             health_address: address("health-addr", &flags.health_addr)?,
             enable_pprof: flags.enable_pprof,
             events_address: events_address(&flags.events_addr)?,
@@ -224,7 +226,7 @@ impl ManagerConfig {
             concurrent: flags.concurrent,
             watch_namespace,
             runtime_namespace: flags.runtime_namespace,
-            watch_label_selector: Some(flags.watch_label_selector.trim().to_owned()).filter(|text| !text.is_empty()),
+            watch_label_selector: label_selector(&flags.watch_label_selector)?,
             storage_path: flags.storage_path,
             storage_size: flags.storage_size,
             artifact_limits,
@@ -258,6 +260,17 @@ fn require_set_flags(flags: &ManagerFlags) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Returns the address of the metrics endpoint, which also serves CPU profiles.
+fn metrics_address(flags: &ManagerFlags) -> Result<Option<SocketAddr>, ConfigError> {
+    let found = address("metrics-addr", &flags.metrics_addr)?;
+    if flags.enable_pprof && found.is_none() {
+        return Err(ConfigError(
+            "--enable-pprof requires --metrics-addr: this endpoint serves the profiles".to_owned(),
+        ));
+    }
+    Ok(found)
+}
+
 /// Validates the limits for concurrent runs, and returns the limit per namespace. By default, one namespace
 /// can occupy at most half of the run slots, rounded up.
 fn runs_per_namespace(flags: &ManagerFlags) -> Result<usize, ConfigError> {
@@ -285,19 +298,6 @@ fn idle_after(value: &str) -> Result<Option<SignedDuration>, ConfigError> {
 
 fn concurrency_groups(values: &[String]) -> Result<BTreeMap<String, u32>, ConfigError> {
     concurrency_groups::parse(values).map_err(|(value, why)| invalid("concurrency-groups", value, why))
-}
-
-/// Returns the namespace to watch, or `None` for all namespaces.
-fn watch_namespace(flags: &ManagerFlags) -> Result<Option<String>, ConfigError> {
-    let namespace = flags.watch_namespace.trim();
-    match (flags.watch_all_namespaces, namespace.is_empty()) {
-        (true, true) => Ok(None),
-        (true, false) => {
-            Err(ConfigError(format!("--watch-namespace={namespace} requires --watch-all-namespaces=false")))
-        }
-        (false, true) => Ok(Some(flags.runtime_namespace.clone())),
-        (false, false) => Ok(Some(namespace.to_owned())),
-    }
 }
 
 /// Validates the cluster name, which becomes a tag value in Pulumi Cloud.
@@ -359,27 +359,6 @@ fn events_address(value: &str) -> Result<Option<Url>, ConfigError> {
     let url = Url::parse(value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     let example = "http://notification-controller.flux-system.svc.cluster.local./";
     url.map(Some).ok_or_else(|| invalid("events-addr", value, format!("an http or https URL, such as {example}")))
-}
-
-/// Returns the label selector for the Secrets and ConfigMaps to watch, or `None` if the feature gate disables the
-/// watch.
-fn watched_inputs(flags: &ManagerFlags) -> Result<Option<Selector>, ConfigError> {
-    let selector = selector::parse(&flags.watch_configs_label_selector).map_err(|part| {
-        let valid = "must be a label requirement such as reconcile.fluxcd.io/watch=Enabled";
-        ConfigError(format!("invalid requirement {part:?} in --watch-configs-label-selector: {valid}"))
-    })?;
-    let mut is_disabled = false;
-    for gate in flags.feature_gates.iter().map(|gate| gate.trim()).filter(|gate| !gate.is_empty()) {
-        is_disabled = match gate.split_once('=') {
-            Some(("DisableConfigWatchers", value)) => value.parse().ok(),
-            _ => None,
-        }
-        .ok_or_else(|| {
-            let valid = "must be DisableConfigWatchers=true or DisableConfigWatchers=false";
-            ConfigError(format!("invalid feature gate {gate:?} in --feature-gates: {valid}"))
-        })?;
-    }
-    Ok(Some(selector).filter(|_| !is_disabled))
 }
 
 fn leader_election(flags: &ManagerFlags) -> Result<LeaderElection, ConfigError> {

@@ -31,6 +31,9 @@ pub(super) fn of_flags(
     address: Option<SocketAddr>,
 ) -> Result<Option<HistoryConfig>, Invalid> {
     let url = match flags.history_url.as_deref().map(str::trim) {
+        Some("") if address.is_some() => {
+            return Err(("history-addr", flags.history_addr.clone(), "0 if --history-url is empty".to_owned()));
+        }
         Some("") => return Ok(None),
         Some(text) => text
             .parse::<HistoryUrl>()

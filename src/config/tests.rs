@@ -261,8 +261,8 @@ fn the_single_watched_namespace_defaults_to_the_runtime_namespace() {
 #[test]
 fn configuration_errors_explain_how_to_fix_them() {
     let cases = [
-        ("--metrics-addr=nowhere", "invalid --metrics-addr=nowhere: must be HOST:PORT, :PORT, or 0 to disable"),
-        ("--health-addr=:99999", "invalid --health-addr=:99999: must be HOST:PORT, :PORT, or 0 to disable"),
+        ("--metrics-addr=nowhere", "invalid --metrics-addr=nowhere: must be IP:PORT, :PORT, or 0 to disable"),
+        ("--health-addr=:99999", "invalid --health-addr=:99999: must be IP:PORT, :PORT, or 0 to disable"),
         (
             "--events-addr=notification-controller",
             "invalid --events-addr=notification-controller: must be an http or https URL, such as \
@@ -376,6 +376,28 @@ fn a_single_namespace_other_than_the_runtime_namespace_can_be_watched() {
     assert_eq!(watched(&["--watch-all-namespaces=false", "--watch-namespace=team-a"]).as_deref(), Some("team-a"));
     let error = with(&["--watch-namespace=team-a"]).unwrap_err().to_string();
     assert_eq!(error, "--watch-namespace=team-a requires --watch-all-namespaces=false");
+    let error = with(&["--watch-all-namespaces=false", "--watch-namespace=team-a,team-b"]).unwrap_err().to_string();
+    assert_eq!(error, "invalid --watch-namespace=team-a,team-b: must be the name of one namespace");
+}
+
+#[test]
+fn the_label_selector_of_the_watched_objects_is_valid() {
+    let of = |selector: &str| with(&format!("--watch-label-selector={selector}"));
+    assert_eq!(of(" ").unwrap().watch_label_selector, None);
+    for selector in ["!sharding.fluxcd.io/key", "team in (a, b),tier!=test", "priority>5"] {
+        assert_eq!(of(selector).unwrap().watch_label_selector.as_deref(), Some(selector));
+    }
+    let error = of("tier=test,team in a").unwrap_err().to_string();
+    assert!(error.starts_with("invalid requirement \"team in a\" in --watch-label-selector: "), "{error}");
+}
+
+#[test]
+fn endpoints_without_an_address_or_data_are_rejected() {
+    let error = |arguments: [&str; 2]| config(&[&NEEDED[..], &arguments].concat()).unwrap_err().to_string();
+    let expected = "invalid --history-addr=:9293: must be 0 if --history-url is empty";
+    assert_eq!(error(["--history-url=", "--history-addr=:9293"]), expected);
+    let expected = "--enable-pprof requires --metrics-addr: this endpoint serves the profiles";
+    assert_eq!(error(["--enable-pprof", "--metrics-addr=0"]), expected);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub fn address(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, Co
         Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
         None => value.parse().ok(),
     };
-    parsed.map(Some).ok_or_else(|| invalid(flag, value, "HOST:PORT, :PORT, or 0 to disable"))
+    parsed.map(Some).ok_or_else(|| invalid(flag, value, "IP:PORT, :PORT, or 0 to disable"))
 }
 
 /// Parses a duration in the Go format, such as `1m30s`.
