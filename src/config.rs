@@ -50,6 +50,9 @@ pub const RECONCILES_END: Duration = Duration::from_secs(4);
 /// Grace period for background tasks after all reconciliations have ended. During this period, the controller writes
 /// the queued events and completes requests.
 pub const TASKS_END: Duration = Duration::from_secs(2);
+/// Time for which the webhook server accepts calls after the shutdown has started. Proxies still send calls to the
+/// replica until they have received the new endpoints of the Service, and Git providers do not repeat rejected calls.
+pub const WEBHOOKS_END: Duration = Duration::from_secs(2);
 /// Maximum jitter of the retry period, as a fraction of the period. The jitter prevents replicas from trying to acquire
 /// the Lease at the same time.
 pub const LEASE_RETRY_JITTER: f64 = 0.2;

@@ -3,6 +3,8 @@
 mod controllers;
 mod namespace_requeue;
 
+use std::time::Duration;
+
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use tokio::sync::watch;
@@ -11,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use self::controllers::Parts;
 use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
-use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILES_END, TASKS_END};
+use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILES_END, TASKS_END, WEBHOOKS_END};
 use crate::controller::authority;
 use crate::history::{self, HistoryStore};
 use crate::history_api;
@@ -53,15 +55,28 @@ struct Shared {
 /// Runs the controllers while this process is the leader, until `end` is canceled. Returns an error if this process
 /// loses the leadership. After the error, the process must exit to discard its pending writes.
 pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Result<()> {
+    let (tasks, webhooks) = (TaskTracker::new(), TaskTracker::new());
+    Box::pin(run_replica(config, &tasks, &webhooks, &end)).await?;
+    // Every replica completes the requests that it has received, also if it was never the leader. The leader has already
+    // released the Lease.
+    tokio::join!(end_tasks(&tasks, TASKS_END), end_tasks(&webhooks, WEBHOOKS_END + TASKS_END));
+    Ok(())
+}
+
+async fn run_replica(
+    config: ManagerConfig,
+    tasks: &TaskTracker,
+    webhooks: &TaskTracker,
+    end: &CancellationToken,
+) -> anyhow::Result<()> {
     let metrics = Metrics::default();
     let (ready, is_ready) = watch::channel(false);
-    let tasks = TaskTracker::new();
-    serve_endpoints(&config, &metrics, is_ready, &tasks, &end).await?;
+    serve_endpoints(&config, &metrics, is_ready, tasks, end).await?;
     let client = client::connect(metrics.clone()).await?;
     let (store, fetcher) = open_artifacts(&config)?;
     let history = open_history(&config, &metrics)?;
-    let receivers_listed = serve_webhooks(&config, &client, &metrics, &tasks, &end).await?;
-    serve_ui(&config, &client, history.as_ref(), &metrics, &tasks, &end).await?;
+    let receivers_listed = serve_webhooks(&config, &client, &metrics, webhooks, end).await?;
+    serve_ui(&config, &client, history.as_ref(), &metrics, tasks, end).await?;
     let subprocess = Subprocess::of_this_binary();
     // The replica becomes ready only when the installed CustomResourceDefinitions match this version. Until then, a
     // rollout keeps the old replica, which matches the definitions that were installed before.
@@ -92,13 +107,14 @@ pub async fn run(config: ManagerConfig, end: CancellationToken) -> anyhow::Resul
         }
     }
     let last_events = CancellationToken::new();
+    let tasks = tasks.clone();
     let shared = Shared { client, leadership, metrics, store, fetcher, history, tasks, last_events };
-    let Some(elector) = elector else { return lead(&config, shared, None, &end).await };
+    let Some(elector) = elector else { return lead(&config, shared, None, end).await };
     let lease = (elector.lease(), elector.identity().to_owned());
     let mut term = Term::begin(elector);
     let led = tokio::select! {
         lost = term.lost() => return Err(lost.into()),
-        led = lead(&config, shared, Some(lease), &end) => led,
+        led = lead(&config, shared, Some(lease), end) => led,
     };
     term.end(config.leader_election.is_some_and(|election| election.release)).await;
     led
@@ -120,7 +136,10 @@ async fn lead(
     let (critical_tasks, mut panics) = CriticalTasks::new(tasks.clone());
     let parts = tokio::select! {
         parts = Box::pin(build(config, shared, critical_tasks, end)) => parts?,
-        () = end.cancelled() => return Ok(()),
+        () = end.cancelled() => {
+            last_events.cancel();
+            return Ok(());
+        }
     };
     if let Some((lease, identity)) = lease {
         let message = format!("{identity} became leader");
@@ -137,11 +156,28 @@ async fn lead(
         () = late => tracing::warn!("shutdown timed out with reconciliations in progress; the next leader repeats them"),
     }
     last_events.cancel();
+    end_tasks(&tasks, TASKS_END).await;
+    Ok(())
+}
+
+/// Waits until all tasks have ended, or until the timeout expires.
+async fn end_tasks(tasks: &TaskTracker, timeout: Duration) {
     tasks.close();
-    if tokio::time::timeout(TASKS_END, tasks.wait()).await.is_err() {
+    if tokio::time::timeout(timeout, tasks.wait()).await.is_err() {
         tracing::warn!("shutdown timed out with tasks in progress");
     }
-    Ok(())
+}
+
+/// Returns a token that is canceled when `delay` has passed since the cancellation of `end`.
+fn canceled_after(end: &CancellationToken, delay: Duration, tasks: &TaskTracker) -> CancellationToken {
+    let (end, delayed) = (end.clone(), CancellationToken::new());
+    let token = delayed.clone();
+    tasks.spawn(async move {
+        end.cancelled().await;
+        tokio::time::sleep(delay).await;
+        token.cancel();
+    });
+    delayed
 }
 
 async fn serve_endpoints(
@@ -165,7 +201,8 @@ async fn serve_endpoints(
 }
 
 /// Starts the webhook server if it is enabled. The returned future completes when this replica can accept webhook
-/// calls, or after a timeout.
+/// calls, or after a timeout. During the shutdown, the server accepts calls for [`WEBHOOKS_END`], and `tasks` ends later
+/// than the tasks of the leader.
 async fn serve_webhooks(
     config: &ManagerConfig,
     client: &Client,
@@ -177,6 +214,7 @@ async fn serve_webhooks(
         None => None,
         Some(address) => {
             let listener = server::listen("webhooks", address).await?;
+            let end = canceled_after(end, WEBHOOKS_END, tasks);
             let settings = receiver::Settings {
                 client: client.clone(),
                 scope: scope(config),
@@ -186,7 +224,7 @@ async fn serve_webhooks(
                 instance: instance(),
                 limits: receiver::connection_limits(),
             };
-            Some(receiver::start(settings, listener, end))
+            Some(receiver::start(settings, listener, &end))
         }
     };
     Ok(async move {
@@ -331,4 +369,34 @@ fn start_traces(
     let (traces, task) = Traces::new(&export.collector, fetcher.client(), (&instance, cluster), metrics.clone())?;
     tasks.spawn(task.run(end));
     Ok(traces)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn webhooks_are_accepted_for_some_time_after_the_shutdown_has_started() {
+        let (end, tasks, begin) = (CancellationToken::new(), TaskTracker::new(), Instant::now());
+        let delayed = canceled_after(&end, WEBHOOKS_END, &tasks);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!delayed.is_cancelled());
+        end.cancel();
+        delayed.cancelled().await;
+        assert_eq!(begin.elapsed(), Duration::from_secs(60) + WEBHOOKS_END);
+        end_tasks(&tasks, TASKS_END).await;
+        assert!(tasks.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_shutdown_waits_for_tasks_in_progress_until_the_timeout() {
+        for (duration, expected) in [(Duration::from_secs(1), Duration::from_secs(1)), (TASKS_END * 2, TASKS_END)] {
+            let (tasks, begin) = (TaskTracker::new(), Instant::now());
+            tasks.spawn(tokio::time::sleep(duration));
+            end_tasks(&tasks, TASKS_END).await;
+            assert_eq!(begin.elapsed(), expected, "task of {duration:?}");
+        }
+    }
 }
