@@ -270,6 +270,27 @@ fn the_chart_accepts_the_values_of_the_examples() {
     }
 }
 
+#[test]
+fn the_names_of_a_release_and_a_namespace_are_strings_even_if_they_are_numbers() {
+    if !has_tools("the numeric names in the chart") {
+        return;
+    }
+    let mut command = helm(&["template", "10023", "--namespace", "10023", KUBE_VERSION], &chart());
+    let values = "serviceMonitor.enabled=true,receiver.enabled=true,ui.enabled=true,podDisruptionBudget.enabled=true";
+    for object in parse(&stdout(command.args(["--set", values]))).iter() {
+        assert!(!has_numeric_name(object), "{object}");
+    }
+}
+
+fn has_numeric_name(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_i64() == Some(10_023),
+        Value::Array(items) => items.iter().any(has_numeric_name),
+        Value::Object(fields) => fields.values().any(has_numeric_name),
+        _ => false,
+    }
+}
+
 fn containers(objects: &Objects) -> impl Iterator<Item = &Value> {
     let deployments = objects.iter().filter(|object| object["kind"] == "Deployment");
     deployments.map(|deployment| &deployment["spec"]["template"]["spec"]["containers"][0])

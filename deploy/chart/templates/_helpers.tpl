@@ -52,8 +52,8 @@ app.kubernetes.io/component: pulumi-controller
 
 {{- define "pulumi-controller.labels" -}}
 {{ include "pulumi-controller.podLabels" . }}
-app.kubernetes.io/name: {{ include "pulumi-controller.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "pulumi-controller.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
