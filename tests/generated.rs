@@ -294,6 +294,17 @@ fn every_rbac_rule_has_a_reason_and_none_grants_all_secrets() -> Result<()> {
     Ok(())
 }
 
+/// A controller for a single namespace has only this Role in its own namespace, which contains the Lease and the Secret
+/// of the certificate authority.
+#[test]
+fn the_controller_may_emit_events_in_its_own_namespace() -> Result<()> {
+    let role: Value = serde_saphyr::from_str(&std::fs::read_to_string(root().join("config/rbac/role.yaml"))?)?;
+    let rules = role["rules"].as_array().context("no rules")?;
+    let rule = rules.iter().find(|rule| rule["resources"] == serde_json::json!(["events"])).context("no rule")?;
+    assert_eq!(rule["verbs"], serde_json::json!(["create", "patch"]));
+    Ok(())
+}
+
 #[test]
 fn the_crds_are_small_enough_for_plain_kubectl_apply() -> Result<()> {
     for crd in custom_resource_definitions() {
