@@ -418,7 +418,7 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
     let waits = || State::PrerequisiteNotSatisfied("waiting for base".to_owned());
     stack.status = stands(&stack, waits(), 10);
     stack.status = stands(&stack, State::Working("preparing".to_owned()), 20);
-    stack.status = Some(started(&stack, &current(), at(30)));
+    stack.status = Some(started(&stack, &current(), None, at(30)));
     assert_eq!(since(&stack), Some(10), "the time at which the run became due");
 
     let mut revoked = Update::new("app-1", crate::api::auto::UpdateSpec::default());
@@ -427,14 +427,14 @@ fn a_stack_keeps_its_queue_position_until_its_run_has_ended() {
         Some([(names::ANNOTATION_REVOKED.to_owned(), "the run has progressed".to_owned())].into());
     stack.status = Some(with_result(&stack, &revoked, None, at(40)));
     stack.status = stands(&stack, State::SourceUnavailable("404".to_owned()), 45);
-    stack.status = Some(started(&stack, &current(), at(50)));
+    stack.status = Some(started(&stack, &current(), None, at(50)));
     assert_eq!(since(&stack), Some(10), "a newer revision replaces the older one");
 
     for reason in [None, Some("UpdateFailed"), Some("Aborted")] {
         let mut run = stack.clone();
         run.status = Some(with_result(&run, &ended_update(reason), None, at(60)));
         assert_eq!(since(&run), None, "{reason:?}: the run has ended");
-        run.status = Some(started(&run, &current(), at(70)));
+        run.status = Some(started(&run, &current(), None, at(70)));
         assert_eq!(since(&run), Some(70), "{reason:?}");
         run.metadata.generation = Some(4);
         run.status = Some(with_result(&run, &ended_update(reason), None, at(80)));

@@ -153,7 +153,7 @@ impl Simulation {
             name: name.clone(),
             ..CurrentUpdate::default()
         };
-        member.stack.status = Some(started(&member.stack, &current, now));
+        member.stack.status = Some(started(&member.stack, &current, None, now));
         let mut update = build_update::update(&member.stack, &current).unwrap();
         update.metadata.uid = Some(name);
         update.metadata.creation_timestamp = Some(Time(now));

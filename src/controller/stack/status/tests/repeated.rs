@@ -9,7 +9,8 @@ use crate::controller::stack::identity;
 fn after(before: Option<StackStatus>, kind: UpdateKind, update: &Update) -> StackStatus {
     let mut stack = stack(None);
     stack.status = before.or(stack.status);
-    stack.status = Some(started(&stack, &CurrentUpdate { kind, pulumi_stack: Some(here()), ..current() }, at(10)));
+    stack.status =
+        Some(started(&stack, &CurrentUpdate { kind, pulumi_stack: Some(here()), ..current() }, None, at(10)));
     let mut update = update.clone();
     update.spec.kind = kind;
     with_result(&stack, &update, None, at(20))
@@ -119,7 +120,7 @@ fn the_config_inputs_read_by_a_run_are_recorded() {
             inputs: RunInputs { config_inputs: recorded.map(str::to_owned), ..current().inputs },
             ..current()
         };
-        stack.status = Some(started(&stack, &current, at(10)));
+        stack.status = Some(started(&stack, &current, None, at(10)));
         let mut update = ended_update(None);
         update.status.as_mut().expect("value is set").config_inputs = read.map(str::to_owned);
         let last = last(&with_result(&stack, &update, None, at(20)));

@@ -21,7 +21,7 @@ fn the_last_update_contains_the_inputs_of_the_recorded_run() {
         inputs: RunInputs { config_inputs: Some("a".to_owned()), mounted_inputs: mounted.clone(), ..current().inputs },
         ..current()
     };
-    stack.status = Some(started(&stack, &seen, at(10)));
+    stack.status = Some(started(&stack, &seen, None, at(10)));
     let last =
         |status: StackStatus| status.last_update.map(|last| (last.inputs.config_inputs, last.inputs.mounted_inputs));
     let ended = with_result(&stack, &ended_update(None), None, at(20));
@@ -38,7 +38,7 @@ fn a_preview_does_not_change_the_last_applied_revision() {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);
         let current = CurrentUpdate { kind, commit: Some(revision.to_owned()), ..current() };
-        stack.status = Some(started(&stack, &current, at(10)));
+        stack.status = Some(started(&stack, &current, None, at(10)));
         with_result(&stack, &ended_update(None), None, at(20))
     };
     let brief_of = |status: &StackStatus| {
@@ -64,7 +64,7 @@ fn a_preview_does_not_change_the_last_applied_revision() {
 #[test]
 fn the_result_of_an_update_is_copied_to_the_status() {
     let mut stack = stack(None);
-    stack.status = Some(started(&stack, &current(), at(10)));
+    stack.status = Some(started(&stack, &current(), None, at(10)));
     assert_eq!(stack.status.as_ref().and_then(|s| s.attempts), Some(1));
     let mut outputs = Secret::default();
     outputs.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), "[\"token\"]".to_owned())].into());
@@ -87,7 +87,7 @@ fn the_result_of_an_update_is_copied_to_the_status() {
 fn canceled_runs_are_recorded_and_revoked_runs_are_not() {
     let absorbed_so = |change: fn(&mut Update)| {
         let mut stack = stack(None);
-        stack.status = Some(started(&stack, &current(), at(10)));
+        stack.status = Some(started(&stack, &current(), None, at(10)));
         let mut update = ended_update(Some("Canceled"));
         change(&mut update);
         with_result(&stack, &update, None, at(20))
@@ -126,7 +126,7 @@ fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
         ..LastUpdate::default()
     };
     let mut stack = stack(Some(good));
-    stack.status = Some(started(&stack, &current(), at(10)));
+    stack.status = Some(started(&stack, &current(), None, at(10)));
     let last =
         with_result(&stack, &ended_update(Some("UpdateFailed")), None, at(20)).last_update.expect("value is set");
     assert_eq!(last.failures, 2);
@@ -141,7 +141,7 @@ fn a_failure_is_counted_and_keeps_the_last_successful_revision() {
 fn runs_after_an_interruption_check_for_pending_creates() {
     let next = |before: Option<PendingCreates>, update: &Update| {
         let mut stack = stack(None);
-        stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, at(10)));
+        stack.status = Some(started(&stack, &CurrentUpdate { pending_creates: before, ..current() }, None, at(10)));
         with_result(&stack, update, None, at(20)).last_update.expect("value is set").pending_creates
     };
     let (stop, keep) = (Some(PendingCreates::Stop), Some(PendingCreates::Keep));
@@ -167,7 +167,7 @@ fn runs_after_an_interruption_check_for_pending_creates() {
 #[test]
 fn unavailable_outputs_keep_their_previous_values() {
     let mut stack = stack(None);
-    stack.status = Some(started(&stack, &current(), at(10)));
+    stack.status = Some(started(&stack, &current(), None, at(10)));
     stack.status.as_mut().expect("value is set").outputs = [("url".to_owned(), Value::from("http://x"))].into();
     let mut lost = ended_update(None);
     let ended_so = lost.status.as_mut().expect("value is set");
@@ -185,7 +185,7 @@ fn the_revisions_and_outcome_of_a_run_are_recorded() {
         let mut stack = stack(None);
         stack.status = before.or(stack.status);
         let current = CurrentUpdate { origin_revision: origin.map(str::to_owned), ..current() };
-        stack.status = Some(started(&stack, &current, at(10)));
+        stack.status = Some(started(&stack, &current, None, at(10)));
         with_result(&stack, &ended_update(failed), None, at(20))
     };
     let outcomes = |status: &StackStatus| {
@@ -220,7 +220,7 @@ fn destroying_a_missing_stack_fails_only_if_resources_may_exist() {
         stack.status.as_mut().expect("value is set").applied_stack = applied;
         let current =
             CurrentUpdate { kind: UpdateKind::Destroy, pulumi_stack: Some(pulumi_stack(here.clone())), ..current() };
-        stack.status = Some(started(&stack, &current, at(10)));
+        stack.status = Some(started(&stack, &current, None, at(10)));
         with_result(&stack, &ended_update(Some("StackNotFound")), None, at(20))
     };
     let message = |status: &StackStatus| {
@@ -243,7 +243,7 @@ fn the_applied_stack_is_recorded_until_a_destroy_succeeds() {
     let after = |before: StackStatus, kind: UpdateKind, failure: Option<&str>, changes: &[(&str, i64)]| {
         let mut stack = stack(None);
         stack.status = Some(before);
-        stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
+        stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, None, at(10)));
         let mut update = ended_update(failure);
         update.spec.kind = kind;
         let result = update.status.as_mut().expect("value is set");
@@ -286,7 +286,7 @@ fn resources_of_a_status_without_applied_stack_remain_recorded_until_a_destroy_s
         for (kind, failure, expected) in runs {
             let mut stack = stack(None);
             stack.status = Some(serde_json::from_value(status.clone()).expect("valid status"));
-            stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, at(10)));
+            stack.status = Some(started(&stack, &CurrentUpdate { kind, ..current() }, None, at(10)));
             let mut update = ended_update(failure);
             update.spec.kind = kind;
             let found = with_result(&stack, &update, None, at(20));
@@ -303,7 +303,7 @@ fn only_a_successful_run_handles_a_request_for_a_refresh() {
     let after = |failure: Option<&str>| {
         let mut stack = stack(None);
         let inputs = RunInputs { refresh_at: Some("t".to_owned()), ..current().inputs };
-        stack.status = Some(started(&stack, &CurrentUpdate { inputs, ..current() }, at(10)));
+        stack.status = Some(started(&stack, &CurrentUpdate { inputs, ..current() }, None, at(10)));
         let status = with_result(&stack, &ended_update(failure), None, at(20));
         (status.last_handled_refresh_at, status.last_update.and_then(|last| last.inputs.refresh_at))
     };
@@ -316,7 +316,7 @@ fn only_a_successful_run_handles_a_request_for_a_refresh() {
 fn resolving(reason: &str, decision: &str) -> Stack {
     let mut stack = stack(Some(LastUpdate { name: Some("app-0".to_owned()), ..failed(reason, 0) }));
     stack.annotations_mut().insert(names::ANNOTATION_RESOLVE.to_owned(), decision.to_owned());
-    stack.status = Some(started(&stack, &current(), at(10)));
+    stack.status = Some(started(&stack, &current(), None, at(10)));
     stack
 }
 
