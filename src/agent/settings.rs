@@ -87,8 +87,12 @@ impl Written {
         }
     }
 
-    /// Returns the configuration keys of the secret values that are already in the file and have not changed.
+    /// Returns the configuration keys of the secret values that are already in the file and have not changed. Returns
+    /// no keys for another stack, because its file can contain earlier values.
     fn kept_secrets(&self, now: &Written) -> Vec<String> {
+        if self.stack != now.stack {
+            return Vec::new();
+        }
         let is_same =
             |key: &&String| self.secrets.get(*key) == now.secrets.get(*key) && !self.missing_secrets.contains(key);
         now.secrets.keys().filter(is_same).cloned().collect()

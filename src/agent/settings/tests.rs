@@ -162,6 +162,28 @@ fn secrets_are_encrypted_once_and_again_after_a_change() {
 }
 
 #[test]
+fn a_secret_that_changed_while_another_stack_was_in_use_is_encrypted_again() {
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    let apply = |stack: &str, secret: &str| {
+        let config = entries(&[("secret", secret)]);
+        let desired = Desired { stack, digest: "one", config: &config, environments: &[], tags: &[] };
+        settings.apply(&desired, &tree("a")).unwrap()
+    };
+    let encrypt = |stack: &str, value: &str| {
+        let path = place.layout.source().join(format!("Pulumi.{stack}.yaml"));
+        std::fs::write(path, format!("config:\n  example:secret:\n    secure: {value}\n")).unwrap();
+        settings.record_secret("secret").unwrap();
+    };
+    assert_eq!(apply("dev", "\"x\""), ["secret"]);
+    encrypt("dev", "v1:x");
+    assert_eq!(apply("prod", "\"y\""), ["secret"]);
+    encrypt("prod", "v1:y");
+    assert_eq!(apply("dev", "\"y\""), ["secret"], "the file of the stack contains the earlier value");
+    assert!(!text(&place.layout).contains("v1:x"), "{}", text(&place.layout));
+}
+
+#[test]
 fn changed_tags_are_written_and_encrypted_values_are_kept() {
     let place = place(Some("config:\n  pulumi:tags:\n    team: web\n"));
     let settings = Settings::open(place.layout.clone());
