@@ -14,7 +14,8 @@ use super::config_path::{self, Segment};
 use super::document::{self, Mapping, Node, Scalar};
 
 /// Keys in the settings file that identify the encryption key for the stack's secrets.
-const ENCRYPTION_HEADER: [&str; 3] = ["secretsprovider", "encryptedkey", "encryptionsalt"];
+const ENCRYPTION_HEADER: [&str; 3] = [SECRETS_PROVIDER, "encryptedkey", "encryptionsalt"];
+const SECRETS_PROVIDER: &str = "secretsprovider";
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 /// The only key of an object that represents an encrypted value.
@@ -110,10 +111,13 @@ pub fn rebuild(
 ) -> Result<Rebuilt, SettingsError> {
     let Desired { config, environments, kept_secrets, .. } = *desired;
     let mut document = read_original(original)?;
+    let current = read_current(current);
     if !ENCRYPTION_HEADER.iter().any(|name| find(&document, name).is_some()) {
-        keep_header(&mut document, current);
+        keep_header(&mut document, &current);
     }
-    let of = if kept_secrets.is_empty() { Mapping::new() } else { config_in(current) };
+    // Another encryption key cannot decrypt the values in the current file.
+    let is_same_key = encryption_key(&document) == encryption_key(&current);
+    let of = if kept_secrets.is_empty() || !is_same_key { Mapping::new() } else { config_in(&current) };
     let mut secrets = Secrets { of, kept: kept_secrets, missing: Vec::new() };
     let values = desired_config(project, config, &mut secrets)?;
     if !values.is_empty() {
@@ -163,11 +167,18 @@ fn is_encrypted(node: &Node) -> bool {
     }
 }
 
-/// Returns the configuration from a settings file, or an empty mapping if the file is invalid.
-fn config_in(text: Option<&str>) -> Mapping {
-    let Ok(Some(Node::Mapping(document))) = document::parse(text.unwrap_or_default()) else { return Mapping::new() };
-    match find(&document, CONFIG) {
+/// Returns the configuration from a settings file, or an empty mapping if the file contains none.
+fn config_in(document: &Mapping) -> Mapping {
+    match find(document, CONFIG) {
         Some(Node::Mapping(config)) => config.clone(),
+        _ => Mapping::new(),
+    }
+}
+
+/// Parses the settings file that the CLI wrote last. Returns an empty mapping if the file is missing or invalid.
+fn read_current(text: Option<&str>) -> Mapping {
+    match document::parse(text.unwrap_or_default()) {
+        Ok(Some(Node::Mapping(document))) => document,
         _ => Mapping::new(),
     }
 }
@@ -185,13 +196,17 @@ fn find<'a>(document: &'a Mapping, name: &str) -> Option<&'a Node> {
     document.iter().find(|(key, _)| key.text == name).map(|(_, value)| value)
 }
 
-fn keep_header(document: &mut Mapping, current: Option<&str>) {
-    let Ok(Some(Node::Mapping(current))) = document::parse(current.unwrap_or_default()) else {
-        return;
-    };
-    let kept = ENCRYPTION_HEADER.iter().filter_map(|name| {
-        find(&current, name).map(|value| (Scalar { text: (*name).to_owned(), plain: true }, value.clone()))
-    });
+/// Returns the values of the encryption header that identify the encryption key. Omits a secrets provider that is not a
+/// URL, such as `default`, because the CLI removes such a value from the file.
+fn encryption_key(document: &Mapping) -> [Option<&str>; 3] {
+    ENCRYPTION_HEADER.map(|name| match find(document, name)? {
+        Node::Scalar(scalar) if name != SECRETS_PROVIDER || scalar.text.contains("://") => Some(scalar.text.as_str()),
+        _ => None,
+    })
+}
+
+fn keep_header(document: &mut Mapping, current: &Mapping) {
+    let kept = ENCRYPTION_HEADER.iter().filter_map(|name| Some((Scalar::plain(*name), find(current, name)?.clone())));
     document.splice(..0, kept);
 }
 

@@ -195,6 +195,33 @@ fn encrypted_secrets_are_kept_and_the_cli_encrypts_missing_ones() {
 }
 
 #[test]
+fn encrypted_secrets_are_kept_only_with_their_encryption_header() {
+    let config = [Entry { is_secret: true, ..entry("token", &json!("hidden")) }];
+    let kept = ["token".to_owned()];
+    let current = |header: &str| format!("{header}config:\n  web:token:\n    secure: v1:a\n");
+    let (salt, key) = ("encryptionsalt: v1:abc=:def\n", "secretsprovider: awskms://alias/a\nencryptedkey: key\n");
+    let rows = [
+        (None, "", true),
+        (None, salt, true),
+        (Some("encryptionsalt: \"v1:abc=:def\"\n"), salt, true),
+        (Some(key), key, true),
+        (Some("secretsprovider: default\n"), "", true),
+        (Some("encryptionsalt: v1:other=:def\n"), salt, false),
+        (Some(key), salt, false),
+        (Some(salt), "", false),
+        // The CLI creates another key, because the source does not contain the key.
+        (Some("secretsprovider: awskms://alias/a\n"), key, false),
+    ];
+    for (original, header, expected) in rows {
+        let desired = Desired { kept_secrets: &kept, ..plainly(&config) };
+        let current = current(header);
+        let rebuilt = rebuild(original, Some(&current), "web", &desired, Format::Yaml).expect("rebuilt settings");
+        assert_eq!(rebuilt.missing_secrets.is_empty(), expected, "{original:?} {header}");
+        assert_eq!(rebuilt.text.contains("v1:a\n") || rebuilt.text.contains("\"v1:a\""), expected, "{}", rebuilt.text);
+    }
+}
+
+#[test]
 fn the_settings_file_has_the_last_segment_of_the_stack_name() {
     let table = [
         ("dev", Format::Yaml, "Pulumi.dev.yaml"),
