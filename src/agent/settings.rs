@@ -219,8 +219,12 @@ impl Settings {
     }
 
     /// Returns the last settings file that the CLI has written, from the current or the previous source. Returns `None`
-    /// if neither file is readable.
+    /// if neither file is readable, or if the file in the current source is missing: the CLI removes the file together
+    /// with its stack, and a new stack can have another encryption key.
     fn current(&self, file: &Path, path: &Path, is_same_tree: bool) -> Option<String> {
+        if is_same_tree && !path.exists() {
+            return None;
+        }
         let own = if is_same_tree { read_or_warn(path) } else { None };
         own.or_else(|| read_or_warn(&self.kept(file)))
     }
