@@ -92,13 +92,14 @@ impl Environment {
     }
 
     /// Adds variables from init containers, for example tokens. These variables do not override the variables of the
-    /// container.
+    /// container. If the file contains a variable several times, the last value applies: after a restart of the pod,
+    /// the init containers append their variables again.
     fn add_env_file(&mut self, layout: &Layout) -> Result<(), Refusal> {
-        for (name, value) in read_env_file(&layout.env_file())? {
-            if !self.variables.contains_key(OsStr::new(&name)) {
-                self.secrets.push(Zeroizing::new(value.clone()));
-                self.set(&name, value.into())?;
-            }
+        let mut added = read_env_file(&layout.env_file())?;
+        added.retain(|(name, _)| !self.variables.contains_key(OsStr::new(name)));
+        for (name, value) in added {
+            self.secrets.push(Zeroizing::new(value.clone()));
+            self.set(&name, value.into())?;
         }
         Ok(())
     }

@@ -171,6 +171,17 @@ fn env_file_errors_show_only_the_number_of_the_invalid_line() {
 }
 
 #[test]
+fn the_last_value_of_an_init_container_applies_unless_the_container_sets_the_variable() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    std::fs::write(layout.env_file(), "TOKEN=expired-token\nPATH=/nowhere\nTOKEN=renewed-token\n").unwrap();
+    let environment = build(&layout, &[]).unwrap();
+    assert_eq!(get(&environment, "TOKEN"), Some("renewed-token"));
+    assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
+    assert_eq!(shown(&environment), ["expired-token", "renewed-token"]);
+}
+
+#[test]
 fn the_agent_determines_the_same_backend_as_the_cli() {
     let home = tempfile::tempdir().unwrap();
     let home_path = home.path().to_str().unwrap();
