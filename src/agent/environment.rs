@@ -1,6 +1,8 @@
 //! Environment of a CLI call: the variables, including those from mounted files and init containers, and the selected
 //! state backend. The agent builds a new environment for each run, so that the run uses the current credentials.
 
+mod expansion;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -30,6 +32,8 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 /// Maximum number of Secret values that the agent redacts. The limit exists because the agent searches each output line
 /// for all these values.
 const MAX_HIDDEN: usize = 1000;
+/// Prefix of the variables with the address of the API server, which the kubelet sets in each container.
+const KUBERNETES_PREFIX: &[u8] = b"KUBERNETES_";
 /// Default of `$USER`. Without `$USER`, the CLI fails if the container's user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
 /// Advice at the end of an error about a missing Secret, ConfigMap or key.
@@ -70,12 +74,33 @@ impl Environment {
         self.variables.get(OsStr::new(name))?.to_str().filter(|value| !value.is_empty())
     }
 
-    /// Adds a requested variable, which overrides an earlier variable of the same name.
-    fn add_variable(&mut self, layout: &Layout, variable: &EnvironmentVariable) -> Result<(), Refusal> {
-        let EnvironmentVariable { name, source } = variable;
+    /// Adds a requested variable, which overrides an earlier variable of the same name. `container` contains the
+    /// variables of the container.
+    fn add_variable(
+        &mut self,
+        layout: &Layout,
+        container: &BTreeMap<OsString, OsString>,
+        variable: &EnvironmentVariable,
+    ) -> Result<(), Refusal> {
+        let EnvironmentVariable { name, source, optional } = variable;
         match source {
             Some(Source::Value(value)) => self.set(name, value.into()),
+            Some(Source::Template(template)) => {
+                let value = expansion::expand(template, &self.variables, MAX_VALUE).ok_or_else(|| {
+                    Refusal::Invalid(format!(
+                        "environment variable {name} with the values of its references exceeds {MAX_VALUE} bytes: \
+                         shorten the value"
+                    ))
+                })?;
+                self.set(name, value)
+            }
+            Some(Source::Inherited(_)) => match container.get(OsStr::new(name)) {
+                Some(value) => self.set(name, value.clone()),
+                None => Ok(()),
+            },
+            Some(Source::File(file)) if *optional && !Path::new(file).exists() => Ok(()),
             Some(Source::File(file)) => self.set_from_file(layout, name, Path::new(file)),
+            Some(Source::Directory(directory)) if *optional && !is_filled(Path::new(directory)) => Ok(()),
             Some(Source::Directory(directory)) => {
                 for file in all_keys(layout, Path::new(directory))? {
                     let key = file.file_name().unwrap_or_default().to_string_lossy();
@@ -146,7 +171,7 @@ impl Environment {
 ///
 /// Returns an error if the object is not mounted.
 fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> {
-    if !directory.join("..data").exists() {
+    if !is_filled(directory) {
         let object = mounts::describe(layout, directory);
         return Err(Refusal::Precondition(format!(
             "failed to read environment variables from all keys of {object}: {} is not mounted",
@@ -156,6 +181,11 @@ fn all_keys(layout: &Layout, directory: &Path) -> Result<Vec<PathBuf>, Refusal> 
     Ok(mounts::keys(directory))
 }
 
+/// Returns whether the kubelet has mounted an object at a directory.
+fn is_filled(directory: &Path) -> bool {
+    directory.join("..data").exists()
+}
+
 /// Builds the environment from the container's variables, the variables from init containers, the requested variables
 /// and the engine variables.
 pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
@@ -163,10 +193,16 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     // the CLI inherits the container's variables.
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
-    environment.add_env_file(layout)?;
+    // A template can refer only to the variables that the kubelet knows, and not to those of the image.
+    let mut requested = Environment::default();
+    let known = environment.variables.iter().filter(|(name, _)| name.as_bytes().starts_with(KUBERNETES_PREFIX));
+    requested.variables.extend(known.map(|(name, value)| (name.clone(), value.clone())));
     for variable in desired {
-        environment.add_variable(layout, variable)?;
+        requested.add_variable(layout, &environment.variables, variable)?;
     }
+    environment.add_env_file(layout)?;
+    environment.variables.append(&mut requested.variables);
+    environment.secrets.append(&mut requested.secrets);
     environment.add_default_access_token(layout)?;
     environment.variables.retain(|name, _| !must_be_removed(name));
     let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;

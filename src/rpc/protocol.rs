@@ -6,7 +6,10 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOptions, RunRequest, Settings};
+use crate::rpc::proto::environment_variable::Source;
+use crate::rpc::proto::{
+    ConfigItem, EnvironmentVariable, OperationKind, PolicyPack, PreviewOf, RunOptions, RunRequest, Settings,
+};
 
 /// Protocol version of this agent. If you add a field to the run request that changes how an agent executes the run,
 /// increase this version. For requests with the new field, return the increased version from [`required_version`].
@@ -23,7 +26,12 @@ use crate::rpc::proto::{ConfigItem, OperationKind, PolicyPack, PreviewOf, RunOpt
 /// Version 6: a preview saves its plan or previews another operation, and a run follows a plan.
 ///
 /// Version 7: the agent installs policy packs, and a run enforces them.
-pub const PROTOCOL_VERSION: u32 = 7;
+///
+/// Version 8: the environment can contain templates, inherited variables and optional entries.
+pub const PROTOCOL_VERSION: u32 = 8;
+/// Minimum protocol version of an agent that supports all kinds of environment variables. An older agent rejects the
+/// source and the run.
+pub const ENVIRONMENT_VERSION: u32 = 8;
 /// Minimum protocol version of an agent that supports policy packs. An older agent computes a different digest for
 /// settings with policy packs, and rejects the run.
 pub const POLICY_PACK_VERSION: u32 = 7;
@@ -40,6 +48,9 @@ pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version that an agent needs for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
+    if request.environment.iter().any(is_new_variable) {
+        return ENVIRONMENT_VERSION;
+    }
     if request.settings.as_ref().is_some_and(|settings| !settings.policy_packs.is_empty()) {
         return POLICY_PACK_VERSION;
     }
@@ -66,6 +77,11 @@ pub fn required_version(request: &RunRequest) -> u32 {
             .as_ref()
             .is_none_or(|settings| settings.environments.is_empty() && settings.config.iter().all(is_plain));
     if is_first { 0 } else { 1 }
+}
+
+/// Returns whether an agent needs [`ENVIRONMENT_VERSION`] for a variable.
+pub fn is_new_variable(variable: &EnvironmentVariable) -> bool {
+    variable.optional || matches!(variable.source, Some(Source::Template(_) | Source::Inherited(_)))
 }
 
 fn is_plain(item: &ConfigItem) -> bool {

@@ -302,7 +302,7 @@ impl Workspace {
 }
 
 pub fn variable(name: &str, source: Source) -> proto::EnvironmentVariable {
-    proto::EnvironmentVariable { name: name.into(), source: Some(source) }
+    proto::EnvironmentVariable { name: name.into(), source: Some(source), optional: false }
 }
 
 /// Returns an archive of the files, and the descriptor that the controller would send with this archive.

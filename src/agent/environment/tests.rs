@@ -1,7 +1,7 @@
 use super::*;
 
 fn variable(name: &str, source: Source) -> EnvironmentVariable {
-    EnvironmentVariable { name: name.into(), source: Some(source) }
+    EnvironmentVariable { name: name.into(), source: Some(source), optional: false }
 }
 
 fn shown(environment: &Environment) -> Vec<&str> {
@@ -139,6 +139,44 @@ fn all_keys_of_a_mount_become_variables_and_only_secrets_are_redacted() {
 }
 
 #[test]
+fn later_entries_override_earlier_ones_even_if_they_are_optional_or_inherited() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path()).with_secrets(directory.path().join("secrets"));
+    let mount = |secret: &str, keys: &[(&str, &str)]| {
+        let path = layout.secrets().join(secret);
+        std::fs::create_dir_all(path.join("..data")).unwrap();
+        for (key, value) in keys {
+            std::fs::write(path.join("..data").join(key), value).unwrap();
+            std::os::unix::fs::symlink(format!("..data/{key}"), path.join(key)).unwrap();
+        }
+    };
+    let all = |secret: &str| {
+        let directory = layout.secrets().join(secret).to_str().unwrap().to_owned();
+        EnvironmentVariable { optional: secret != "defaults", ..variable("", Source::Directory(directory)) }
+    };
+    let region = layout.secrets().join("override/REGION").to_str().unwrap().to_owned();
+    let desired = [
+        all("defaults"),
+        all("override"),
+        all("absent"),
+        variable("PATH", Source::Inherited(true)),
+        variable("NOT_IN_THE_CONTAINER", Source::Inherited(true)),
+        EnvironmentVariable { optional: true, ..variable("PLACE", Source::File(region)) },
+        variable("URL", Source::Template("postgres://$(USER_NAME):$(PASSWORD)@$(HOME)/$(PLACE)".into())),
+    ];
+    mount("defaults", &[("PASSWORD", "default"), ("PATH", "/nowhere"), ("USER_NAME", "jane")]);
+    let environment = build(&layout, &desired).unwrap();
+    assert_eq!(get(&environment, "PATH"), std::env::var("PATH").ok().as_deref());
+    assert_eq!(get(&environment, "NOT_IN_THE_CONTAINER"), None);
+    let url = "postgres://jane:default@$(HOME)/$(PLACE)";
+    assert_eq!(get(&environment, "URL"), Some(url), "the kubelet does not know the variables of the image");
+    mount("override", &[("PASSWORD", "rotated"), ("REGION", "eu")]);
+    let environment = build(&layout, &desired).unwrap();
+    assert_eq!(get(&environment, "PASSWORD"), Some("rotated"));
+    assert_eq!(get(&environment, "URL"), Some("postgres://jane:rotated@$(HOME)/eu"));
+}
+
+#[test]
 fn an_error_names_the_invalid_environment_variable() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
@@ -147,7 +185,7 @@ fn an_error_names_the_invalid_environment_variable() {
         (variable("KEY", Source::File(missing.clone())), vec!["KEY", missing.as_str(), "no such file"]),
         (variable("A=B", Source::Value(String::new())), vec!["A=B"]),
         (variable("NUL", Source::Value("a\0b".into())), vec!["NUL"]),
-        (EnvironmentVariable { name: "EMPTY".into(), source: None }, vec!["EMPTY"]),
+        (EnvironmentVariable { name: "EMPTY".into(), ..EnvironmentVariable::default() }, vec!["EMPTY"]),
     ] {
         let message = build(&layout, &[expected]).unwrap_err().to_string();
         assert!(words.iter().all(|word| message.contains(word)), "{message}");

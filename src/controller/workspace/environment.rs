@@ -154,46 +154,41 @@ pub(super) fn make_optional(container: &mut Value) {
 /// Returns the environment of a run. The environment contains literal values, and the paths of files that contain
 /// values from Secrets and ConfigMaps. Later entries take precedence.
 ///
-/// The environment excludes values that only Kubernetes can resolve, such as pod fields and literals that reference
-/// other variables. It also excludes optional values, because a run fails if a file is missing, and variables that the
-/// controller sets. A run inherits all these values from the container environment.
+/// A run inherits the values that only Kubernetes can resolve, such as pod fields, from the container environment. The
+/// environment also contains these variables, because they override the keys of `envFrom`. It excludes the variables
+/// that the controller sets.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter_map(from_env_from_source);
     Ok(from.chain(desired.env.iter().filter_map(from_env_entry)).collect())
 }
 
-/// Converts an `envFrom` entry, which defines a variable for each key in a Secret or ConfigMap. Returns `None` for an
-/// optional entry.
+/// Converts an `envFrom` entry, which defines a variable for each key in a Secret or ConfigMap.
 fn from_env_from_source(from: &Value) -> Option<EnvironmentVariable> {
-    if is_optional(from, &OPTIONAL_SOURCES) {
-        return None;
-    }
     let prefix = from.get("prefix").and_then(Value::as_str).unwrap_or_default();
     Some(EnvironmentVariable {
         name: prefix.to_owned(),
         source: Some(Source::Directory(env_from_source(from)?.directory())),
+        optional: is_optional(from, &OPTIONAL_SOURCES),
     })
 }
 
-/// Converts an `env` entry. Returns `None` if the run inherits the variable from the container.
+/// Converts an `env` entry. Returns `None` for a variable that the controller sets.
 fn from_env_entry(variable: &Value) -> Option<EnvironmentVariable> {
     let name = variable.get("name")?.as_str()?.to_owned();
-    if RESERVED_VARIABLES.contains(&name.as_str()) || is_optional(variable, &OPTIONAL_KEYS) {
+    if RESERVED_VARIABLES.contains(&name.as_str()) {
         return None;
     }
     let source = match key_of(variable) {
         Some(KeyOf { mounted, key }) => Source::File(format!("{}/{key}", mounted.directory())),
-        None if variable.get("valueFrom").is_some_and(|from| !from.is_null()) => return None,
+        None if variable.get("valueFrom").is_some_and(|from| !from.is_null()) => Source::Inherited(true),
         None => {
-            let value = variable.get("value").and_then(Value::as_str).unwrap_or_default();
-            if value.contains("$(") || value.contains("$$") {
-                return None;
-            }
-            Source::Value(value.to_owned())
+            let value = variable.get("value").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let is_template = value.contains("$(") || value.contains("$$");
+            if is_template { Source::Template(value) } else { Source::Value(value) }
         }
     };
-    Some(EnvironmentVariable { name, source: Some(source) })
+    Some(EnvironmentVariable { name, source: Some(source), optional: is_optional(variable, &OPTIONAL_KEYS) })
 }
 
 fn key_of(variable: &Value) -> Option<KeyOf<'_>> {

@@ -10,6 +10,7 @@ use super::agent_call::{call_agent, should_call_agent, status_request};
 pub(super) use super::agent_reply::Agent;
 use super::apply_conflicts::Contested;
 use super::context::Context;
+use super::environment::run_environment;
 use super::idle::{self, Idle};
 use super::metadata::is_ours;
 use super::parts::{PartState, parts};
@@ -25,6 +26,7 @@ use crate::api::names;
 use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::AgentClient;
 use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusRequest};
+use crate::rpc::protocol::{ENVIRONMENT_VERSION, is_new_variable};
 use crate::runtime::failpoint;
 use crate::runtime::reads::ReadError;
 use crate::runtime::reconcile::ReconcileError;
@@ -207,6 +209,7 @@ pub(super) async fn observe(
     let silent_since = silent_since((namespace, name), state.as_ref(), &agent, context, now);
     let is_agent_too_old = is_agent_too_old(&agent)
         || lacks_policy_packs(&agent, &workspace)
+        || lacks_environment(&agent, &workspace)
         || lacks_required_protocol(&agent, &workspace, &updates);
     // An outdated object or an invalid certificate can be the cause, so the controller reads the objects.
     if (is_agent_too_old || agent.is_unavailable()) && context.memory.verified_parts.end_assumption((namespace, name)) {
@@ -317,6 +320,13 @@ fn lacks_policy_packs(agent: &Agent, workspace: &Workspace) -> bool {
     matches!(agent, Agent::Responded(reply) if policy_packs::exceed(&workspace.spec, reply.protocol_version))
 }
 
+/// Returns whether the agent is too old for the environment of the Workspace. Such an agent rejects the source.
+fn lacks_environment(agent: &Agent, workspace: &Workspace) -> bool {
+    let Agent::Responded(reply) = agent else { return false };
+    reply.protocol_version < ENVIRONMENT_VERSION
+        && run_environment(&workspace.spec).is_ok_and(|variables| variables.iter().any(is_new_variable))
+}
+
 /// Returns whether a pending Update of the Workspace requires a newer agent.
 fn lacks_required_protocol(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
     let Agent::Responded(reply) = agent else { return false };
@@ -386,6 +396,8 @@ fn major_and_minor(version: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::api::auto::{RunBinding, UpdateKind, UpdateSpec, UpdateStatus, WorkspaceSpec};
     use crate::rpc::proto::StatusReply;
@@ -416,6 +428,20 @@ mod tests {
         for (name, protocol_version, update, expected) in rows {
             let agent = Agent::Responded(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
             assert_eq!(lacks_required_protocol(&agent, &workspace, &[Arc::new(update)]), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_agent_without_support_for_the_environment_is_too_old() {
+        let rows = [
+            (json!([{"name": "A", "value": "1"}]), 7, false),
+            (json!([{"name": "A", "value": "$(B)"}]), 7, true),
+            (json!([{"name": "A", "value": "$(B)"}]), PROTOCOL_VERSION, false),
+        ];
+        for (env, protocol_version, expected) in rows {
+            let spec = serde_json::from_value(json!({"env": env})).expect("valid spec");
+            let agent = Agent::Responded(Box::new(StatusReply { protocol_version, ..StatusReply::default() }));
+            assert_eq!(lacks_environment(&agent, &Workspace::new("app", spec)), expected, "{env}");
         }
     }
 

@@ -53,6 +53,18 @@ fn requests_with_newer_features_require_a_newer_agent() {
     for (name, request) in rows {
         assert_eq!(required_version(&request), 1, "{name}");
     }
+    let variable = |source, optional| EnvironmentVariable { name: "A".to_owned(), source: Some(source), optional };
+    let value = variable(Source::Value("1".to_owned()), false);
+    assert_eq!(required_version(&RunRequest { environment: vec![value], ..plain.clone() }), 0);
+    let new = [
+        variable(Source::Template("$(B)".to_owned()), false),
+        variable(Source::Inherited(true), false),
+        variable(Source::File("/f".to_owned()), true),
+    ];
+    for variable in new {
+        let request = RunRequest { environment: vec![variable], ..plain.clone() };
+        assert_eq!(required_version(&request), 8, "older agents reject the variable");
+    }
     let settings = Settings { policy_packs: vec![PolicyPack::default()], ..Settings::default() };
     let with_packs = RunRequest { settings: Some(settings), ..plain.clone() };
     assert_eq!(required_version(&with_packs), 7, "older agents have no policy packs");

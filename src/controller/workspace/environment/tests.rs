@@ -10,11 +10,16 @@ fn spec(env: Value, pod_template: Option<Value>) -> WorkspaceSpec {
 }
 
 fn shown(spec: &WorkspaceSpec) -> Vec<String> {
-    let show = |variable: EnvironmentVariable| match variable.source {
-        Some(Source::Value(value)) => format!("{}={value}", variable.name),
-        Some(Source::File(file)) => format!("{}<{file}", variable.name),
-        Some(Source::Directory(directory)) => format!("{}*<{directory}", variable.name),
-        None => variable.name,
+    let show = |EnvironmentVariable { name, source, optional }: EnvironmentVariable| {
+        let shown = match source {
+            Some(Source::Value(value)) => format!("{name}={value}"),
+            Some(Source::File(file)) => format!("{name}<{file}"),
+            Some(Source::Directory(directory)) => format!("{name}*<{directory}"),
+            Some(Source::Template(template)) => format!("{name}~{template}"),
+            Some(Source::Inherited(_)) => format!("{name} inherited"),
+            None => name,
+        };
+        if optional { format!("{shown}?") } else { shown }
     };
     run_environment(spec).expect("valid").into_iter().map(show).collect()
 }
@@ -32,7 +37,15 @@ fn the_environment_of_a_run_has_literal_values_and_paths_of_secrets() {
         {"name": "POD_UID", "value": "another pod"},
         {"name": "PULUMI_ENV", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
     ]);
-    let expected = ["PLAIN=text", "EMPTY=", "TOKEN</var/run/secrets/stacks.pulumi.com/secrets/pulumi.api/access_token"];
+    let expected = [
+        "PLAIN=text",
+        "EMPTY=",
+        "TOKEN</var/run/secrets/stacks.pulumi.com/secrets/pulumi.api/access_token",
+        "MAYBE</var/run/secrets/stacks.pulumi.com/secrets/s/k?",
+        "NODE inherited",
+        "BUILT~$(PLAIN)-suffix",
+        "ESCAPED~a$$b",
+    ];
     assert_eq!(shown(&spec(env, None)), expected);
 }
 
@@ -62,6 +75,7 @@ fn env_variables_take_precedence_over_env_from_entries() {
     let expected = [
         "*</var/run/secrets/stacks.pulumi.com/secrets/s",
         "P_*</var/run/configmaps/stacks.pulumi.com/configmaps/c.d",
+        "*</var/run/secrets/stacks.pulumi.com/secrets/maybe?",
         "A</var/run/configmaps/stacks.pulumi.com/configmaps/c/k",
     ];
     assert_eq!(shown(&spec), expected);
