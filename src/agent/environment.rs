@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::Access;
 use zeroize::{Zeroize, Zeroizing};
@@ -42,6 +43,30 @@ const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running
 /// before each run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
 
+/// Variable that the agent never removes, because it cannot restore the value from the image.
+const PATH: &str = "PATH";
+/// Variables of the container that contained the value of a mounted key when the agent started.
+static MOUNTED_AT_START: OnceLock<Vec<MountedVariable>> = OnceLock::new();
+
+/// Variable of the container that contains the value of a key in a mounted object.
+#[derive(Debug, PartialEq, Eq)]
+struct MountedVariable {
+    /// Name of the variable, which consists of the prefix and the key.
+    name: String,
+    prefix: String,
+    /// Mount directory of the object.
+    directory: PathBuf,
+}
+
+impl MountedVariable {
+    /// Returns whether the kubelet has set the variable because of this entry.
+    fn is_from(&self, entry: &EnvironmentVariable) -> bool {
+        let is_reserved = self.name == PATH || RESERVED_VARIABLES.contains(&self.name.as_str());
+        let is_directory = |of: &Source| matches!(of, Source::Directory(of) if self.directory == Path::new(of));
+        !is_reserved && entry.name == self.prefix && entry.source.as_ref().is_some_and(is_directory)
+    }
+}
+
 /// Environment variables of a CLI call.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
@@ -72,6 +97,14 @@ impl Environment {
     /// Returns the value of a variable, or `None` if the variable is not set, is empty or is not valid UTF-8.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(OsStr::new(name))?.to_str().filter(|value| !value.is_empty())
+    }
+
+    /// Removes the variables that the kubelet has set from all keys of an object. A key may have been removed since then.
+    /// The requested variables contain the values of all current keys.
+    fn remove_mounted(&mut self, mounted: &[MountedVariable], desired: &[EnvironmentVariable]) {
+        for variable in mounted.iter().filter(|variable| desired.iter().any(|entry| variable.is_from(entry))) {
+            self.variables.remove(OsStr::new(&variable.name));
+        }
     }
 
     /// Adds a requested variable, which overrides an earlier variable of the same name. `container` contains the
@@ -200,6 +233,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     for variable in desired {
         requested.add_variable(layout, &environment.variables, variable)?;
     }
+    environment.remove_mounted(MOUNTED_AT_START.get().map(Vec::as_slice).unwrap_or_default(), desired);
     environment.add_env_file(layout)?;
     environment.variables.append(&mut requested.variables);
     environment.secrets.append(&mut requested.secrets);
@@ -213,6 +247,30 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
         environment.variables.entry(name.into()).or_insert(value);
     }
     Ok(environment)
+}
+
+/// Records which variables of the container have the values of mounted keys. The kubelet sets these variables when the
+/// container starts, so the agent must call this function when it starts.
+pub fn record_mounted(layout: &Layout) {
+    let _ = MOUNTED_AT_START.set(mounted_variables(layout, &std::env::vars_os().collect()));
+}
+
+/// Returns the variables whose name ends with a key of a mounted object, and whose value is the value of this key.
+fn mounted_variables(layout: &Layout, container: &BTreeMap<OsString, OsString>) -> Vec<MountedVariable> {
+    let mut found = Vec::new();
+    for directory in mounts::entries(layout.secrets()).chain(mounts::entries(layout.config_maps())) {
+        for file in mounts::keys(&directory) {
+            let key = file.file_name().unwrap_or_default().to_string_lossy();
+            for (name, value) in container.iter().filter_map(|(name, value)| Some((name.to_str()?, value))) {
+                let Some(prefix) = name.strip_suffix(&*key) else { continue };
+                if read_value("a mounted key", &file, layout).is_ok_and(|content| content == *value) {
+                    let (name, prefix) = (name.to_owned(), prefix.to_owned());
+                    found.push(MountedVariable { name, prefix, directory: directory.clone() });
+                }
+            }
+        }
+    }
+    found
 }
 
 /// Returns the variables with default values, which the user can override.

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 
 use super::cancellation;
+use super::environment;
 use super::install;
 use super::install::cache::DependencyCache;
 use super::journal::{Journal, JournalRecord};
@@ -154,6 +155,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
 fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
     let layout = Layout::new(&config.share).with_cache(&config.cache_directory);
     layout.create().with_context(|| format!("failed to prepare {}", config.share.display()))?;
+    environment::record_mounted(&layout);
     let workspace_lock = WorkspaceLock::default();
     let settings = Arc::new(Settings::open(layout.clone()));
     let source = Source::open(layout.clone(), workspace_lock.clone(), settings.clone(), stop.clone())?;

@@ -177,6 +177,45 @@ fn later_entries_override_earlier_ones_even_if_they_are_optional_or_inherited() 
 }
 
 #[test]
+fn variables_from_all_keys_of_an_object_do_not_outlive_their_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path())
+        .with_secrets(directory.path().join("secrets"))
+        .with_config_maps(directory.path().join("config-maps"));
+    for (file, value) in [
+        ("secrets/aws/SESSION_TOKEN", "temporary"),
+        ("secrets/aws/KEY", "changed"),
+        ("config-maps/region/NAMESPACE", "apps"),
+        ("config-maps/region/PATH", "/tools"),
+    ] {
+        let file = directory.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, value).unwrap();
+    }
+    let from = |prefix: &str, directory: PathBuf| variable(prefix, Source::Directory(directory.display().to_string()));
+    let (secret, map) = (layout.secrets().join("aws"), layout.config_maps().join("region"));
+    let variables = [
+        ("AWS_SESSION_TOKEN", "temporary"),
+        ("KEY", "1"),
+        ("PATH", "/tools"),
+        ("POD_NAMESPACE", "apps"),
+        ("TOKEN", "temporary"),
+    ];
+    let container: BTreeMap<_, _> =
+        variables.map(|(name, value)| (OsString::from(name), OsString::from(value))).into_iter().collect();
+    let mounted = mounted_variables(&layout, &container);
+    let left = |desired: &[EnvironmentVariable]| {
+        let mut environment = Environment { variables: container.clone(), secrets: Vec::new() };
+        environment.remove_mounted(&mounted, desired);
+        environment.variables.keys().map(|name| name.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = ["AWS_SESSION_TOKEN", "KEY", "PATH", "POD_NAMESPACE", "TOKEN"];
+    assert_eq!(left(&[from("AWS_", secret.clone()), from("POD_", map.clone()), from("", map)]), all[1..]);
+    assert_eq!(left(&[from("", secret)]), all, "another prefix");
+    assert_eq!(left(&[]), all);
+}
+
+#[test]
 fn an_error_names_the_invalid_environment_variable() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
