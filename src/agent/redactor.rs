@@ -1,10 +1,11 @@
-//! Redacts secret values in output, including their base64 encodings and JSON escapes. If a run follows a plan, the
-//! module also redacts property values that deviate from the plan.
+//! Redacts secret values in output, including their base64 encodings, JSON escapes and URL encodings. If a run follows a
+//! plan, the module also redacts property values that deviate from the plan.
 
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use zeroize::Zeroizing;
 
 use crate::pulumi::failure::plan;
@@ -15,6 +16,26 @@ const REPLACEMENT: &str = "[secret]";
 const MIN_LENGTH: usize = 4;
 /// Minimum number of encoded characters that the agent redacts within a longer base64 string.
 const MIN_INNER: usize = 8;
+/// Characters outside the unreserved set of RFC 3986. Most programs encode these characters in a URL.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Sets of characters that programs encode in the user information of a URL, for example in a connection string: most
+/// programs, JavaScript (`encodeURIComponent`), Go (`url.UserPassword`), and the URL Standard of WHATWG.
+const URL_SETS: [&AsciiSet; 4] = [
+    RESERVED,
+    &RESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*'),
+    &RESERVED.remove(b'$').remove(b'&').remove(b'+').remove(b',').remove(b';').remove(b'='),
+    &RESERVED
+        .remove(b'!')
+        .remove(b'$')
+        .remove(b'%')
+        .remove(b'&')
+        .remove(b'\'')
+        .remove(b'(')
+        .remove(b')')
+        .remove(b'*')
+        .remove(b'+')
+        .remove(b','),
+];
 /// Number of bytes in a base64 group, which the encoding represents as four characters.
 const GROUP: usize = 3;
 
@@ -82,7 +103,14 @@ fn encodings(value: &str) -> impl Iterator<Item = Zeroizing<String>> {
     let base64 = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD].map(|engine| engine.encode(value));
     let inner = (0..GROUP)
         .flat_map(|offset| [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| base64_inside(&engine, value, offset)));
-    base64.into_iter().chain(inner.flatten()).chain(json_escaped(value)).map(Zeroizing::new)
+    let base64 = base64.into_iter().chain(inner.flatten());
+    base64.chain(json_escaped(value)).chain(url_encoded(value)).map(Zeroizing::new)
+}
+
+/// Returns the encoded forms of a value in a URL. The result omits forms that equal the value.
+fn url_encoded(value: &str) -> impl Iterator<Item = String> {
+    let encoded = URL_SETS.map(|set| utf8_percent_encode(value, set).to_string());
+    encoded.into_iter().filter(move |encoded| encoded != value)
 }
 
 /// Returns the characters that encode a value within a longer base64 string, for example a password in a basic
@@ -175,6 +203,20 @@ mod tests {
             "dXNlcjpw[secret]fg==",
             "only groups that the secret fills completely are redacted"
         );
+    }
+
+    #[test]
+    fn secrets_in_urls_are_redacted() {
+        let redactor = Redactor::new(["a/b c!$&'()*+,;=:@[|\u{e9}~"]);
+        for text in [
+            "a%2Fb%20c%21%24%26%27%28%29%2A%2B%2C%3B%3D%3A%40%5B%7C%C3%A9~",
+            "a%2Fb%20c!%24%26'()*%2B%2C%3B%3D%3A%40%5B%7C%C3%A9~",
+            "a%2Fb%20c%21$&%27%28%29%2A+,;=%3A%40%5B%7C%C3%A9~",
+            "a%2Fb%20c!$&'()*+,%3B%3D%3A%40%5B%7C%C3%A9~",
+        ] {
+            let url = format!("postgres://user:{text}@db/state");
+            assert_eq!(redactor.redact(&url), "postgres://user:[secret]@db/state");
+        }
     }
 
     proptest! {
