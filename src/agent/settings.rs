@@ -281,7 +281,7 @@ pub fn resolve_config(
     for item in &desired.config {
         let value = value(layout, environment, item)?;
         if item.secret {
-            environment.secrets.extend(strings_in(&value).into_iter().map(Zeroizing::new));
+            environment.secrets.extend(texts_in(&value).into_iter().map(Zeroizing::new));
         }
         entries.push(Entry { key: item.key.clone(), value, is_path: item.path, is_secret: item.secret });
     }
@@ -318,12 +318,13 @@ fn json_error(what: &str, error: &serde_json::Error) -> String {
     format!("the value of {what} is not valid JSON: error at line {}, column {}", error.line(), error.column())
 }
 
-/// Returns all strings in a JSON value.
-fn strings_in(value: &Value) -> Vec<String> {
+/// Returns all strings and numbers in a JSON value.
+fn texts_in(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
-        Value::Array(values) => values.iter().flat_map(strings_in).collect(),
-        Value::Object(values) => values.values().flat_map(strings_in).collect(),
+        Value::Number(number) => vec![number.to_string()],
+        Value::Array(values) => values.iter().flat_map(texts_in).collect(),
+        Value::Object(values) => values.values().flat_map(texts_in).collect(),
         _ => Vec::new(),
     }
 }

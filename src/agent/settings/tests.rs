@@ -275,7 +275,7 @@ fn config_values_come_from_literals_variables_and_files() {
         (
             proto::ConfigItem { json: true, secret: true, ..mount.file("one") },
             json!({"a": ["hidden", 1]}),
-            vec!["hidden"],
+            vec!["hidden", "1"],
         ),
     ];
     for (item, value, hidden) in rows {
