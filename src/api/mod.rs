@@ -8,6 +8,7 @@ pub mod conditions;
 pub mod definitions;
 pub mod duration;
 pub mod names;
+pub mod output_keys;
 pub mod phase_times;
 pub mod pulumi;
 pub mod resolve;

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use crate::api::conditions::{self, ConditionUpdate, OUTPUTS_WRITTEN, Status, outputs_reason};
 use crate::api::names;
+use crate::api::output_keys::stored_key;
 use crate::api::pulumi::{OutputObject, OutputObjectKind, OutputObjectReference, Stack, StackStatus};
 use crate::controller::stack::ownership;
-use crate::controller::update::stored_output_key;
 use crate::runtime::events::{Event, EventKind};
 
 /// Label of the Secrets and ConfigMaps that this controller and the Flux controllers watch.
@@ -85,7 +85,7 @@ fn is_key(text: &str) -> bool {
 pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
     let outputs = Outputs::read(outputs);
     let hides = |key: &str| object.kind == OutputObjectKind::ConfigMap && outputs.secret.contains(key);
-    let stored = |name: &String| stored_output_key(name, |key| outputs.values.contains_key(key));
+    let stored = |name: &String| stored_key(name, |key| outputs.values.contains_key(key));
     let listed: Vec<String> = match object.keys.is_empty() {
         true => outputs.values.keys().filter(|key| !hides(key)).cloned().collect(),
         false => object.keys.iter().map(stored).collect(),

@@ -46,7 +46,7 @@ pub use attachments::Attachments;
 pub use context::Context;
 pub use controller::{Feeds, controller, reconcile, requeue_after_run, requeue_of_workspace};
 pub use history::HistoryWriter;
-pub use outputs::{is_of as is_outputs_of, stored_key as stored_output_key};
+pub use outputs::is_of as is_outputs_of;
 pub use pod_mark::{is_of as is_marked_for, update_name as marked_update_name};
 #[cfg(test)]
 pub(crate) use queue::run_in;

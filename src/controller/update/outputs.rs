@@ -1,8 +1,6 @@
 //! Stores the outputs of an Update in a Secret, in the format of the Pulumi Kubernetes Operator. A run does not fail
 //! if the controller cannot write the Secret.
 
-use std::collections::HashSet;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
@@ -11,16 +9,11 @@ use serde_json::{Value, json};
 
 use crate::api::auto::Update;
 use crate::api::names;
-use crate::artifact::Digest;
+use crate::api::output_keys::keys;
 use crate::controller::update::context::Context;
 use crate::controller::update::outcome::RunOutcome;
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::{Created, WriteError};
-
-/// Maximum length of a key in a Secret.
-const MAX_KEY: usize = 253;
-/// Length of the hash in a key, in characters.
-const HASH_LENGTH: usize = 10;
 
 /// Result of the attempt to store the outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,45 +101,6 @@ pub(super) fn owned_secret(update: &Update, name: &str, annotations: &Value, dat
     serde_json::from_value(secret).unwrap_or_default()
 }
 
-/// Returns the key of the output with the given name in a Secret. `contains` returns whether the Secret has a key.
-pub fn stored_key(name: &str, contains: impl Fn(&str) -> bool) -> String {
-    let key = key(name);
-    let distinct = distinct_key(&key, name);
-    if key != name && contains(&distinct) { distinct } else { key }
-}
-
-/// Returns the key under which the Secret contains the output with the given name, unless another output already has this
-/// key. Each key is valid in a Secret, because one invalid key would prevent the controller from storing all outputs.
-fn key(name: &str) -> String {
-    let valid = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
-    let key: String = name.chars().map(valid).collect();
-    let key = match key.strip_prefix('.') {
-        Some(rest) if rest.is_empty() || rest.starts_with('.') => format!("_{rest}"),
-        _ if key.is_empty() => "_".to_owned(),
-        _ => key,
-    };
-    if key.len() > MAX_KEY { distinct_key(&key, name) } else { key }
-}
-
-/// Returns a different key for each output. If the names of several outputs have the same key, one of these outputs has
-/// this key, and the keys of the others end with a hash.
-fn keys<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
-    let mut used: HashSet<String> = names.clone().filter(|name| key(name) == *name).map(str::to_owned).collect();
-    let unused = |name: &str| {
-        let key = key(name);
-        if key == name || used.insert(key.clone()) { key } else { distinct_key(&key, name) }
-    };
-    names.map(unused).collect()
-}
-
-/// Returns the key with a hash of the name.
-fn distinct_key(key: &str, name: &str) -> String {
-    let digest = Digest::of(name.as_bytes()).to_string();
-    let hash = digest.rsplit(':').next().unwrap_or_default();
-    let start = |text: &str, length: usize| text.chars().take(length).collect::<String>();
-    format!("{}-{}", start(key, MAX_KEY - HASH_LENGTH - 1), start(hash, HASH_LENGTH))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,34 +134,6 @@ mod tests {
         let mut another = update();
         another.metadata.uid = Some("uid-2".to_owned());
         assert!(!is_of(&made, &another));
-    }
-
-    #[test]
-    fn each_output_has_a_valid_key_of_its_own() {
-        let rows = [
-            ("url", "url"),
-            ("my token!", "my_token_"),
-            (".", "_"),
-            ("..", "_."),
-            ("..x", "_.x"),
-            (".x", ".x"),
-            ("", "_"),
-            ("../../x", "_._.._x"),
-        ];
-        for (name, expected) in rows {
-            assert_eq!(key(name), expected, "{name}");
-        }
-        let long = key(&"a".repeat(300));
-        assert_eq!(long.len(), MAX_KEY);
-        assert_ne!(long, key(&"a".repeat(301)));
-        let names = ["a/b", "a b", "a_b"];
-        let found = keys(names.into_iter());
-        assert_eq!(found[2], "a_b", "the output with exactly this name");
-        assert!(found[..2].iter().all(|key| key.starts_with("a_b-")), "{found:?}");
-        for (name, key) in names.iter().zip(&found) {
-            assert_eq!(&stored_key(name, |stored| found.iter().any(|key| key == stored)), key, "{name}");
-        }
-        assert_eq!(HashSet::<String>::from_iter(found).len(), 3);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, UpdateKind, UpdatePhase};
+use pulumi_controller::api::output_keys::stored_key;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::text::printable_line;
 use serde::Serialize;
@@ -97,24 +98,19 @@ fn reveal(
     data: Option<&BTreeMap<String, ByteString>>,
 ) -> Result<(), PluginError> {
     for (name, value) in outputs.iter_mut().filter(|(_, value)| is_masked(value)) {
-        let bytes = data.and_then(|data| data.get(&key(name)));
+        let key = stored_key(name, |key| data.is_some_and(|data| data.contains_key(key)));
+        let bytes = data.and_then(|data| data.get(&key));
         // The message omits the parser error, because the error can contain parts of the secret value.
         let found = bytes.and_then(|bytes| serde_json::from_slice(&bytes.0).ok());
         *value = found.ok_or_else(|| {
             PluginError::Failed(format!(
-                "failed to read the secret output {name} of Stack {}: its Secret has no valid value in the key {}; \
+                "failed to read the secret output {name} of Stack {}: its Secret has no valid value in the key {key}; \
                  request a run: kubectl pulumi reconcile",
-                full_name(stack),
-                key(name)
+                full_name(stack)
             ))
         })?;
     }
     Ok(())
-}
-
-/// Returns the Secret key that contains an output.
-fn key(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
 
 /// Outputs by name.
@@ -147,6 +143,7 @@ fn plain(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pulumi_controller::api::output_keys;
     use serde_json::json;
 
     use super::*;
@@ -167,6 +164,19 @@ mod tests {
         reveal(&stack, &mut revealed, Some(&data)).unwrap();
         assert_eq!(revealed.get("password"), Some(&json!("hunter2")));
         assert_eq!(revealed.get("ports"), Some(&json!([80, 443])));
+    }
+
+    #[test]
+    fn outputs_with_similar_names_have_their_own_values() {
+        let stack = stack("web", &json!({}), &json!({}));
+        let names = ["db password", "db_password", "..hidden"];
+        let values = names.map(|name| ByteString(json!(format!("value of {name}")).to_string().into_bytes()));
+        let data: BTreeMap<String, ByteString> = output_keys::keys(names.into_iter()).into_iter().zip(values).collect();
+        let mut revealed: BTreeMap<String, Value> = names.map(|name| (name.to_owned(), json!(MASKED))).into();
+        reveal(&stack, &mut revealed, Some(&data)).unwrap();
+        for name in names {
+            assert_eq!(revealed.get(name), Some(&json!(format!("value of {name}"))));
+        }
     }
 
     #[test]
@@ -202,6 +212,5 @@ mod tests {
     fn a_single_string_has_no_quotation_marks() {
         assert_eq!(SingleOutput(json!("logs-4f1c")).text(), "logs-4f1c\n");
         assert_eq!(SingleOutput(json!({ "a": 1 })).text(), "{\"a\":1}\n");
-        assert_eq!(key("my token!"), "my_token_");
     }
 }
