@@ -8,8 +8,7 @@ use futures::AsyncBufRead;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{Api, ListParams, LogParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, Resource};
+use kube::{Client, Resource};
 use pulumi_controller::api::names;
 use pulumi_controller::api::tolerant::Tolerant;
 use pulumi_controller::text::chain;
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::plugin::args::GlobalFlags;
 use crate::plugin::error::PluginError;
+use crate::plugin::kubeconfig;
 use crate::plugin::progress::Progress;
 
 /// Field manager name with which the plugin changes objects.
@@ -79,7 +79,7 @@ impl Cluster {
     ///
     /// Returns an error if there is no valid configuration.
     pub async fn connect(flags: &GlobalFlags) -> Result<Self, PluginError> {
-        let config = configuration(flags).await?;
+        let config = kubeconfig::load(flags).await?;
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         if !names::is_object_name(&namespace) {
             return Err(PluginError::Usage(format!("invalid --namespace={namespace}: use the name of a namespace")));
@@ -306,24 +306,6 @@ fn parse<K: DeserializeOwned>(object: &Tolerant<K>, what: impl Fn() -> String) -
 
 fn post_parameters() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
-}
-
-/// Reads the kubeconfig or, in a pod without a kubeconfig, the configuration of the pod's ServiceAccount.
-async fn configuration(flags: &GlobalFlags) -> Result<Config, PluginError> {
-    let options = KubeConfigOptions { context: flags.context.clone(), ..KubeConfigOptions::default() };
-    let loaded = match &flags.kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| PluginError::Connect(chain(&error)))?;
-            Config::from_custom_kubeconfig(file, &options).await
-        }
-        None => Config::from_kubeconfig(&options).await,
-    };
-    let is_default = flags.kubeconfig.is_none() && flags.context.is_none();
-    match loaded {
-        Ok(config) => Ok(config),
-        Err(error) if is_default => Config::incluster().map_err(|_| PluginError::Connect(chain(&error))),
-        Err(error) => Err(PluginError::Connect(chain(&error))),
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod exec;
 #[cfg(test)]
 mod fixtures;
 mod follow;
+mod kubeconfig;
 mod plan;
 mod pod_cli;
 mod progress;
