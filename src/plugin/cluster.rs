@@ -26,6 +26,8 @@ use crate::plugin::progress::Progress;
 const FIELD_MANAGER: &str = "kubectl-pulumi";
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Duration that no command reaches.
+const UNLIMITED: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 /// Maximum number of objects in one response.
 const PAGE: u32 = 500;
 /// Maximum number of objects in a list.
@@ -69,6 +71,7 @@ pub struct Cluster {
     client: Client,
     namespace: String,
     request_timeout: Duration,
+    timeout: Duration,
     deadline: Instant,
 }
 
@@ -89,6 +92,7 @@ impl Cluster {
             client,
             namespace,
             request_timeout: REQUEST_TIMEOUT.min(flags.timeout),
+            timeout: flags.timeout,
             deadline: Instant::now() + flags.timeout,
         })
     }
@@ -106,6 +110,19 @@ impl Cluster {
     /// Returns the deadline of the command.
     pub fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// Returns the same client with a new deadline, for the part of a command after a confirmation. The time in which
+    /// the user decides does not count.
+    #[must_use]
+    pub fn with_new_deadline(&self) -> Self {
+        Cluster { deadline: Instant::now() + self.timeout, ..self.clone() }
+    }
+
+    /// Returns the same client without a deadline.
+    #[must_use]
+    pub fn without_deadline(&self) -> Self {
+        Cluster { deadline: Instant::now() + UNLIMITED, ..self.clone() }
     }
 
     /// Returns the client for requests that have no dedicated function. The caller must pass these requests to
@@ -243,7 +260,7 @@ impl Cluster {
         self.call(|| format!("read the log of Pod {namespace}/{pod}"), api.log_stream(pod, parameters)).await
     }
 
-    /// Waits for the response to a request until the timeout expires.
+    /// Waits for the response to a request until the timeout of the request or the deadline of the command expires.
     ///
     /// # Errors
     ///
@@ -253,7 +270,8 @@ impl Cluster {
         what: impl Fn() -> String,
         response: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, PluginError> {
-        match tokio::time::timeout(self.request_timeout, response).await {
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        match tokio::time::timeout(self.request_timeout.min(remaining), response).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(kube::Error::Api(status))) => Err(PluginError::Refused {
                 request: what(),
@@ -262,6 +280,10 @@ impl Cluster {
                 message: status.message.clone(),
             }),
             Ok(Err(error)) => Err(PluginError::Request { request: what(), cause: chain(&error) }),
+            Err(_) if remaining < self.request_timeout => Err(PluginError::TimedOut(format!(
+                "timed out: failed to {} within the maximum duration of the command; to wait longer, increase --timeout",
+                what()
+            ))),
             Err(_) => Err(PluginError::NoResponse { request: what(), limit: self.request_timeout }),
         }
     }

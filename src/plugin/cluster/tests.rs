@@ -30,6 +30,7 @@ fn cluster(respond: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'stati
         client: Client::new(service, "default"),
         namespace: "apps".to_owned(),
         request_timeout: Duration::from_secs(3),
+        timeout: Duration::from_secs(60),
         deadline: Instant::now() + Duration::from_secs(60),
     };
     (cluster, log)
@@ -127,6 +128,24 @@ async fn a_request_without_a_response_times_out() {
         error.to_string(),
         "failed to read Stack apps/web: no response within 3 s; check the connection to the cluster"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_requests_of_a_command_end_at_its_deadline() {
+    let (cluster, log) = cluster(|target| (!target.contains("page-30")).then(|| (200, page("web", "page-30"))));
+    let cluster = Cluster { deadline: Instant::now() + Duration::from_secs(2), ..cluster };
+    let listing = cluster.list_with_invalid::<Stack>(&Scope::All, ListParams::default());
+    let error = listing.await.unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert_eq!(
+        error.to_string(),
+        "timed out: failed to list objects of kind Stack in all namespaces within the maximum duration of the command; \
+         to wait longer, increase --timeout"
+    );
+    assert_eq!(log.lock().unwrap().len(), 2);
+    let renewed = cluster.with_new_deadline();
+    assert_eq!(renewed.deadline(), Instant::now() + Duration::from_secs(60));
+    assert!(cluster.without_deadline().deadline() > renewed.deadline() + Duration::from_secs(7 * 24 * 60 * 60));
 }
 
 #[tokio::test]

@@ -43,12 +43,18 @@ pub async fn reject(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), Plug
 async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDecision) -> Result<(), PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
     let plan = waiting_plan(&stack)?;
-    match &flags.plan {
-        Some(digest) => check_digest(&stack, plan, digest, decision)?,
+    let cluster = match &flags.plan {
+        Some(digest) => {
+            check_digest(&stack, plan, digest, decision)?;
+            cluster.clone()
+        }
         // The decision applies to the plan that the terminal shows, even if the controller has created a newer plan.
-        None => confirm(&stack, plan, decision)?,
-    }
-    let user = user(cluster).await?;
+        None => {
+            confirm(&stack, plan, decision)?;
+            cluster.with_new_deadline()
+        }
+    };
+    let user = user(&cluster).await?;
     let mut progress = Progress::new();
     let (doing, done) = words(decision);
     progress.action(&format!("{doing} plan {} of Stack {}", plan.digest, full_name(&stack)));

@@ -45,7 +45,7 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
     }
     let parameters = parameters(&window, true, flags.tail);
     let log = Box::pin(cluster.open_log(namespace, &pod, &parameters).await?);
-    follow(cluster, &update, log.lines(), &mut window).await
+    follow(&cluster.without_deadline(), &update, log.lines(), &mut window).await
 }
 
 /// Returns the Update that records the run. With `--follow`, waits until the run starts.

@@ -72,6 +72,7 @@ async fn export(cluster: &Cluster, flags: &ExportFlags) -> Result<(), PluginErro
 async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Change<'_>) -> Result<(), PluginError> {
     let what = change.what();
     let (stack, _) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
+    let mut cluster = cluster.clone();
     if !is_confirmed {
         confirm::ask(&Question {
             description: &change.describe(&stack),
@@ -79,7 +80,9 @@ async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Chang
             without_terminal: "--yes is required without a terminal",
             declined: format!("the state of Stack {} is unchanged", full_name(&stack)),
         })?;
+        cluster = cluster.with_new_deadline();
     }
+    let cluster = &cluster;
     // Check again, because a user can have resumed the Stack while the command waited for the confirmation.
     let (stack, pod) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
     let mut progress = Progress::new();
