@@ -71,20 +71,27 @@ async fn export(cluster: &Cluster, flags: &ExportFlags) -> Result<(), PluginErro
 /// Asks the user for confirmation, and changes the state.
 async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Change<'_>) -> Result<(), PluginError> {
     let what = change.what();
-    let (stack, _) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
+    let (shown, _) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
     let mut cluster = cluster.clone();
     if !is_confirmed {
         confirm::ask(&Question {
-            description: &change.describe(&stack),
+            description: &change.describe(&shown),
             question: "Change the state?",
             without_terminal: "--yes is required without a terminal",
-            declined: format!("the state of Stack {} is unchanged", full_name(&stack)),
+            declined: format!("the state of Stack {} is unchanged", full_name(&shown)),
         })?;
         cluster = cluster.with_new_deadline();
     }
     let cluster = &cluster;
-    // Check again, because a user can have resumed the Stack while the command waited for the confirmation.
+    // Check again, because another user can have resumed or changed the Stack while the command waited for the
+    // confirmation. With another spec, the command would change the state of another Pulumi stack.
     let (stack, pod) = Box::pin(workspace_pod::find(cluster, name, what, Effect::Change)).await?;
+    if !is_unchanged(&shown, &stack) {
+        let name = full_name(&stack);
+        return Err(PluginError::NotReady(format!(
+            "failed to {what} of Stack {name}: the Stack was changed during the confirmation; retry the command"
+        )));
+    }
     let mut progress = Progress::new();
     progress.action(&format!("changing the state of Stack {}", full_name(&stack)));
     let print = |line: &[u8]| screen::write(printable_output(line).as_bytes());
@@ -93,6 +100,12 @@ async fn apply(cluster: &Cluster, name: &str, is_confirmed: bool, change: &Chang
     let namespace = stack.namespace().unwrap_or_default();
     progress.note(&format!("the Stack stays suspended; to continue, run: kubectl pulumi resume -n {namespace} {name}"));
     Ok(())
+}
+
+/// Returns whether two reads have returned the same Stack with the same spec.
+fn is_unchanged(before: &Stack, now: &Stack) -> bool {
+    let version = |stack: &Stack| (stack.uid(), stack.metadata.generation);
+    version(before) == version(now)
 }
 
 /// Calls the CLI in the workspace pod.

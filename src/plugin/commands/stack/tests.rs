@@ -52,6 +52,17 @@ fn the_change_is_shown_before_the_confirmation() {
 }
 
 #[test]
+fn a_change_requires_the_stack_that_was_shown() {
+    let shown = web();
+    assert!(is_unchanged(&shown, &web()));
+    let (mut edited, mut recreated) = (web(), web());
+    edited.metadata.generation = Some(2);
+    recreated.metadata.uid = Some("uid-2".to_owned());
+    assert!(!is_unchanged(&shown, &edited), "the spec can name another Pulumi stack");
+    assert!(!is_unchanged(&shown, &recreated));
+}
+
+#[test]
 fn only_a_state_is_imported_and_only_a_urn_is_changed() {
     for content in ["", "[]", "{}", r#"{"deployment": 1}"#] {
         let error = StateFile::parse("state.json", content.as_bytes().to_vec()).unwrap_err();
