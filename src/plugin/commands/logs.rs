@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures::{AsyncBufRead, AsyncBufReadExt as _, Stream, StreamExt as _};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::Update;
@@ -13,7 +13,7 @@ use pulumi_controller::text::printable;
 use pulumi_controller::view::links;
 use pulumi_controller::view::run_log::{Line, MAX_BYTES, Window, is_pod_of, parameters};
 use pulumi_controller::view::runs;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::plugin::args::LogFlags;
 use crate::plugin::cluster::Cluster;
@@ -25,6 +25,9 @@ use crate::plugin::select::full_name;
 
 /// Delay between the end of a run and the last read of its log, because the last lines can arrive late.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// Maximum length of a line in a followed log, in bytes. The plugin splits longer lines. The agent also limits the
+/// length, but a program can write to the log without the agent.
+const MAX_LINE: u64 = 256 * 1024;
 
 /// Prints the log of a run.
 ///
@@ -45,7 +48,7 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
     }
     let parameters = parameters(&window, true, flags.tail);
     let log = Box::pin(cluster.open_log(namespace, &pod, &parameters).await?);
-    follow(&cluster.without_deadline(), &update, log.lines(), &mut window).await
+    follow(&cluster.without_deadline(), &update, Box::pin(lines(log)), &mut window).await
 }
 
 /// Returns the Update that records the run. With `--follow`, waits until the run starts.
@@ -174,7 +177,13 @@ async fn request_tail(
 ) -> Result<Tail, PluginError> {
     let parameters = parameters(window, false, tail_lines);
     let log = Box::pin(cluster.open_log(cluster.namespace(), pod, &parameters).await?);
-    read_tail(log, window, tail, MAX_BYTES).await
+    timeout_at(cluster.deadline(), read_tail(log, window, tail, MAX_BYTES)).await.unwrap_or_else(|_| {
+        Err(PluginError::TimedOut(format!(
+            "timed out: failed to read the log of Pod {}/{pod} within the maximum duration; to wait longer, increase \
+             --timeout",
+            cluster.namespace()
+        )))
+    })
 }
 
 /// Reads at most `max_bytes` bytes of the log, and selects the last lines of a run.
@@ -210,6 +219,16 @@ async fn read_tail(
             }
         }
     }
+}
+
+/// Returns the lines of a log as they arrive.
+fn lines(log: impl AsyncBufRead + Unpin) -> impl Stream<Item = std::io::Result<String>> {
+    futures::stream::try_unfold(log, |mut log| async move {
+        let mut line = Vec::new();
+        let length = (&mut log).take(MAX_LINE).read_until(b'\n', &mut line).await?;
+        let text = || String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
+        Ok::<_, std::io::Error>((length > 0).then(|| (text(), log)))
+    })
 }
 
 /// Prints the lines of an open run until the run completes.
@@ -277,6 +296,15 @@ mod tests {
         let found = read_tail(mixed.as_bytes(), &window, Some(1), mixed.len() + 1).await.unwrap();
         assert_eq!(found, Tail { lines: lines(&["thr\u{e9}"]), has_other_lines: true, is_cut: false });
         assert!(cut_note("apps", "web-workspace-0").contains("10 MiB"));
+    }
+
+    #[tokio::test]
+    async fn a_followed_line_has_a_maximum_length_and_any_bytes() {
+        let limit = usize::try_from(MAX_LINE).unwrap();
+        let log = [&b"caf\xe9\r\n"[..], "x".repeat(limit + 1).as_bytes(), b"\nlast"].concat();
+        let found: Vec<String> = lines(log.as_slice()).map(Result::unwrap).collect().await;
+        assert_eq!(found.iter().map(String::len).collect::<Vec<_>>(), ["caf\u{fffd}".len(), limit, 1, 4]);
+        assert_eq!((found[0].as_str(), found[3].as_str()), ("caf\u{fffd}", "last"));
     }
 
     #[test]
