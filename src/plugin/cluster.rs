@@ -331,4 +331,4 @@ fn post_parameters() -> PostParams {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -9,11 +9,11 @@ use super::*;
 use crate::plugin::exec::{self, Process};
 
 /// Requests that the fake API server has received: the method, the path and the query.
-type Log = Arc<Mutex<Vec<String>>>;
+pub type Log = Arc<Mutex<Vec<String>>>;
 
 /// Returns a client for a fake API server, and the request log of the server. `respond` returns the response to a
 /// request, or `None` for no response.
-fn cluster(respond: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static) -> (Cluster, Log) {
+pub fn cluster(respond: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static) -> (Cluster, Log) {
     let log = Log::default();
     let (respond, recorded) = (Arc::new(respond), log.clone());
     let service = tower::service_fn(move |request: Request<Body>| {

@@ -25,6 +25,8 @@ use crate::plugin::select::full_name;
 
 /// Delay between the end of a run and the last read of its log, because the last lines can arrive late.
 const LAST_LINES: Duration = Duration::from_secs(2);
+/// Maximum delay between the end of the log and the end of the run in the status of the Update.
+const COMPLETION: Duration = Duration::from_secs(10);
 /// Maximum length of a line in a followed log, in bytes. The plugin splits longer lines. The agent also limits the
 /// length, but a program can write to the log without the agent.
 const MAX_LINE: u64 = 256 * 1024;
@@ -221,6 +223,25 @@ async fn read_tail(
     }
 }
 
+/// Checks that a run whose log has ended is complete. The log also ends if the pod ends, or if a proxy closes the
+/// connection.
+async fn check_complete(cluster: &Cluster, update: &Update) -> Result<(), PluginError> {
+    let until = Instant::now() + COMPLETION;
+    loop {
+        let current: Option<Update> = cluster.get_opt(cluster.namespace(), &update.name_any()).await?;
+        if current.as_ref().is_none_or(Update::is_complete) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(PluginError::Failed(format!(
+                "failed to follow the log of run {}: the log has ended, but the run is open; retry the command",
+                update.name_any()
+            )));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
 /// Returns the lines of a log as they arrive.
 fn lines(log: impl AsyncBufRead + Unpin) -> impl Stream<Item = std::io::Result<String>> {
     futures::stream::try_unfold(log, |mut log| async move {
@@ -255,7 +276,7 @@ async fn follow(
                 continue;
             }
         };
-        let Some(line) = line else { return Ok(()) };
+        let Some(line) = line else { return check_complete(cluster, update).await };
         match window.line(&line.map_err(|error| read_error(&error))?) {
             Line::Before => {}
             Line::Within(text) => screen::write(format!("{}\n", window.text(text)).as_bytes())?,
@@ -269,7 +290,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::fixtures::{stack, update};
+    use crate::plugin::cluster::tests::cluster;
+    use crate::plugin::fixtures::{condition, stack, update};
 
     fn run_of_a_minute() -> Update {
         let status = json!({ "startTime": "2026-11-02T11:00:00Z", "endTime": "2026-11-02T11:01:00Z",
@@ -296,6 +318,19 @@ mod tests {
         let found = read_tail(mixed.as_bytes(), &window, Some(1), mixed.len() + 1).await.unwrap();
         assert_eq!(found, Tail { lines: lines(&["thr\u{e9}"]), has_other_lines: true, is_cut: false });
         assert!(cut_note("apps", "web-workspace-0").contains("10 MiB"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_ends_before_its_run_is_an_error() {
+        let complete = json!({ "conditions": [condition("Complete", "True", "Succeeded", "")] });
+        for (status, is_complete) in [(complete, true), (json!({ "phase": "Running" }), false)] {
+            let object = serde_json::to_value(update("web-1", "up", &status)).unwrap();
+            let (cluster, _) = cluster(move |_| Some((200, object.clone())));
+            let log = futures::stream::iter([Ok("2026-11-02T11:00:01Z web-1: one".to_owned())]);
+            let mut window = Window::of(&run_of_a_minute()).unwrap();
+            let found = follow(&cluster, &run_of_a_minute(), log, &mut window).await;
+            assert_eq!(found.is_ok(), is_complete, "{status}: {found:?}");
+        }
     }
 
     #[tokio::test]
