@@ -75,6 +75,22 @@ fn the_plugin_reports_invalid_arguments_and_a_missing_cluster() -> Result<()> {
 }
 
 #[test]
+fn an_invalid_namespace_is_not_reported_as_changes() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("config");
+    let text = "current-context: a\ncontexts: [{name: a, context: {cluster: a}}]\n\
+                clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n";
+    std::fs::write(&file, text)?;
+    let kubeconfig = format!("--kubeconfig={}", file.display());
+    for (command, code) in [("get", 2), ("diff", 1)] {
+        let (found, _, message) = run_plugin(&[command, "web", "--namespace=", &kubeconfig])?;
+        assert_eq!(found, Some(code), "{command}: {message}");
+        assert!(message.starts_with("✗ invalid --namespace=: use the name of a namespace"), "{command}: {message}");
+    }
+    Ok(())
+}
+
+#[test]
 fn the_plugin_completes_commands_without_a_cluster() -> Result<()> {
     let (code, script, _) = run_plugin(&["completion"])?;
     assert_eq!(code, Some(0));

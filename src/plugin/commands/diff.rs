@@ -40,14 +40,6 @@ const UNCHANGED: [&str; 3] = ["same", "read", "refresh"];
 /// Returns an error if the preview finds changes, if the Stack's state does not permit the preview, if the preview
 /// fails, or if a request fails.
 pub async fn run(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError> {
-    // Exit code 2 means that there are changes.
-    Box::pin(diff(cluster, flags)).await.map_err(|error| match error {
-        PluginError::Usage(message) => PluginError::Failed(message),
-        error => error,
-    })
-}
-
-async fn diff(cluster: &Cluster, flags: &DiffFlags) -> Result<(), PluginError> {
     let found = workspace_pod::find(cluster, &flags.stack, "preview the changes", Effect::Preview);
     let (stack, pod) = Box::pin(found).await?;
     Box::pin(check_configuration(cluster, &stack, &pod)).await?;

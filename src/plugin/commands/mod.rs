@@ -30,6 +30,15 @@ use crate::plugin::screen;
 ///
 /// Returns an error with a message for the user.
 pub async fn run(line: CommandLine) -> Result<(), PluginError> {
+    let is_diff = matches!(line.command, Command::Diff(_));
+    Box::pin(execute(line)).await.map_err(|error| match error {
+        // Exit code 2 of `diff` means that there are changes.
+        PluginError::Usage(message) if is_diff => PluginError::Failed(message),
+        error => error,
+    })
+}
+
+async fn execute(line: CommandLine) -> Result<(), PluginError> {
     let CommandLine { global, command } = line;
     match command {
         Command::Completion => return screen::write(completion::SCRIPT.as_bytes()),
