@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match plugin::run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", plugin::message(&error));
+            plugin::report(&error);
             ExitCode::from(error.exit_code())
         }
     }

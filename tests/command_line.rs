@@ -1,7 +1,7 @@
 //! Tests the exit codes and messages of the controller and the kubectl plugin for invalid command lines and
 //! environments.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
@@ -71,6 +71,16 @@ fn the_plugin_reports_invalid_arguments_and_a_missing_cluster() -> Result<()> {
         assert_eq!(found, Some(code), "{arguments:?}: {message}");
         assert!(message.starts_with(expected), "{arguments:?}: {message}");
     }
+    Ok(())
+}
+
+#[test]
+fn the_exit_code_does_not_depend_on_the_reader_of_stderr() -> Result<()> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-pulumi"));
+    command.env("KUBECONFIG", "/dev/null").env_remove("KUBERNETES_SERVICE_HOST");
+    let mut child = command.arg("get").stderr(Stdio::piped()).spawn()?;
+    drop(child.stderr.take());
+    assert_eq!(child.wait()?.code(), Some(1));
     Ok(())
 }
 

@@ -32,8 +32,13 @@ use pulumi_controller::text::printable;
 use crate::plugin::args::CommandLine;
 use crate::plugin::error::PluginError;
 
+/// Prints an error on stderr.
+pub fn report(error: &PluginError) {
+    progress::write_error(&format!("{}\n", message(error)));
+}
+
 /// Returns the error message for the terminal. The message can contain text from the cluster.
-pub fn message(error: &PluginError) -> String {
+fn message(error: &PluginError) -> String {
     let symbol = if matches!(error, PluginError::Changes(_) | PluginError::Waiting(_)) { "ℹ" } else { "✗" };
     format!("{symbol} {}", printable(&error.to_string()))
 }

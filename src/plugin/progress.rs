@@ -84,8 +84,9 @@ fn state_line(text: &str, is_live: bool) -> String {
     }
 }
 
-/// Writes to stderr. Ignores errors, because the plugin has no other output to report them.
-fn write_error(text: &str) {
+/// Writes to stderr. Ignores errors, because the plugin has no other output to report them. The macro `eprintln` would
+/// panic if the reader of stderr has closed its pipe.
+pub fn write_error(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -20,7 +20,7 @@ use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
 use crate::plugin::exec::{self, Process, printable_output};
 use crate::plugin::pod_cli::PodCommand;
-use crate::plugin::progress::Progress;
+use crate::plugin::progress::{Progress, write_error};
 use crate::plugin::screen;
 use crate::plugin::select::full_name;
 use crate::plugin::workspace_pod::{self, Effect};
@@ -142,7 +142,7 @@ async fn preview(cluster: &Cluster, pod: &str, local: Option<&Local>, options: &
 }
 
 fn print_error(line: &[u8]) -> Result<(), PluginError> {
-    eprint!("{}", printable_output(line));
+    write_error(&printable_output(line));
     Ok(())
 }
 

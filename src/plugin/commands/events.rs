@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
+use crate::plugin::progress::write_error;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::updates;
 
@@ -41,7 +42,8 @@ pub async fn run(cluster: &Cluster, stack: Option<&str>, format: Format) -> Resu
     }
     let list = EventList::of(events, Timestamp::now());
     if list.0.is_empty() && format == Format::Text {
-        eprintln!("No events found in {}. Kubernetes keeps events for one hour by default.", cluster.namespace());
+        let namespace = cluster.namespace();
+        write_error(&format!("No events found in {namespace}. Kubernetes keeps events for one hour by default.\n"));
         return Ok(());
     }
     screen::print(&list, format)

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::plugin::args::{Format, ListFlags};
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
+use crate::plugin::progress::write_error;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select;
 
@@ -26,7 +27,7 @@ pub async fn run(cluster: &Cluster, flags: &ListFlags, format: Format) -> Result
     let stacks = select::listed(cluster, flags).await?;
     if stacks.is_empty() && format == Format::Text {
         let place = if flags.all_namespaces { "any namespace".to_owned() } else { cluster.namespace().to_owned() };
-        eprintln!("No Stacks found in {place}.");
+        write_error(&format!("No Stacks found in {place}.\n"));
         return Ok(());
     }
     screen::print(&StackList::of(&stacks, flags.all_namespaces, Timestamp::now()), format)

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
+use crate::plugin::progress::Progress;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select::full_name;
 use crate::plugin::updates;
@@ -31,7 +32,9 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
     let updates = updates::list(cluster, cluster.namespace(), name).await?;
     let history = History::of(&stack, &updates, Timestamp::now());
     if history.runs.is_empty() && history.results.is_empty() {
-        eprintln!("ℹ Stack {} has no runs; for the cause, run: kubectl pulumi explain {name}", full_name(&stack));
+        let namespace = cluster.namespace();
+        let next = format!("for the cause, run: kubectl pulumi explain -n {namespace} {name}");
+        Progress::new().note(&format!("Stack {} has no runs; {next}", full_name(&stack)));
     }
     screen::print(&history, format)
 }

@@ -125,7 +125,8 @@ fn not_started(update: &Update) -> PluginError {
 fn print_last_output(update: &Update) -> Result<(), PluginError> {
     let status = update.status.as_ref();
     let text = status.and_then(|status| status.last_output.as_deref().or(status.message.as_deref()));
-    eprintln!("ℹ The pod of run {} no longer exists. These are the last lines of its output:", update.name_any());
+    let name = update.name_any();
+    Progress::new().note(&format!("The pod of run {name} no longer exists. These are the last lines of its output:"));
     screen::write(format!("{}\n", printable(text.unwrap_or("(no output)"))).as_bytes())
 }
 
@@ -155,14 +156,14 @@ async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<
         screen::write(line.as_bytes())?;
     }
     if found.is_cut {
-        eprintln!("{}", cut_note(cluster.namespace(), pod));
+        Progress::new().note(&cut_note(cluster.namespace(), pod));
     }
     Ok(())
 }
 
 fn cut_note(namespace: &str, pod: &str) -> String {
     format!(
-        "ℹ The log reached the limit of {} MiB, so later lines of the run are missing. For the complete log: kubectl logs \
+        "The log reached the limit of {} MiB, so later lines of the run are missing. For the complete log: kubectl logs \
          -n {namespace} {pod} -c {}",
         MAX_BYTES / 1024 / 1024,
         names::PULUMI_CONTAINER

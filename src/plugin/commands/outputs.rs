@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::plugin::args::{Format, OutputFlags};
 use crate::plugin::cluster::Cluster;
 use crate::plugin::error::PluginError;
+use crate::plugin::progress::Progress;
 use crate::plugin::screen::{self, Screen, table};
 use crate::plugin::select::full_name;
 use crate::plugin::updates;
@@ -39,14 +40,16 @@ pub async fn run(cluster: &Cluster, flags: &OutputFlags, format: Format) -> Resu
         }
         outputs.retain(|output, _| output == name);
     }
+    let mut progress = Progress::new();
     if outputs.is_empty() {
-        eprintln!("ℹ Stack {} has no outputs: no `up` has succeeded, or the program has none", full_name(&stack));
+        let name = full_name(&stack);
+        progress.note(&format!("Stack {name} has no outputs: no `up` has succeeded, or the program has none"));
     }
     if flags.show_secrets && outputs.values().any(is_masked) {
         let secret = secret(cluster, &stack).await?;
         reveal(&stack, &mut outputs, secret.data.as_ref())?;
     } else if outputs.values().any(is_masked) {
-        eprintln!("ℹ to print the values of secret outputs, add --show-secrets");
+        progress.note("to print the values of secret outputs, add --show-secrets");
     }
     match flags.name.as_ref().and_then(|name| outputs.remove(name)) {
         Some(value) => screen::print(&SingleOutput(value), format),

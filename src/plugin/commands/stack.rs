@@ -15,7 +15,7 @@ use crate::plugin::confirm::{self, Question};
 use crate::plugin::error::PluginError;
 use crate::plugin::exec::{self, MAX_OUTPUT, Process, printable_output};
 use crate::plugin::pod_cli::PodCommand;
-use crate::plugin::progress::Progress;
+use crate::plugin::progress::{Progress, write_error};
 use crate::plugin::screen::{self, escaped_json};
 use crate::plugin::select::full_name;
 use crate::plugin::workspace_pod::{self, Effect};
@@ -120,7 +120,7 @@ async fn call(
     let command = PodCommand::call(arguments).command_line(cluster, input.map_or(0, <[u8]>::len));
     let process = Process { namespace: cluster.namespace(), pod, name, command, input };
     let print_error = |line: &[u8]| {
-        eprint!("{}", printable_output(line));
+        write_error(&printable_output(line));
         Ok(())
     };
     match exec::run(cluster, &process, print, print_error).await? {
