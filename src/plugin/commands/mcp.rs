@@ -30,8 +30,11 @@ use crate::plugin::error::PluginError;
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Maximum size of a tool's stdout, in bytes.
 const MAX_OUTPUT: u64 = 256 * 1024;
-/// Maximum size of a tool's stderr, in bytes.
-const MAX_MESSAGES: u64 = 16 * 1024;
+/// Maximum size of a tool's stderr, in bytes. The result contains its end, because the last message is the result of the
+/// command or the cause of a failure.
+const MAX_MESSAGES: usize = 16 * 1024;
+/// Maximum size of a piece that the server reads from stderr, in bytes.
+const PIECE: u64 = 4 * 1024;
 /// Maximum number of concurrent calls. Other calls wait.
 const MAX_CALLS: usize = 4;
 /// Grace period between the timeout of a command and the termination of its process.
@@ -130,11 +133,11 @@ impl Server {
         let mut child =
             command.spawn().map_err(|error| format!("failed to run {}: {error}", self.program.display()))?;
         let (output, messages) = (child.stdout.take(), child.stderr.take());
-        let ended = async { tokio::join!(read(output, MAX_OUTPUT), read(messages, MAX_MESSAGES), child.wait()) };
+        let ended = async { tokio::join!(read(output, MAX_OUTPUT), read_end(messages), child.wait()) };
         let ended = tokio::time::timeout(self.timeout, ended).await;
         let (output, messages, status) = ended.map_err(|_| "the command did not end in time".to_owned())?;
         let status = status.map_err(|error| format!("failed to wait for the command: {error}"))?;
-        Ok(Called { output, messages: messages.text, code: status.code() })
+        Ok(Called { output, messages, code: status.code() })
     }
 }
 
@@ -160,6 +163,25 @@ async fn read(reader: Option<impl AsyncRead + Unpin>, limit: u64) -> Output {
     Output { text: String::from_utf8_lossy(&bytes).into_owned(), is_cut }
 }
 
+/// Reads the messages to the end, and keeps the last bytes up to the limit.
+async fn read_end(reader: Option<impl AsyncRead + Unpin>) -> String {
+    let mut bytes = Vec::new();
+    let mut is_cut = false;
+    if let Some(mut reader) = reader {
+        // If a read fails, the function keeps the bytes that it has read before the error.
+        while (&mut reader).take(PIECE).read_to_end(&mut bytes).await.is_ok_and(|length| length > 0) {
+            let surplus = bytes.len().saturating_sub(MAX_MESSAGES);
+            is_cut |= surplus > 0;
+            bytes.drain(..surplus);
+        }
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    match text.split_once('\n').filter(|_| is_cut) {
+        Some((_, lines)) => format!("(earlier messages are missing)\n{lines}"),
+        None => text.into_owned(),
+    }
+}
+
 /// Result of a command.
 struct Called {
     output: Output,
@@ -173,7 +195,8 @@ impl Called {
         Called { output: Output::default(), messages: cause.to_owned(), code: None }
     }
 
-    /// Returns the tool result: stdout and, unless stdout is sufficient, the messages on stderr.
+    /// Returns the tool result: stdout and the messages on stderr. The messages of a successful command can limit its
+    /// output, for example to the Stacks that the plugin can parse. A report of `doctor` contains all messages.
     fn into_result(self, tool: &str) -> CallToolResult {
         let is_report = tool == "doctor" && self.code == Some(UNHEALTHY);
         let is_success = self.code == Some(0) || is_report;
@@ -185,7 +208,7 @@ impl Called {
             let limit = MAX_OUTPUT / 1024;
             content.push(ContentBlock::text(format!("The output exceeds {limit} KiB, and its end is missing.")));
         }
-        if content.is_empty() || !is_success {
+        if content.is_empty() || (!is_report && !self.messages.is_empty()) {
             content.push(ContentBlock::text(self.messages));
         }
         if is_success { CallToolResult::success(content) } else { CallToolResult::error(content) }
@@ -206,8 +229,10 @@ mod tests {
 
     #[test]
     fn the_result_contains_the_output_and_the_cause_of_a_failure() {
-        let result = called("[]", false, "progress", Some(0)).into_result("get");
+        let result = called("[]", false, "", Some(0)).into_result("get");
         assert_eq!((texts(&result), result.is_error), (vec!["[]"], Some(false)));
+        let result = called("[]", false, "! ignoring Stack apps/web", Some(0)).into_result("get");
+        assert_eq!((texts(&result), result.is_error), (vec!["[]", "! ignoring Stack apps/web"], Some(false)));
         let result = called("", false, "Stack suspended", Some(0)).into_result("suspend");
         assert_eq!((texts(&result), result.is_error), (vec!["Stack suspended"], Some(false)));
         let result = called("", false, "does not exist", Some(3)).into_result("get");
@@ -225,5 +250,16 @@ mod tests {
         assert_eq!(read(Some(&b"abc"[..]), 3).await, output("abc", false));
         assert_eq!(read(Some(&b"abcd"[..]), 3).await, output("abc", true));
         assert_eq!(read(None::<&[u8]>, 3).await, Output::default());
+    }
+
+    #[tokio::test]
+    async fn the_last_messages_are_kept() {
+        assert_eq!(read_end(Some(&b"one\ntwo\n"[..])).await, "one\ntwo\n");
+        assert_eq!(read_end(None::<&[u8]>).await, "");
+        let long = format!("{}\u{2717} the cause\n", "\u{25ce} running\n".repeat(MAX_MESSAGES));
+        let kept = read_end(Some(long.as_bytes())).await;
+        assert!(kept.starts_with("(earlier messages are missing)\n\u{25ce} running\n"), "{kept}");
+        assert!(kept.ends_with("\u{25ce} running\n\u{2717} the cause\n"), "{kept}");
+        assert!(kept.len() <= MAX_MESSAGES + 100);
     }
 }
