@@ -100,7 +100,11 @@ impl EventList {
 
 impl Row {
     fn of(event: Event, now: Timestamp) -> Self {
-        let last = event.last_timestamp.clone().or_else(|| event.event_time.as_ref().map(|time| Time(time.0)));
+        // The scheduler, for example, records repetitions only in the series.
+        let series = event.series.as_ref();
+        let observed = series.and_then(|series| series.last_observed_time.as_ref()).map(|time| Time(time.0));
+        let last = observed.or_else(|| event.last_timestamp.clone());
+        let last = last.or_else(|| event.event_time.as_ref().map(|time| Time(time.0)));
         let last = last.or_else(|| event.metadata.creation_timestamp.clone());
         let object = &event.involved_object;
         Row {
@@ -113,7 +117,7 @@ impl Row {
                 object.kind.as_deref().unwrap_or_default(),
                 object.name.as_deref().unwrap_or_default()
             ),
-            count: event.count.unwrap_or(1),
+            count: series.and_then(|series| series.count).or(event.count).unwrap_or(1),
             message: event.message.unwrap_or_default(),
         }
     }
@@ -178,6 +182,14 @@ mod tests {
             ),
         ];
         assert_example("kubectl pulumi events web", &EventList::of(events, now()).text());
+    }
+
+    #[test]
+    fn a_series_contains_the_number_and_the_last_time() {
+        let series = json!({ "count": 7, "lastObservedTime": "2026-11-02T11:50:00.000000Z" });
+        let more = json!({ "eventTime": "2026-11-02T09:00:00.000000Z", "lastTimestamp": null, "series": series });
+        let list = EventList::of(vec![event("Pod", "web-workspace-0", "FailedScheduling", "no node", more)], now());
+        assert_eq!((list.0[0].age.as_str(), list.0[0].count), ("10m", 7));
     }
 
     #[test]
