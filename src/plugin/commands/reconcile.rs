@@ -38,26 +38,30 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
     let mut progress = Progress::new();
     let stacks = select::selected(cluster, &flags.selection).await?;
     let (stacks, suspended): (Vec<Stack>, Vec<Stack>) = stacks.into_iter().partition(|s| !phase::is_suspended(s));
-    let mut missed = skip_suspended(&suspended, flags.selection.stacks.is_empty(), &mut progress);
+    let mut missed = Missed::new(stacks.len() + suspended.len());
+    skip_suspended(&suspended, flags.selection.stacks.is_empty(), &mut missed, &mut progress);
     let value = requests::request_value();
     let mut revisions = BTreeMap::new();
     if flags.with_source {
-        revisions = reconcile_sources(cluster, &stacks, &value, &mut progress).await?;
+        revisions = Box::pin(reconcile_sources(cluster, &stacks, &value, &missed, &mut progress)).await?;
     }
     let started_until = (Instant::now() + START_TIMEOUT).min(cluster.deadline());
     let patch = if flags.refresh { requests::request_with_refresh(&value) } else { requests::request(&value) };
     let mut goals = Vec::new();
     for stack in stacks {
         // A run for a new revision does not refresh the state. With `--refresh`, the command therefore requests a run.
-        let revision = Source::of(&stack).and_then(|source| revisions.get(&source.describe()));
-        let goal = match revision.filter(|_| !flags.refresh) {
-            Some(revision) => Box::pin(started_run(cluster, &stack, revision, started_until, &mut progress)).await?,
-            None => None,
+        let revision = match Source::of(&stack).and_then(|source| revisions.get(&source.describe())) {
+            Some(None) => {
+                missed.failed += 1;
+                continue;
+            }
+            Some(Some(revision)) if !flags.refresh => Some(revision.as_str()),
+            _ => None,
         };
-        if goal.is_none() {
-            request(cluster, &stack, &patch, &mut progress).await?;
+        match Box::pin(start(cluster, &stack, revision, started_until, &patch, &mut progress)).await {
+            Ok(goal) => goals.push((stack, goal)),
+            Err(error) => missed.add(error, &mut progress)?,
         }
-        goals.push((stack, goal.unwrap_or(Goal::Requested)));
     }
     for (stack, goal) in goals.iter().filter(|_| !flags.no_wait) {
         progress.action(&format!("waiting for the run of Stack {}", full_name(stack)));
@@ -71,6 +75,24 @@ pub async fn run(cluster: &Cluster, flags: &ReconcileFlags) -> Result<(), Plugin
         }
     }
     missed.summarize()
+}
+
+/// Waits for the run that a new source revision starts or, without such a run, requests a run.
+async fn start(
+    cluster: &Cluster,
+    stack: &Stack,
+    revision: Option<&str>,
+    until: Instant,
+    patch: &Value,
+    progress: &mut Progress,
+) -> Result<Goal, PluginError> {
+    if let Some(revision) = revision
+        && let Some(goal) = Box::pin(started_run(cluster, stack, revision, until, progress)).await?
+    {
+        return Ok(goal);
+    }
+    request(cluster, stack, patch, progress).await?;
+    Ok(Goal::Requested)
 }
 
 /// Requests a run of a Stack.
@@ -127,8 +149,7 @@ fn attempted(stack: &Stack) -> Option<&str> {
 }
 
 /// Reports the suspended Stacks. A suspended Stack is an error only if the user has named the Stack.
-fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progress) -> Missed {
-    let mut missed = Missed::default();
+fn skip_suspended(suspended: &[Stack], is_selection: bool, missed: &mut Missed, progress: &mut Progress) {
     for stack in suspended {
         let name = full_name(stack);
         if is_selection {
@@ -139,16 +160,17 @@ fn skip_suspended(suspended: &[Stack], is_selection: bool, progress: &mut Progre
             missed.failed += 1;
         }
     }
-    missed
 }
 
-/// Reconciles each distinct source of the Stacks once, and returns the fetched revision of each source.
+/// Reconciles each distinct source of the Stacks once, and returns the fetched revision of each source. The revision is
+/// `None` if the source has failed, and the command continues with the Stacks that have another source.
 async fn reconcile_sources(
     cluster: &Cluster,
     stacks: &[Stack],
     value: &str,
+    missed: &Missed,
     progress: &mut Progress,
-) -> Result<BTreeMap<String, String>, PluginError> {
+) -> Result<BTreeMap<String, Option<String>>, PluginError> {
     let mut revisions = BTreeMap::new();
     for stack in stacks {
         let Some(source) = Source::of(stack) else {
@@ -159,8 +181,17 @@ async fn reconcile_sources(
             continue;
         }
         progress.action(&format!("annotating {}", source.describe()));
-        let revision = source.reconcile(cluster, value, progress).await?;
-        progress.success(&format!("fetched revision {revision}"));
+        let revision = match Box::pin(source.reconcile(cluster, value, progress)).await {
+            Ok(revision) => {
+                progress.success(&format!("fetched revision {revision}"));
+                Some(revision)
+            }
+            Err(error) if missed.continues_after(&error) => {
+                progress.failure(&error.to_string());
+                None
+            }
+            Err(error) => return Err(error),
+        };
         revisions.insert(source.describe(), revision);
     }
     Ok(revisions)
@@ -170,11 +201,29 @@ async fn reconcile_sources(
 /// other Stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
+    /// Whether the command changes several Stacks.
+    has_several: bool,
     failed: usize,
     waiting: usize,
 }
 
 impl Missed {
+    /// Returns the numbers for a command that changes this number of Stacks.
+    pub fn new(stacks: usize) -> Self {
+        Missed { has_several: stacks > 1, ..Missed::default() }
+    }
+
+    /// Returns whether an error concerns only one of several Stacks, or only its source. For example, another user can
+    /// have deleted the Stack.
+    fn continues_after(&self, error: &PluginError) -> bool {
+        let concerns_one = match error {
+            PluginError::NotReady(_) | PluginError::NotFound { .. } | PluginError::Failed(_) => true,
+            PluginError::Refused { code, .. } => matches!(code, 400 | 403 | 404 | 409 | 422),
+            _ => false,
+        };
+        self.has_several && concerns_one
+    }
+
     /// Reports an error that concerns one Stack.
     ///
     /// # Errors
@@ -189,6 +238,10 @@ impl Missed {
             PluginError::Waiting(message) => {
                 progress.note(&message);
                 self.waiting += 1;
+            }
+            other if self.continues_after(&other) => {
+                progress.failure(&other.to_string());
+                self.failed += 1;
             }
             other => return Err(other),
         }
@@ -221,9 +274,11 @@ mod tests {
     #[test]
     fn a_suspended_stack_is_a_failure_only_if_it_is_named() {
         let suspended = [stack("web", &json!({ "suspend": true }), &json!({}))];
-        assert_eq!(skip_suspended(&suspended, true, &mut Progress::new()), Missed::default());
-        let missed = skip_suspended(&suspended, false, &mut Progress::new());
-        assert_eq!(missed, Missed { failed: 1, waiting: 0 });
+        let mut missed = Missed::default();
+        skip_suspended(&suspended, true, &mut missed, &mut Progress::new());
+        assert_eq!(missed, Missed::default());
+        skip_suspended(&suspended, false, &mut missed, &mut Progress::new());
+        assert_eq!(missed, Missed { failed: 1, ..Missed::default() });
         assert_eq!(missed.summarize().unwrap_err().exit_code(), 5);
         assert!(Missed::default().summarize().is_ok());
     }
@@ -239,11 +294,29 @@ mod tests {
         assert!(missed.add(PluginError::NotReady("broken".to_owned()), &mut progress).is_ok());
         let timed_out = PluginError::TimedOut("too slow".to_owned());
         assert_eq!(missed.add(timed_out, &mut progress).unwrap_err().exit_code(), 4);
-        assert_eq!(missed, Missed { failed: 1, waiting: 1 });
+        assert_eq!(missed, Missed { failed: 1, waiting: 1, ..Missed::default() });
         assert_eq!(
             crate::plugin::message(&missed.summarize().unwrap_err()),
             "✗ 1 Stack has failed; the cause is above"
         );
+    }
+
+    #[test]
+    fn the_rejection_of_one_request_does_not_end_the_command_for_the_other_stacks() {
+        let refused = |code| PluginError::Refused {
+            request: "change Stack apps/web".to_owned(),
+            code,
+            reason: String::new(),
+            message: String::new(),
+        };
+        let mut progress = Progress::new();
+        for (stacks, code, continues) in
+            [(2, 404, true), (2, 422, true), (2, 401, false), (2, 503, false), (1, 404, false)]
+        {
+            let mut missed = Missed::new(stacks);
+            assert_eq!(missed.add(refused(code), &mut progress).is_ok(), continues, "{stacks} {code}");
+            assert_eq!(missed.failed, usize::from(continues), "{stacks} {code}");
+        }
     }
 
     #[test]

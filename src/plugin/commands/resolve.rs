@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::plugin::args::{Decision, Format, ResolveFlags};
 use crate::plugin::cluster::Cluster;
+use crate::plugin::commands::reconcile::Missed;
 use crate::plugin::error::PluginError;
 use crate::plugin::progress::Progress;
 use crate::plugin::screen::{self, Screen, table};
@@ -28,14 +29,25 @@ pub async fn run(cluster: &Cluster, flags: &ResolveFlags, format: Format) -> Res
             if stacks.len() == 1 { "the selected Stack requires no decision" } else { "no Stack requires a decision" };
         return Err(PluginError::NotReady(format!("{what}; nothing was changed")));
     }
+    if flags.dry_run {
+        return screen::print(&Resolutions(resolutions), format);
+    }
     let mut progress = Progress::new();
-    for resolution in resolutions.iter().filter(|_| !flags.dry_run) {
+    let mut missed = Missed::new(resolutions.len());
+    let mut resolved = Vec::new();
+    for resolution in resolutions {
         progress.action(&format!("resolving run {} of Stack {}", resolution.run, resolution.full_name()));
         let patch = annotations(&[(ANNOTATION_RESOLVE, resolution.value().as_str())]);
-        cluster.merge::<Stack>(&resolution.namespace, &resolution.stack, &patch).await?;
-        progress.success(&format!("run resolved with {}", resolution.decision.as_str()));
+        match cluster.merge::<Stack>(&resolution.namespace, &resolution.stack, &patch).await {
+            Ok(_) => {
+                progress.success(&format!("run resolved with {}", resolution.decision.as_str()));
+                resolved.push(resolution);
+            }
+            Err(error) => missed.add(error, &mut progress)?,
+        }
     }
-    screen::print(&Resolutions(resolutions), format)
+    screen::print(&Resolutions(resolved), format)?;
+    missed.summarize()
 }
 
 /// Decision about a Stack's run.

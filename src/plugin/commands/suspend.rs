@@ -19,13 +19,16 @@ use crate::plugin::select::{self, full_name};
 /// Returns an error if no Stack is selected, or if a request fails.
 pub async fn suspend(cluster: &Cluster, selection: &Selection) -> Result<(), PluginError> {
     let mut progress = Progress::new();
-    for stack in select::selected(cluster, selection).await? {
-        change(cluster, &stack, true, &mut progress).await?;
-        if stack.status.as_ref().is_some_and(|status| status.current_update.is_some()) {
+    let stacks = select::selected(cluster, selection).await?;
+    let mut missed = Missed::new(stacks.len());
+    for stack in &stacks {
+        if let Err(error) = change(cluster, stack, true, &mut progress).await {
+            missed.add(error, &mut progress)?;
+        } else if stack.status.as_ref().is_some_and(|status| status.current_update.is_some()) {
             progress.note("the open run continues; to stop it, run: kubectl pulumi cancel");
         }
     }
-    Ok(())
+    missed.summarize()
 }
 
 /// Resumes Stacks.
@@ -36,11 +39,15 @@ pub async fn suspend(cluster: &Cluster, selection: &Selection) -> Result<(), Plu
 pub async fn resume(cluster: &Cluster, flags: &ResumeFlags) -> Result<(), PluginError> {
     let mut progress = Progress::new();
     let stacks = select::selected(cluster, &flags.selection).await?;
+    let mut missed = Missed::new(stacks.len());
+    let mut resumed = Vec::new();
     for stack in &stacks {
-        change(cluster, stack, false, &mut progress).await?;
+        match change(cluster, stack, false, &mut progress).await {
+            Ok(()) => resumed.push(stack),
+            Err(error) => missed.add(error, &mut progress)?,
+        }
     }
-    let mut missed = Missed::default();
-    for stack in stacks.iter().filter(|_| flags.wait) {
+    for stack in resumed.into_iter().filter(|_| flags.wait) {
         progress.action(&format!("waiting for Stack {}", full_name(stack)));
         match Box::pin(follow::wait(cluster, stack, follow::of_readiness, &mut progress)).await {
             Ok(result) => progress.success(&format!("Stack {}: {result}", full_name(stack))),
