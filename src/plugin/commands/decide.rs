@@ -2,9 +2,11 @@
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::ResourceExt as _;
+use pulumi_controller::api::conditions::stack_reason;
 use pulumi_controller::api::pulumi::{ApprovalDecision, Stack, StackPlan};
 use pulumi_controller::text::printable_line;
 use pulumi_controller::view::decisions::approval;
+use pulumi_controller::view::phase;
 
 use crate::plugin::args::DecisionFlags;
 use crate::plugin::cluster::Cluster;
@@ -42,7 +44,7 @@ pub async fn reject(cluster: &Cluster, flags: &DecisionFlags) -> Result<(), Plug
 
 async fn decide(cluster: &Cluster, flags: &DecisionFlags, decision: ApprovalDecision) -> Result<(), PluginError> {
     let stack: Stack = cluster.get(cluster.namespace(), &flags.stack).await?;
-    let plan = waiting_plan(&stack)?;
+    let plan = waiting_plan(&stack, decision)?;
     let cluster = match &flags.plan {
         Some(digest) => {
             check_digest(&stack, plan, digest, decision)?;
@@ -71,14 +73,22 @@ fn words(decision: ApprovalDecision) -> (&'static str, &'static str) {
     }
 }
 
-fn waiting_plan(stack: &Stack) -> Result<&StackPlan, PluginError> {
-    stack.status.as_ref().and_then(|status| status.plan.as_deref()).ok_or_else(|| {
+/// Returns the plan that waits for a decision. An approval of a rejected plan would have no effect, because one
+/// rejection is sufficient.
+fn waiting_plan(stack: &Stack, decision: ApprovalDecision) -> Result<&StackPlan, PluginError> {
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+    let failed = |why: &str| {
         PluginError::NotReady(format!(
-            "failed to decide about a plan of Stack {0}: no plan waits for a decision; run: kubectl pulumi explain {1}",
-            full_name(stack),
-            stack.name_any()
+            "failed to decide about a plan of Stack {namespace}/{name}: {why}; run: kubectl pulumi explain \
+             -n {namespace} {name}"
         ))
-    })
+    };
+    let stalled = stack.status.as_ref().and_then(phase::stalled);
+    if decision == ApprovalDecision::Approve && stalled.is_some_and(|it| it.reason == stack_reason::PLAN_REJECTED) {
+        return Err(failed("a user has rejected the plan"));
+    }
+    let plan = stack.status.as_ref().and_then(|status| status.plan.as_deref());
+    plan.ok_or_else(|| failed("no plan waits for a decision"))
 }
 
 /// Checks that the Stack's plan is the plan that the user has reviewed.
@@ -149,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::fixtures::{DIGEST, PLAN, REVISION, stack};
+    use crate::plugin::fixtures::{DIGEST, PLAN, REVISION, condition, stack};
     use crate::plugin::reference_tests::assert_example;
 
     fn with_plan() -> Stack {
@@ -173,7 +183,8 @@ mod tests {
     fn the_approval_is_the_approval_of_the_guide() {
         let stack = with_plan();
         let reason = Some("replaces the database");
-        let approval = approval(&stack, waiting_plan(&stack).unwrap(), ApprovalDecision::Reject, "alice", reason);
+        let plan = waiting_plan(&stack, ApprovalDecision::Reject).unwrap();
+        let approval = approval(&stack, plan, ApprovalDecision::Reject, "alice", reason);
         let expected = json!({
             "apiVersion": "pulumi.com/v1alpha1",
             "kind": "Approval",
@@ -193,7 +204,8 @@ mod tests {
     fn only_the_reviewed_plan_is_accepted() {
         let stack = with_plan();
         let check = |given: &str, decision: ApprovalDecision| {
-            check_digest(&stack, waiting_plan(&stack).unwrap(), given, decision).map_err(|error| error.exit_code())
+            let plan = waiting_plan(&stack, decision).unwrap();
+            check_digest(&stack, plan, given, decision).map_err(|error| error.exit_code())
         };
         let hex = PLAN.strip_prefix("sha256:").unwrap();
         for valid in [PLAN, hex, hex.get(..32).unwrap(), PLAN.get(..39).unwrap()] {
@@ -208,7 +220,19 @@ mod tests {
         assert_eq!(check("not a digest", ApprovalDecision::Reject), Err(2));
         assert_eq!(check("0123456789", ApprovalDecision::Reject), Err(5), "another plan");
         assert_eq!(check(DIGEST, ApprovalDecision::Approve), Err(5), "another plan");
-        assert_eq!(waiting_plan(&without_plan()).unwrap_err().exit_code(), 5);
+        let missing = waiting_plan(&without_plan(), ApprovalDecision::Approve).unwrap_err();
+        assert_eq!(missing.exit_code(), 5);
+        assert!(missing.to_string().ends_with("run: kubectl pulumi explain -n apps web"), "{missing}");
+    }
+
+    #[test]
+    fn a_rejected_plan_cannot_be_approved() {
+        let mut rejected = with_plan();
+        let stalled = condition("Stalled", "True", "PlanRejected", "alice has rejected the plan");
+        rejected.status.as_mut().unwrap().conditions = serde_json::from_value(json!([stalled])).unwrap();
+        let error = waiting_plan(&rejected, ApprovalDecision::Approve).unwrap_err();
+        assert!(error.to_string().contains("a user has rejected the plan"), "{error}");
+        assert!(waiting_plan(&rejected, ApprovalDecision::Reject).is_ok());
     }
 
     fn without_plan() -> Stack {
@@ -218,13 +242,16 @@ mod tests {
     #[test]
     fn the_plan_is_shown_before_the_decision() {
         let mut stack = with_plan();
-        assert_example("kubectl pulumi approve web", &describe(&stack, waiting_plan(&stack).unwrap()));
+        assert_example(
+            "kubectl pulumi approve web",
+            &describe(&stack, waiting_plan(&stack, ApprovalDecision::Approve).unwrap()),
+        );
         stack.status.as_mut().unwrap().plan.as_mut().unwrap().refresh = Some(true);
-        let text = describe(&stack, waiting_plan(&stack).unwrap());
+        let text = describe(&stack, waiting_plan(&stack, ApprovalDecision::Approve).unwrap());
         assert!(text.contains("  operation: up with a refresh of the state\n"), "{text}");
         let resources = &mut stack.status.as_mut().unwrap().plan.as_mut().unwrap().resources;
         resources[0].urn = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs\n  same     all".to_owned();
-        let text = describe(&stack, waiting_plan(&stack).unwrap());
+        let text = describe(&stack, waiting_plan(&stack, ApprovalDecision::Approve).unwrap());
         assert!(text.contains("Bucket logs\u{fffd}  same     all\n"), "{text}");
     }
 }

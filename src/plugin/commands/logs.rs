@@ -78,7 +78,7 @@ async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginEr
         progress.state(&state);
         if Instant::now() + POLL_INTERVAL > cluster.deadline() {
             return Err(PluginError::TimedOut(format!(
-                "timed out: {state}; run: kubectl pulumi explain {}",
+                "timed out: {state}; run: kubectl pulumi explain -n {namespace} {}",
                 flags.stack
             )));
         }
