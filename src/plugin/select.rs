@@ -19,12 +19,10 @@ pub fn full_name(stack: &Stack) -> String {
 ///
 /// Returns an error if the flags contradict each other, if a named Stack does not exist, or if a request fails.
 pub async fn listed(cluster: &Cluster, flags: &ListFlags) -> Result<Vec<Stack>, PluginError> {
-    let selection = Selection {
-        stacks: flags.stacks.clone(),
-        selector: flags.selector.clone(),
-        all: flags.stacks.is_empty() && flags.selector.is_none(),
-        all_namespaces: flags.all_namespaces,
-    };
+    // As in kubectl, an empty selector selects all Stacks of a list.
+    let selector = flags.selector.clone().filter(|labels| !labels.trim().is_empty());
+    let all = flags.stacks.is_empty() && selector.is_none();
+    let selection = Selection { stacks: flags.stacks.clone(), selector, all, all_namespaces: flags.all_namespaces };
     check(&selection)?;
     read(cluster, &selection).await
 }
@@ -48,9 +46,12 @@ pub async fn selected(cluster: &Cluster, selection: &Selection) -> Result<Vec<St
     Ok(stacks)
 }
 
-/// Checks that the selection is not empty and does not contradict itself.
+/// Checks that the selection is not empty and does not contradict itself. To the API server, an empty selector selects
+/// all Stacks, so the value of an unset variable must not select the Stacks to change.
 fn check(selection: &Selection) -> Result<(), PluginError> {
+    let has_no_labels = selection.selector.as_ref().is_some_and(|labels| labels.trim().is_empty());
     let problem = match (selection.stacks.is_empty(), selection.selector.is_some(), selection.all) {
+        _ if has_no_labels => "--selector is empty: use labels, or select all Stacks with --all",
         (true, false, false) => "no Stack is selected: name the Stacks, or use --selector or --all",
         (false, true, _) => "--selector selects Stacks by labels: remove the names of the Stacks, or --selector",
         (false, _, true) => "--all selects all Stacks: remove the names of the Stacks, or --all",
@@ -110,6 +111,8 @@ mod tests {
             selection(&["web"], None, true, false),
             selection(&["web"], None, false, true),
             selection(&[], Some("team=blue"), true, false),
+            selection(&[], Some(""), false, true),
+            selection(&[], Some(" "), false, false),
         ];
         for selection in invalid {
             assert_eq!(check(&selection).unwrap_err().exit_code(), 2, "{selection:?}");
