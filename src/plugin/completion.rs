@@ -124,19 +124,21 @@ fn with_help(word: &str, help: Option<&clap::builder::StyledStr>) -> String {
     format!("{word}\t{}", first.trim_end_matches('.'))
 }
 
+/// Returns the last value of a flag, which has one of these names. The value is part of the word or the next word.
+fn value(words: &[String], names: &[&str]) -> Option<String> {
+    let mut values = words.iter().enumerate().filter_map(|(index, word)| match word.split_once('=') {
+        Some((name, value)) => names.contains(&name).then(|| value.to_owned()),
+        None => words.get(index + 1).filter(|_| names.contains(&word.as_str())).cloned(),
+    });
+    values.next_back()
+}
+
 /// Returns the names of the Stacks in the namespace that the command line selects.
 async fn stacks(global: &GlobalFlags, words: &[String]) -> Result<Vec<String>, PluginError> {
-    let value = |names: [&str; 2]| {
-        let mut pairs = words.windows(2).filter_map(|pair| match pair {
-            [name, value] if names.contains(&name.as_str()) => Some(value.clone()),
-            _ => None,
-        });
-        pairs.next_back()
-    };
     let flags = GlobalFlags {
-        namespace: value(["-n", "--namespace"]).or_else(|| global.namespace.clone()),
-        context: value(["--context", "--context"]).or_else(|| global.context.clone()),
-        kubeconfig: value(["--kubeconfig", "--kubeconfig"]).map(Into::into).or_else(|| global.kubeconfig.clone()),
+        namespace: value(words, &["-n", "--namespace"]).or_else(|| global.namespace.clone()),
+        context: value(words, &["--context"]).or_else(|| global.context.clone()),
+        kubeconfig: value(words, &["--kubeconfig"]).map(Into::into).or_else(|| global.kubeconfig.clone()),
         timeout: TIMEOUT,
         output: global.output,
     };
@@ -181,6 +183,17 @@ mod tests {
         assert_eq!(of(&["stack", "state", "delete", ""]), Candidates::Stacks);
         assert!(names(&["stack", "export", "--"]).contains(&"--show-secrets".to_owned()));
         assert_eq!(names(&["get", "-n", ""]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_stacks_are_those_of_the_selected_namespace() {
+        let namespace = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            value(&words, &["-n", "--namespace"])
+        };
+        assert_eq!(namespace(&["get", "-n", "apps", ""]).as_deref(), Some("apps"));
+        assert_eq!(namespace(&["-n", "apps", "get", "--namespace=shared", ""]).as_deref(), Some("shared"));
+        assert_eq!(namespace(&["get", "--context=a", ""]), None);
     }
 
     #[test]
