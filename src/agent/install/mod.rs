@@ -117,6 +117,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
         }
     };
     let mut plan = pulumi_install::plan(project_in_source, &files, &imports, cli);
+    plan.contains_trees = plan.trees.iter().any(|path| exists(&tree.join(path)));
     // The agent does not move a directory from the previous source if the new source already contains this directory.
     plan.trees.retain(|path| {
         !exists(&tree.join(path)) && path.parent().is_none_or(|parent| is_directory(&tree.join(parent)))
@@ -125,7 +126,7 @@ pub fn plan(tree: &Path, directory: &Directory, project: &Project, cli: &str) ->
     plan
 }
 
-fn exists(path: &PathBuf) -> bool {
+fn exists(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }
 
@@ -169,6 +170,7 @@ mod tests {
         assert_eq!(alone.trees, [Path::new("infra/node_modules"), Path::new("node_modules")]);
         let vendored = planned(&["infra/package.json", "package-lock.json", "infra/node_modules/a/package.json"]);
         assert_eq!(vendored.trees, [Path::new("node_modules")]);
+        assert!(!alone.contains_trees && vendored.contains_trees);
         let odd = planned(&["infra/package.json", "package-lock.json/inner"]);
         assert!(odd.reinstall_reason.is_some_and(|why| why.contains("failed to read package-lock.json")));
     }

@@ -272,7 +272,9 @@ impl Source {
             None => self.plan(&self.layout.source(), desired, project).await?,
         };
         let source = self.layout.source();
-        let is_restored = match &plan {
+        // A directory with dependencies in the source can be incomplete, because an earlier attempt failed or the agent was
+        // killed. The cache would restore only the other directories.
+        let is_restored = match plan.as_ref().filter(|plan| !plan.contains_trees) {
             Some(plan) => self.restore_dependencies(candidate, plan, &source, &source).await,
             None => false,
         };

@@ -81,7 +81,7 @@ impl Source {
         let cache = self.cache.clone().filter(|_| plan.reinstall_reason.is_none())?;
         // If a Secret is not mounted yet, the agent skips the cache, and the installation waits for the Secret.
         let environment = environment::build(&self.layout, &candidate.desired.environment).ok()?;
-        let key = key::of_installation(&plan.installed.key, root, &environment.variables);
+        let key = key::of_installation(&plan.installed.key, &plan.trees, root, &environment.variables);
         let go_modules = environment.get(GO_MODULES_VARIABLE).filter(|_| plan.installed.manager == "go");
         let places = Places {
             source: tree.to_owned(),

@@ -33,6 +33,9 @@ pub struct InstallPlan {
     /// Directories that contain the dependencies, relative to the source root. Directories outside the source are not
     /// in the list.
     pub trees: Vec<PathBuf>,
+    /// Whether the source already contains a directory with dependencies. The caller determines this and removes the
+    /// directory from `trees`.
+    pub contains_trees: bool,
     /// How to reuse the dependencies of the previous source if the installation inputs have changed.
     pub carry_after_change: Carry,
     pub works_without_trees: bool,
@@ -108,6 +111,7 @@ pub fn plan(
         },
         reinstall_reason: properties.reinstall_reason.or_else(|| package_reinstall_reason(project)).or(unknown_cli),
         trees: properties.trees,
+        contains_trees: false,
         carry_after_change: properties.carry_after_change,
         works_without_trees: properties.works_without_trees,
     }

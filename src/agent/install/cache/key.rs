@@ -42,12 +42,19 @@ const GO_SETTINGS: [&str; 6] = ["GOFLAGS", "GOPROXY", "GOPRIVATE", "GOSUMDB", "G
 const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
 
 /// Returns the key of an installation whose plan has the key `plan_key`. The key depends on the source path `source`,
-/// because virtual environments contain this path.
-pub fn of_installation(plan_key: &str, source: &Path, variables: &BTreeMap<OsString, OsString>) -> String {
+/// because virtual environments contain this path. The key also depends on the cached directories `trees`, because an
+/// entry lacks the directories that the source itself contained.
+pub fn of_installation(
+    plan_key: &str,
+    trees: &[PathBuf],
+    source: &Path,
+    variables: &BTreeMap<OsString, OsString>,
+) -> String {
     let command: Vec<_> = arguments::install().iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let search_path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str).unwrap_or_default();
     digest(&json!({
         "plan": plan_key,
+        "trees": trees.iter().map(|tree| tree.to_string_lossy()).collect::<Vec<_>>(),
         "source": source.to_string_lossy(),
         "command": command,
         "platform": platform(),
@@ -181,7 +188,7 @@ mod tests {
         let key = |plan: &str, source: &str, more: &[(&str, &Path)]| {
             let mut variables = variables(&[("PATH", programs.as_path())]);
             variables.extend(self::variables(more));
-            of_installation(plan, Path::new(source), &variables)
+            of_installation(plan, &["node_modules".into(), "sdks".into()], Path::new(source), &variables)
         };
         let first = key("a", "/share/source", &[]);
         assert_eq!(key("a", "/share/source", &[("NODE_AUTH_TOKEN", other)]), first, "a token was rotated");
@@ -189,6 +196,8 @@ mod tests {
         seen.push(key("b", "/share/source", &[]));
         seen.push(key("a", "/other/source", &[]));
         seen.push(key("a", "/share/source", &[("NPM_CONFIG_REGISTRY", other)]));
+        let search_path = variables(&[("PATH", programs.as_path())]);
+        seen.push(of_installation("a", &["sdks".into()], Path::new("/share/source"), &search_path));
         write("lib/npm/package.json", "1.0.1");
         seen.push(key("a", "/share/source", &[]));
         write("lib/npm/bin/npm.js", "cl1");
