@@ -35,8 +35,19 @@ const MANIFEST_PARENTS: usize = 3;
 const MAX_BYTES: u64 = 64 * 1024;
 /// Name prefixes of variables that contain package manager settings, in lower case.
 const SETTINGS: [&str; 8] = ["npm_config_", "node_", "yarn_", "pnpm_", "bun_", "pip_", "uv_", "poetry_"];
-/// Go variables that determine which modules are downloaded.
-const GO_SETTINGS: [&str; 6] = ["GOFLAGS", "GOPROXY", "GOPRIVATE", "GOSUMDB", "GOTOOLCHAIN", "GOWORK"];
+/// Names of further variables that affect an installation. The Go variables determine which modules are downloaded. The
+/// other variables select the Python interpreter or the package manager.
+const OTHER_SETTINGS: [&str; 9] = [
+    "GOFLAGS",
+    "GOPROXY",
+    "GOPRIVATE",
+    "GOSUMDB",
+    "GOTOOLCHAIN",
+    "GOWORK",
+    "PULUMI_PREFER_YARN",
+    "PULUMI_PYTHON_CMD",
+    "PYENV_VERSION",
+];
 /// Parts of variable names. The key omits variables whose names contain these parts, because such variables do not
 /// affect the installed files, or change whenever credentials are rotated.
 const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
@@ -134,7 +145,7 @@ fn settings(variables: &BTreeMap<OsString, OsString>) -> BTreeMap<String, String
 fn is_setting(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let is_ignored = IGNORED.iter().any(|part| lower.contains(part));
-    GO_SETTINGS.contains(&name) || (!is_ignored && SETTINGS.iter().any(|prefix| lower.starts_with(prefix)))
+    OTHER_SETTINGS.contains(&name) || (!is_ignored && SETTINGS.iter().any(|prefix| lower.starts_with(prefix)))
 }
 
 #[cfg(test)]
@@ -157,6 +168,9 @@ mod tests {
             ("UV_PYTHON", true),
             ("GOPROXY", true),
             ("GOPRIVATE", true),
+            ("PULUMI_PYTHON_CMD", true),
+            ("PULUMI_PREFER_YARN", true),
+            ("PULUMI_ACCESS_TOKEN", false),
             ("NPM_CONFIG__AUTH", false),
             ("NODE_AUTH_TOKEN", false),
             ("UV_CACHE_DIR", false),
