@@ -81,13 +81,16 @@ impl Source {
         let cache = self.cache.clone().filter(|_| plan.reinstall_reason.is_none())?;
         // If a Secret is not mounted yet, the agent skips the cache, and the installation waits for the Secret.
         let environment = environment::build(&self.layout, &candidate.desired.environment).ok()?;
-        let key = key::of_installation(&plan.installed.key, &plan.trees, root, &environment.variables);
+        let plugins = plugins(&environment)?;
+        let environment_key = key::of_environment(&environment.variables, &plugins);
+        let key = key::of_installation(&plan.installed.key, &plan.trees, root, &environment_key);
         let go_modules = environment.get(GO_MODULES_VARIABLE).filter(|_| plan.installed.manager == "go");
         let places = Places {
             source: tree.to_owned(),
             trees: plan.trees.clone(),
-            plugins: plugins(&environment)?,
+            plugins,
             go_modules: go_modules.map(PathBuf::from),
+            environment: environment_key,
         };
         Some((cache, key, places))
     }
@@ -174,6 +177,7 @@ mod tests {
             trees: vec!["nested/tree".into()],
             plugins: directory.path().join("plugins"),
             go_modules: None,
+            environment: String::new(),
         };
         let snapshot = Snapshot(directory.path().join("snapshot"));
         // The directory of the copy already exists, as after an earlier step of the copy.

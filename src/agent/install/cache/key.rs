@@ -52,31 +52,38 @@ const OTHER_SETTINGS: [&str; 9] = [
 /// affect the installed files, or change whenever credentials are rotated.
 const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
 
-/// Returns the key of an installation whose plan has the key `plan_key`. The key depends on the source path `source`,
-/// because virtual environments contain this path. The key also depends on the cached directories `trees`, because an
-/// entry lacks the directories that the source itself contained.
-pub fn of_installation(
-    plan_key: &str,
-    trees: &[PathBuf],
-    source: &Path,
-    variables: &BTreeMap<OsString, OsString>,
-) -> String {
+/// Returns the key of an installation whose plan has the key `plan_key`, in an environment with the key `environment`:
+/// see [`of_environment`]. The key depends on the source path `source`, because virtual environments contain this path.
+/// The key also depends on the cached directories `trees`, because an entry lacks the directories that the source itself
+/// contained.
+pub fn of_installation(plan_key: &str, trees: &[PathBuf], source: &Path, environment: &str) -> String {
     let command: Vec<_> = arguments::install().iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let search_path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str).unwrap_or_default();
     digest(&json!({
         "plan": plan_key,
         "trees": trees.iter().map(|tree| tree.to_string_lossy()).collect::<Vec<_>>(),
         "source": source.to_string_lossy(),
         "command": command,
-        "platform": platform(),
-        "programs": programs(search_path),
-        "settings": settings(variables),
+        "environment": environment,
     }))
 }
 
-/// Returns the key of a CLI plugin.
-pub(super) fn of_plugin(name: &str) -> String {
-    digest(&json!({"plugin": name, "architecture": std::env::consts::ARCH}))
+/// Returns the key of a pod's environment: its platform, the programs and variables that affect an installation, and the
+/// directory of the CLI plugins. The path of this directory is part of the key, because the CLI installs the
+/// dependencies of a plugin that is not an executable into the directory of the plugin, and a virtual environment
+/// contains its own path.
+pub fn of_environment(variables: &BTreeMap<OsString, OsString>, plugins: &Path) -> String {
+    let search_path = variables.get(OsStr::new("PATH")).map(OsString::as_os_str).unwrap_or_default();
+    digest(&json!({
+        "platform": platform(),
+        "programs": programs(search_path),
+        "settings": settings(variables),
+        "plugins": plugins.to_string_lossy(),
+    }))
+}
+
+/// Returns the key of a CLI plugin in an environment with the key `environment`.
+pub(super) fn of_plugin(name: &str, environment: &str) -> String {
+    digest(&json!({"plugin": name, "environment": environment}))
 }
 
 fn digest(inputs: &Value) -> String {
@@ -202,7 +209,8 @@ mod tests {
         let key = |plan: &str, source: &str, more: &[(&str, &Path)]| {
             let mut variables = variables(&[("PATH", programs.as_path())]);
             variables.extend(self::variables(more));
-            of_installation(plan, &["node_modules".into(), "sdks".into()], Path::new(source), &variables)
+            let trees = ["node_modules", "sdks"].map(PathBuf::from);
+            of_installation(plan, &trees, Path::new(source), &of_environment(&variables, Path::new("/plugins")))
         };
         let first = key("a", "/share/source", &[]);
         assert_eq!(key("a", "/share/source", &[("NODE_AUTH_TOKEN", other)]), first, "a token was rotated");
@@ -211,7 +219,11 @@ mod tests {
         seen.push(key("a", "/other/source", &[]));
         seen.push(key("a", "/share/source", &[("NPM_CONFIG_REGISTRY", other)]));
         let search_path = variables(&[("PATH", programs.as_path())]);
-        seen.push(of_installation("a", &["sdks".into()], Path::new("/share/source"), &search_path));
+        for (trees, plugins) in [(&["sdks"][..], "/plugins"), (&["node_modules", "sdks"], "/other")] {
+            let trees: Vec<PathBuf> = trees.iter().map(PathBuf::from).collect();
+            let environment = of_environment(&search_path, Path::new(plugins));
+            seen.push(of_installation("a", &trees, Path::new("/share/source"), &environment));
+        }
         write("lib/npm/package.json", "1.0.1");
         seen.push(key("a", "/share/source", &[]));
         write("lib/npm/bin/npm.js", "cl1");
@@ -223,8 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_plugin_depends_on_its_name() {
-        assert_eq!(of_plugin("resource-random-v1.0.0"), of_plugin("resource-random-v1.0.0"));
-        assert_ne!(of_plugin("resource-random-v1.0.0"), of_plugin("resource-random-v1.0.1"));
+    fn the_key_of_a_plugin_depends_on_its_name_and_the_environment() {
+        let key = of_plugin("resource-random-v1.0.0", "python 3.11");
+        assert_eq!(key, of_plugin("resource-random-v1.0.0", "python 3.11"));
+        assert_ne!(key, of_plugin("resource-random-v1.0.1", "python 3.11"));
+        assert_ne!(key, of_plugin("resource-random-v1.0.0", "python 3.12"));
     }
 }

@@ -75,6 +75,8 @@ pub struct Places {
     pub plugins: PathBuf,
     /// Go's module cache, if the project is a Go project.
     pub go_modules: Option<PathBuf>,
+    /// Key of the environment in which the dependencies are installed: see [`key::of_environment`].
+    pub environment: String,
 }
 
 /// Cache entry, which lists the archives with the dependencies of an installation.

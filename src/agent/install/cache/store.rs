@@ -55,7 +55,7 @@ impl DependencyCache {
             parts.push(Part { place: Place::GoModules, archive: self.pack(modules, &content)? });
         }
         for name in plugins(&places.plugins)?.into_iter().take(MAX_PARTS.saturating_sub(parts.len())) {
-            parts.push(self.plugin(&places.plugins, name)?);
+            parts.push(self.plugin(places, name)?);
         }
         failpoint::hit("dependency-cache-archives");
         self.write_entry(key, &Entry { parts })?;
@@ -102,9 +102,9 @@ impl DependencyCache {
         Ok(None)
     }
 
-    /// Returns the part of an entry that describes a plugin. All entries with this plugin share one archive.
-    fn plugin(&self, directory: &Path, name: String) -> Result<Part, CacheError> {
-        let key = key::of_plugin(&name);
+    /// Returns the part of an entry that describes a plugin. All entries of an environment share the plugin's archive.
+    fn plugin(&self, places: &Places, name: String) -> Result<Part, CacheError> {
+        let key = key::of_plugin(&name, &places.environment);
         // Reading a damaged entry removes it.
         let known = self.entry(&key).ok().flatten();
         if let Some(known) = known.and_then(|entry| entry.parts.into_iter().next())
@@ -114,7 +114,7 @@ impl DependencyCache {
             touch(&archive);
             return Ok(known);
         }
-        let plugin = directory.join(&name);
+        let plugin = places.plugins.join(&name);
         let archive = self.pack(&plugin, &children(&plugin)?)?;
         let part = Part { place: Place::Plugin(name), archive };
         self.write_entry(&key, &Entry { parts: vec![part.clone()] })?;

@@ -25,6 +25,7 @@ impl Pod {
             trees: vec!["infra/node_modules".into(), "venv".into()],
             plugins: root.path().join("home/plugins"),
             go_modules: Some(root.path().join("cache/go-modules")),
+            environment: "python 3.11".to_owned(),
         };
         let cache = open(volume, 1 << 30);
         Pod { volume: volume.to_owned(), cache, places, root }
@@ -119,6 +120,21 @@ fn installations_with_the_same_plugin_share_its_archive() {
     let yaml = Places { trees: Vec::new(), go_modules: None, ..pod.places.clone() };
     assert!(pod.cache.store("a", &yaml).unwrap() && pod.cache.store("b", &yaml).unwrap());
     assert_eq!((pod.cached("archives").len(), pod.cached("entries").len()), (1, 3));
+}
+
+#[test]
+fn a_plugin_of_another_environment_is_not_reused() {
+    let volume = tempfile::tempdir().unwrap();
+    let first = Pod::installed(volume.path());
+    let only_plugins = |pod: &Pod| Places { trees: Vec::new(), go_modules: None, ..pod.places.clone() };
+    assert!(first.cache.store("first", &only_plugins(&first)).unwrap());
+    let second = Pod::installed(volume.path());
+    fs::write(second.places.plugins.join(PLUGIN).join("pulumi-resource-random"), "other").unwrap();
+    let places = Places { environment: "python 3.12".to_owned(), ..only_plugins(&second) };
+    assert!(second.cache.store(KEY, &places).unwrap());
+    let third = Pod::new(volume.path());
+    assert_eq!(third.restore(), Ok(true));
+    assert_eq!(third.read(&format!("home/plugins/{PLUGIN}/pulumi-resource-random")).as_deref(), Some("other"));
 }
 
 #[test]
