@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::store::{MAX_LOCK_AGE, is_older};
+use super::store::{MAX_LOCK_AGE, is_older_than};
 use super::{CacheError, DependencyCache, failed};
 use crate::agent::durable;
 
@@ -16,9 +16,15 @@ const MAX_ARCHIVES: usize = 1_000;
 const MAX_BUILD_FILES: usize = 100_000;
 /// Maximum age of a temporary file. An older file is the remainder of a write by an agent that was killed.
 const MAX_TEMPORARY_AGE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Maximum share of the file system that the archives can use, in percent. This limit prevents a small volume from
-/// becoming full.
+/// Maximum share of the file system that the archives and Go's build cache can use together, in percent. This limit
+/// prevents a small volume from becoming full.
 const MAX_SHARE: u64 = 80;
+/// Maximum share after a write failed because the volume is full. The next write then has enough space.
+const MAX_SHARE_OF_FULL_VOLUME: u64 = 40;
+/// Minimum age of a file in Go's build cache that the agent evicts. The Go command in another pod may be using a more
+/// recent file, and fails if the file disappears. Go updates the modification time of a used file only if the time is
+/// older than an hour.
+const MIN_BUILD_FILE_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 /// Maximum number of files and directories that the agent lists in a directory tree.
 const MAX_LISTED: usize = 200_000;
 
@@ -28,6 +34,8 @@ struct CachedFile {
     used: SystemTime,
     bytes: u64,
     path: PathBuf,
+    /// Whether a build may be using the file, so that the agent must not remove the file.
+    is_in_use: bool,
 }
 
 impl DependencyCache {
@@ -35,21 +43,46 @@ impl DependencyCache {
     /// below their limits. The eviction also removes entries with missing archives, and the temporary files and locks
     /// of killed agents.
     pub fn evict(&self) -> Result<(), CacheError> {
-        let limit = self.limit();
-        remove_all(surplus(list(&self.archives())?, limit, MAX_ARCHIVES))?;
-        remove_all(surplus(list(&self.go_build)?, limit, MAX_BUILD_FILES))?;
-        self.remove_entries_without_archives()?;
-        let is_left = |file: &CachedFile, age| is_older(&file.path, age);
-        let temporary = list(&self.root.join("temporary"))?.into_iter().filter(|file| is_left(file, MAX_TEMPORARY_AGE));
-        let locks = list(&self.root.join("locks"))?.into_iter().filter(|file| is_left(file, MAX_LOCK_AGE));
-        remove_all(temporary.chain(locks).map(|file| file.path).collect())
+        self.evict_to(MAX_SHARE)
     }
 
-    /// Returns the maximum size of the archives in bytes.
-    fn limit(&self) -> u64 {
-        let share = rustix::fs::statvfs(&self.root)
-            .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize) / 100 * MAX_SHARE);
-        self.max_bytes.min(share)
+    /// Evicts files in the same way as [`Self::evict`], but with a lower limit.
+    pub(super) fn evict_from_full_volume(&self) -> Result<(), CacheError> {
+        self.evict_to(MAX_SHARE_OF_FULL_VOLUME)
+    }
+
+    /// Evicts files until the archives and Go's build cache use at most `max_share` percent of the volume. After an
+    /// error, the function continues with the next step. Otherwise, a file that the agent cannot remove would disable
+    /// the eviction.
+    fn evict_to(&self, max_share: u64) -> Result<(), CacheError> {
+        let evicted = self.evict_files(max_share);
+        let cleaned = self.remove_entries_without_archives();
+        let temporary = self.remove_older("temporary", MAX_TEMPORARY_AGE);
+        let locks = self.remove_older("locks", MAX_LOCK_AGE);
+        evicted.and(cleaned).and(temporary).and(locks)
+    }
+
+    fn evict_files(&self, max_share: u64) -> Result<(), CacheError> {
+        let (archives, old_archives) = split(list(&self.archives())?, self.max_bytes, MAX_ARCHIVES);
+        let mut build = list(&self.go_build)?;
+        for file in &mut build {
+            file.is_in_use = !is_older_than(file.used, MIN_BUILD_FILE_AGE);
+        }
+        let (build, old_build) = split(build, self.max_bytes, MAX_BUILD_FILES);
+        let (_, others) = split([archives, build].concat(), self.share_of_volume(max_share), usize::MAX);
+        remove_all([old_archives, old_build, others].concat())
+    }
+
+    fn remove_older(&self, directory: &str, age: Duration) -> Result<(), CacheError> {
+        let mut files = list(&self.root.join(directory))?;
+        files.retain(|file| is_older_than(file.used, age));
+        remove_all(files)
+    }
+
+    /// Returns a share of the volume's size in bytes.
+    fn share_of_volume(&self, percent: u64) -> u64 {
+        rustix::fs::statvfs(&self.root)
+            .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize) / 100 * percent)
     }
 
     fn remove_entries_without_archives(&self) -> Result<(), CacheError> {
@@ -65,21 +98,20 @@ impl DependencyCache {
     }
 }
 
-/// Returns the least recently used files that the agent must remove to keep the other files within the limits.
-fn surplus(mut files: Vec<CachedFile>, max_bytes: u64, max_files: usize) -> Vec<PathBuf> {
+/// Returns the files that the agent keeps, and the least recently used files that the agent must remove to keep the
+/// other files within the limits.
+fn split(mut files: Vec<CachedFile>, max_bytes: u64, max_files: usize) -> (Vec<CachedFile>, Vec<CachedFile>) {
     files.sort();
     let mut bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
     let mut count = files.len();
-    let mut removed = Vec::new();
-    for file in files {
-        if bytes <= max_bytes && count <= max_files {
-            break;
+    files.into_iter().partition(|file| {
+        if file.is_in_use || (bytes <= max_bytes && count <= max_files) {
+            return true;
         }
         bytes = bytes.saturating_sub(file.bytes);
         count -= 1;
-        removed.push(file.path);
-    }
-    removed
+        false
+    })
 }
 
 /// Returns the files in a directory and its subdirectories. Returns no files if the directory does not exist.
@@ -98,7 +130,9 @@ fn list(directory: &Path) -> Result<Vec<CachedFile>, CacheError> {
             let Ok(metadata) = entry.metadata() else { continue };
             match metadata.modified() {
                 _ if metadata.is_dir() => pending.push(entry.path()),
-                Ok(used) => files.push(CachedFile { used, bytes: metadata.len(), path: entry.path() }),
+                Ok(used) => {
+                    files.push(CachedFile { used, bytes: metadata.len(), path: entry.path(), is_in_use: false });
+                }
                 Err(_) => {}
             }
         }
@@ -106,21 +140,23 @@ fn list(directory: &Path) -> Result<Vec<CachedFile>, CacheError> {
     Ok(files)
 }
 
-fn remove_all(paths: Vec<PathBuf>) -> Result<(), CacheError> {
-    paths.iter().try_for_each(|path| durable::remove(path).map_err(failed("remove", path)))
+/// Removes all these files. Returns the first error.
+fn remove_all(files: Vec<CachedFile>) -> Result<(), CacheError> {
+    let removed = files.iter().map(|file| durable::remove(&file.path).map_err(failed("remove", &file.path)));
+    removed.fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn file(path: impl Into<PathBuf>, second: u64, bytes: u64) -> CachedFile {
+        let used = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        CachedFile { used, bytes, path: path.into(), is_in_use: false }
+    }
+
     #[test]
     fn the_least_recently_used_files_are_removed() {
-        let file = |name: &str, second: u64, bytes: u64| CachedFile {
-            used: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
-            bytes,
-            path: PathBuf::from(name),
-        };
         let files = [file("b", 2, 20), file("a", 1, 10), file("d", 4, 40), file("c", 3, 30)];
         for (max_bytes, max_files, expected) in [
             (100, 4, &[][..]),
@@ -132,9 +168,27 @@ mod tests {
             (39, 4, &["a", "b", "c", "d"]),
             (0, 0, &["a", "b", "c", "d"]),
         ] {
-            let removed = surplus(files.to_vec(), max_bytes, max_files);
+            let (kept, removed) = split(files.to_vec(), max_bytes, max_files);
+            let removed: Vec<PathBuf> = removed.into_iter().map(|file| file.path).collect();
             let expected: Vec<PathBuf> = expected.iter().map(PathBuf::from).collect();
             assert_eq!(removed, expected, "{max_bytes} {max_files}");
+            assert_eq!(kept.len() + removed.len(), files.len());
         }
+    }
+
+    #[test]
+    fn files_of_a_running_build_are_kept() {
+        let in_use = CachedFile { is_in_use: true, ..file("b", 2, 20) };
+        let (kept, removed) = split(vec![file("a", 1, 10), in_use.clone(), file("c", 3, 30)], 20, 3);
+        assert_eq!((kept, removed), (vec![in_use], vec![file("a", 1, 10), file("c", 3, 30)]));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_removed_does_not_prevent_the_removal_of_other_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = directory.path().join("other");
+        fs::write(&other, "").unwrap();
+        remove_all(vec![file("invalid\0name", 1, 1), file(&other, 2, 1)]).unwrap_err();
+        assert!(!other.exists());
     }
 }

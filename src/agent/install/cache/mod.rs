@@ -59,6 +59,18 @@ pub enum CacheError {
     Occupied { path: PathBuf },
 }
 
+impl CacheError {
+    /// Returns whether a write failed because the volume is full.
+    fn is_volume_full(&self) -> bool {
+        let cause = match self {
+            CacheError::Io { source, .. } => source,
+            CacheError::Pack(PackError::Write { cause, .. }) => cause,
+            _ => return false,
+        };
+        matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
 /// Returns a function for `map_err` that converts an I/O error.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
     move |source| CacheError::Io { action, path: path.to_owned(), source }

@@ -40,7 +40,19 @@ impl Drop for Lock {
 impl DependencyCache {
     /// Stores the dependencies in `places` as the entry `key`, and then evicts archives that exceed the limits. Returns
     /// `false` if the cache already contains the entry, or if another agent is storing the entry.
+    ///
+    /// The function also evicts files after an error. Otherwise, a full volume would stay full.
     pub fn store(&self, key: &str, places: &Places) -> Result<bool, CacheError> {
+        let stored = self.store_entry(key, places);
+        let evicted = match &stored {
+            Ok(false) => return stored,
+            Err(error) if error.is_volume_full() => self.evict_from_full_volume(),
+            _ => self.evict(),
+        };
+        stored.and_then(|stored| evicted.map(|()| stored))
+    }
+
+    fn store_entry(&self, key: &str, places: &Places) -> Result<bool, CacheError> {
         self.create_directories()?;
         if self.is_complete(key) {
             return Ok(false);
@@ -60,7 +72,6 @@ impl DependencyCache {
         failpoint::hit("dependency-cache-archives");
         self.write_entry(key, &Entry { parts })?;
         failpoint::hit("dependency-cache-entry");
-        self.evict()?;
         Ok(true)
     }
 
@@ -187,9 +198,14 @@ fn children(directory: &Path) -> Result<Vec<PathBuf>, CacheError> {
 }
 
 /// Returns whether a file was last modified longer than `age` ago. Returns `false` if the file does not exist.
-pub(super) fn is_older(path: &Path, age: Duration) -> bool {
+fn is_older(path: &Path, age: Duration) -> bool {
     let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
-    modified.is_ok_and(|modified| SystemTime::now().duration_since(modified).is_ok_and(|found| found > age))
+    modified.is_ok_and(|modified| is_older_than(modified, age))
+}
+
+/// Returns whether a time was longer than `age` ago.
+pub(super) fn is_older_than(time: SystemTime, age: Duration) -> bool {
+    SystemTime::now().duration_since(time).is_ok_and(|found| found > age)
 }
 
 /// Writer that computes a digest while it writes.
