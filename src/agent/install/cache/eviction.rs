@@ -79,6 +79,11 @@ impl DependencyCache {
         remove_all(files)
     }
 
+    /// Returns the maximum size of an archive in bytes. A larger archive would evict all other archives.
+    pub(super) fn max_archive_bytes(&self) -> u64 {
+        self.max_bytes.min(self.share_of_volume(MAX_SHARE))
+    }
+
     /// Returns a share of the volume's size in bytes.
     fn share_of_volume(&self, percent: u64) -> u64 {
         rustix::fs::statvfs(&self.root)

@@ -134,10 +134,10 @@ impl DependencyCache {
 
     /// Packs directories and files below `root` into an archive, and returns the archive's digest.
     fn pack(&self, root: &Path, content: &[PathBuf]) -> Result<Digest, CacheError> {
-        let temporary = self.temporary()?;
+        let (temporary, left) = (self.temporary()?, self.max_archive_bytes());
         let mut writer = BufWriter::with_capacity(
             BUFFER,
-            HashingWriter { inner: temporary.as_file(), hasher: Hasher::new(Algorithm::Sha256) },
+            HashingWriter { inner: temporary.as_file(), hasher: Hasher::new(Algorithm::Sha256), left },
         );
         pack_dependencies(root, content, &mut writer, &limits())?;
         let hasher = match writer.into_inner() {
@@ -208,15 +208,25 @@ pub(super) fn is_older_than(time: SystemTime, age: Duration) -> bool {
     SystemTime::now().duration_since(time).is_ok_and(|found| found > age)
 }
 
-/// Writer that computes a digest while it writes.
+/// Writer that computes a digest while it writes, and rejects bytes that exceed a limit.
 struct HashingWriter<W> {
     inner: W,
     hasher: Hasher,
+    /// Maximum number of further bytes.
+    left: u64,
 }
 
 impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let fits = u64::try_from(buffer.len()).is_ok_and(|length| length <= self.left);
+        if !fits {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the archive exceeds the maximum size of the dependency cache (--workspace-cache-size) or of its volume",
+            ));
+        }
         let count = self.inner.write(buffer)?;
+        self.left = self.left.saturating_sub(count as u64);
         self.hasher.update(buffer.get(..count).unwrap_or_default());
         Ok(count)
     }

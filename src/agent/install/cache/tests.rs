@@ -260,6 +260,21 @@ fn unused_archives_and_their_entries_are_evicted() {
 }
 
 #[test]
+fn an_archive_that_exceeds_the_limit_evicts_no_other_archives() {
+    let volume = tempfile::tempdir().unwrap();
+    let pod = Pod::installed(volume.path());
+    let only_source = Places { plugins: "/nonexistent".into(), go_modules: None, ..pod.places.clone() };
+    let cache = open(volume.path(), 32 * 1024);
+    assert!(cache.store("small", &only_source).unwrap());
+    let incompressible: Vec<u8> = (0..64 * 1024).map(|_| fastrand::u8(..)).collect();
+    fs::write(pod.places.source.join("venv/lib/six.py"), incompressible).unwrap();
+    let error = cache.store("large", &only_source).unwrap_err().to_string();
+    assert!(error.contains("--workspace-cache-size"), "{error}");
+    assert_eq!(pod.cached("entries"), ["small.json"]);
+    assert!(pod.cached("temporary").is_empty() && pod.cached("locks").is_empty());
+}
+
+#[test]
 fn a_read_only_cache_is_used() {
     let volume = tempfile::tempdir().unwrap();
     let first = Pod::installed(volume.path());
