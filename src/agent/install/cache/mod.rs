@@ -19,8 +19,8 @@ mod store;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use serde::{Deserialize, Serialize};
 
 use super::carry::is_directory;
@@ -327,8 +327,12 @@ fn limits() -> Limits {
 /// Sets the modification time of a file to the current time, because the agent evicts the files with the oldest
 /// modification times. The function ignores errors, which occur only on a read-only volume. The agent evicts no files
 /// from such a volume.
+///
+/// The function sets both times of the file to the time of the file system, because this requires only permission to
+/// write the file. Only the owner of the file can set other times, and the owner can be the user of another pod.
 fn touch(file: &File) {
-    let _ = file.set_modified(SystemTime::now());
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let _ = rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: now });
 }
 
 /// Directory with the unpacked content of an archive, which the agent has not yet moved to its final path.

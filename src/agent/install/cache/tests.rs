@@ -1,6 +1,6 @@
 use std::fs::FileTimes;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::*;
 
@@ -272,6 +272,18 @@ fn an_archive_that_exceeds_the_limit_evicts_no_other_archives() {
     assert!(error.contains("--workspace-cache-size"), "{error}");
     assert_eq!(pod.cached("entries"), ["small.json"]);
     assert!(pod.cached("temporary").is_empty() && pod.cached("locks").is_empty());
+}
+
+#[test]
+fn a_use_requires_only_permission_to_write_the_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    file.as_file().set_times(FileTimes::new().set_modified(long_ago).set_accessed(long_ago)).unwrap();
+    touch(file.as_file());
+    let metadata = file.as_file().metadata().unwrap();
+    assert!(metadata.modified().unwrap() > long_ago);
+    // The kernel requires the owner of the file for a change of only one of these times.
+    assert_eq!(metadata.modified().unwrap(), metadata.accessed().unwrap());
 }
 
 #[test]
