@@ -240,6 +240,9 @@ impl Source {
             self.sync_caches();
             return Ok(Some(Vec::new()));
         }
+        if candidate.cancel.is_cancelled() {
+            return Err(AttemptError::Stopped);
+        }
         if !copies || trees.is_empty() || matches!(carry, Carry::Move | Carry::Nothing) {
             return Ok(None);
         }

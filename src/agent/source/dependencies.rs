@@ -3,14 +3,19 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::state::{Candidate, Source};
 use crate::agent::durable;
 use crate::agent::environment::{self, Environment};
-use crate::agent::install::cache::{CacheError, DependencyCache, Places, key};
+use crate::agent::install::cache::{CacheError, DependencyCache, IsStopped, Places, key};
 use crate::agent::install::carry::{self, Copying};
 use crate::pulumi::install::InstallPlan;
 
+/// Timeout for a restoration, which equals the timeout for an installation.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Maximum time that a restoration takes to stop after its timeout.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Scheduling priority of the threads that write to the cache.
 const LOWEST_PRIORITY: i32 = 19;
 /// Environment variable with the directory of Go's module cache.
@@ -29,8 +34,13 @@ impl Source {
         let Some((cache, key, places)) = self.cached(candidate, plan, tree, root) else { return false };
         candidate.report("restoring its dependencies from the cache");
         let (staging, evicting) = (self.layout.staging(), cache.clone());
-        let restoring = tokio::task::spawn_blocking(move || restore(&cache, &key, &places, &staging));
-        let restored = restoring.await.map_err(io::Error::other);
+        let (cancel, end) = (candidate.cancel.clone(), Instant::now() + RESTORE_TIMEOUT);
+        let is_stopped = move || cancel.is_cancelled() || Instant::now() > end;
+        let restoring = tokio::task::spawn_blocking(move || restore(&cache, &key, &places, &staging, &is_stopped));
+        // The thread ends later than `RESTORE_TIMEOUT` only if an access to the volume blocks. Such a thread changes
+        // nothing, because `is_stopped` then returns `true`.
+        let restored = tokio::time::timeout(RESTORE_TIMEOUT + STOP_TIMEOUT, restoring).await;
+        let restored = restored.map_err(io::Error::other).and_then(|restored| restored.map_err(io::Error::other));
         let restored = restored.and_then(|restored| restored.map_err(io::Error::other));
         match &restored {
             Ok(true) => tracing::info!("restored the dependencies from the cache without an installation"),
@@ -103,10 +113,16 @@ fn plugins(environment: &Environment) -> Option<PathBuf> {
     Some(home.join("plugins"))
 }
 
-fn restore(cache: &DependencyCache, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
+fn restore(
+    cache: &DependencyCache,
+    key: &str,
+    places: &Places,
+    staging: &Path,
+    is_stopped: IsStopped<'_>,
+) -> Result<bool, CacheError> {
     let create = |source| CacheError::Io { action: "create a directory in", path: staging.to_owned(), source };
     let directory = tempfile::tempdir_in(staging).map_err(create)?;
-    let restored = cache.restore(key, places, directory.path());
+    let restored = cache.restore(key, places, directory.path(), is_stopped);
     // The restored dependencies can contain directories without write permission.
     if let Err(error) = durable::remove(directory.path()) {
         tracing::warn!(%error, "failed to remove a directory with restored dependencies");

@@ -57,6 +57,9 @@ pub enum CacheError {
     Pack(#[from] PackError),
     #[error("{} already exists", path.display())]
     Occupied { path: PathBuf },
+    /// The controller has requested another source, the agent is shutting down, or the timeout has expired.
+    #[error("the restoration was canceled or exceeded its timeout")]
+    Stopped,
 }
 
 impl CacheError {
@@ -70,6 +73,9 @@ impl CacheError {
         matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 }
+
+/// Function that returns whether a restoration must end.
+pub type IsStopped<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// Returns a function for `map_err` that converts an I/O error.
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
@@ -135,11 +141,17 @@ impl DependencyCache {
     /// Restores the dependencies of the entry `key`. `staging` is an empty directory in the file system of the source.
     /// Returns `false` if the cache does not contain the entry.
     ///
-    /// Moves the directories to their final paths only after the agent has verified all archives. The function removes
-    /// a damaged entry.
-    pub fn restore(&self, key: &str, places: &Places, staging: &Path) -> Result<bool, CacheError> {
+    /// Moves the directories to their final paths only after the agent has verified all archives, and only if
+    /// `is_stopped` returns `false`. The function removes a damaged entry.
+    pub fn restore(
+        &self,
+        key: &str,
+        places: &Places,
+        staging: &Path,
+        is_stopped: IsStopped<'_>,
+    ) -> Result<bool, CacheError> {
         let Some(entry) = self.entry(key)? else { return Ok(false) };
-        let restored = self.restore_entry(&entry, places, staging);
+        let restored = self.restore_entry(&entry, places, staging, is_stopped);
         if let Err(error) = &restored
             && matches!(error, CacheError::Digest { .. } | CacheError::Unpack { .. } | CacheError::Missing { .. })
         {
@@ -149,12 +161,21 @@ impl DependencyCache {
         restored.map(|()| true)
     }
 
-    fn restore_entry(&self, entry: &Entry, places: &Places, staging: &Path) -> Result<(), CacheError> {
+    fn restore_entry(
+        &self,
+        entry: &Entry,
+        places: &Places,
+        staging: &Path,
+        is_stopped: IsStopped<'_>,
+    ) -> Result<(), CacheError> {
         let source = staging.join("source");
         fs::create_dir(&source).map_err(failed("create", &source))?;
         let mut restored = Vec::new();
         for parts in entry.parts.chunks(CONCURRENT_PARTS) {
-            restored.append(&mut self.unpack_parts(parts, places, &source)?);
+            restored.append(&mut self.unpack_parts(parts, places, &source, is_stopped)?);
+        }
+        if is_stopped() {
+            return Err(CacheError::Stopped);
         }
         restored.into_iter().try_for_each(|(content, target)| content.place(&target))?;
         for tree in &places.trees {
@@ -172,11 +193,14 @@ impl DependencyCache {
         parts: &[Part],
         places: &Places,
         source: &Path,
+        is_stopped: IsStopped<'_>,
     ) -> Result<Vec<(Restored, PathBuf)>, CacheError> {
         let panicked = || failed("unpack archives into", source)(io::Error::other("a thread panicked"));
         std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                parts.iter().map(|part| scope.spawn(move || self.unpack_part(part, places, source))).collect();
+            let threads: Vec<_> = parts
+                .iter()
+                .map(|part| scope.spawn(move || self.unpack_part(part, places, source, is_stopped)))
+                .collect();
             let mut restored = Vec::new();
             for thread in threads {
                 restored.extend(thread.join().unwrap_or_else(|_| Err(panicked()))?);
@@ -192,38 +216,44 @@ impl DependencyCache {
         part: &Part,
         places: &Places,
         source: &Path,
+        is_stopped: IsStopped<'_>,
     ) -> Result<Option<(Restored, PathBuf)>, CacheError> {
         let target = match &part.place {
-            Place::Source => return self.unpack(part, source).map(|()| None),
+            Place::Source => return self.unpack(part, source, is_stopped).map(|()| None),
             Place::GoModules => places.go_modules.clone(),
             Place::Plugin(name) => Some(places.plugins.join(name)).filter(|plugin| !plugin.exists()),
         };
-        target.map(|target| self.unpack_beside(part, &target).map(|content| (content, target))).transpose()
+        let unpack = |target: PathBuf| self.unpack_beside(part, &target, is_stopped).map(|content| (content, target));
+        target.map(unpack).transpose()
     }
 
     /// Unpacks an archive next to `target`, in the same file system.
-    fn unpack_beside(&self, part: &Part, target: &Path) -> Result<Restored, CacheError> {
+    fn unpack_beside(&self, part: &Part, target: &Path, is_stopped: IsStopped<'_>) -> Result<Restored, CacheError> {
         let parent = target.parent().unwrap_or(target);
         fs::create_dir_all(parent).map_err(failed("create", parent))?;
         let directory = tempfile::Builder::new().prefix(".restored-").tempdir_in(parent);
         let directory = directory.map_err(failed("create a directory in", parent))?;
         let restored = Restored { path: directory.path().join("content"), _directory: directory };
         fs::create_dir(&restored.path).map_err(failed("create", &restored.path))?;
-        self.unpack(part, &restored.path)?;
+        self.unpack(part, &restored.path, is_stopped)?;
         Ok(restored)
     }
 
     /// Unpacks an archive into an empty directory and verifies its digest.
-    fn unpack(&self, part: &Part, into: &Path) -> Result<(), CacheError> {
+    fn unpack(&self, part: &Part, into: &Path, is_stopped: IsStopped<'_>) -> Result<(), CacheError> {
         let path = self.archive(&part.archive);
         let file = durable::open_file(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => CacheError::Missing { path: path.clone() },
             _ => failed("read", &path)(source),
         })?;
-        let mut reader = HashingReader { inner: &file, hasher: Hasher::new(Algorithm::Sha256) };
+        let mut reader = HashingReader { inner: &file, hasher: Hasher::new(Algorithm::Sha256), is_stopped };
         let unpacked = unpack_dependencies(&mut reader, into, &limits());
         // Reads the rest of the archive even after an error, because the digest must cover the complete archive.
-        io::copy(&mut reader, &mut io::sink()).map_err(failed("read", &path))?;
+        let copied = io::copy(&mut reader, &mut io::sink());
+        if is_stopped() {
+            return Err(CacheError::Stopped);
+        }
+        copied.map_err(failed("read", &path))?;
         let found = reader.hasher.finish();
         if !part.archive.verify(&found) {
             return Err(CacheError::Digest { path, found: found.to_string() });
@@ -354,14 +384,18 @@ impl Restored {
     }
 }
 
-/// Reader that computes a digest while it reads.
-struct HashingReader<R> {
+/// Reader that computes a digest while it reads. Reading fails after `is_stopped` returns `true`.
+struct HashingReader<'a, R> {
     inner: R,
     hasher: Hasher,
+    is_stopped: IsStopped<'a>,
 }
 
-impl<R: Read> Read for HashingReader<R> {
+impl<R: Read> Read for HashingReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if (self.is_stopped)() {
+            return Err(io::Error::other("stopped"));
+        }
         let count = self.inner.read(buffer)?;
         self.hasher.update(buffer.get(..count).unwrap_or_default());
         Ok(count)

@@ -1,5 +1,6 @@
 use std::fs::FileTimes;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::*;
@@ -56,8 +57,13 @@ impl Pod {
     }
 
     fn restore(&self) -> Result<bool, String> {
+        self.restore_until(&|| false)
+    }
+
+    fn restore_until(&self, is_stopped: IsStopped<'_>) -> Result<bool, String> {
         let staging = tempfile::tempdir_in(self.root.path()).unwrap();
-        self.cache.restore(KEY, &self.places, staging.path()).map_err(|error| error.to_string())
+        let restored = self.cache.restore(KEY, &self.places, staging.path(), is_stopped);
+        restored.map_err(|error| error.to_string())
     }
 
     fn read(&self, path: &str) -> Option<String> {
@@ -203,6 +209,27 @@ fn existing_modules_are_not_replaced() {
     let error = first.restore().unwrap_err();
     assert!(error.ends_with("go-modules already exists"), "{error}");
     assert_eq!(first.cached("archives").len(), 3, "the entry is valid");
+}
+
+#[test]
+fn a_stopped_restoration_places_no_files_and_keeps_the_entry() {
+    let volume = tempfile::tempdir().unwrap();
+    let first = Pod::installed(volume.path());
+    first.cache.store(KEY, &first.places).unwrap();
+    let second = Pod::new(volume.path());
+    let calls = AtomicUsize::new(0);
+    // Stops before the first read of an archive, during the reads, and after the last read.
+    let mut checks = 0;
+    while second.restore_until(&|| calls.fetch_add(1, Ordering::Relaxed) >= checks).is_err() {
+        assert_eq!(names(&second.places.source), ["infra"]);
+        assert!(names(&second.places.source.join("infra")).is_empty());
+        assert!(!second.places.plugins.join(PLUGIN).exists());
+        assert_eq!((first.cached("entries").len(), first.cached("archives").len()), (2, 3));
+        calls.store(0, Ordering::Relaxed);
+        checks += 1;
+    }
+    assert!(checks > 3);
+    assert_eq!(second.read("source/venv/lib/six.py").as_deref(), Some("six"));
 }
 
 #[test]
