@@ -200,13 +200,15 @@ impl Source {
             Some(plan) if needs_install => self.installed_now(candidate, plan).await?,
             plan => plan.map(|plan| plan.installed.clone()),
         };
+        let awaits_install = needs_install && !self.installs;
         let next = CurrentSource {
             digest: desired.digest.to_string(),
             directory: desired.directory.as_str().to_owned(),
             tree: uuid::Uuid::new_v4().to_string(),
             boot_id: self.boot_id.clone(),
             is_synced: false,
-            awaits_install: needs_install && !self.installs,
+            awaits_install,
+            header: if awaits_install { desired.to_header() } else { String::new() },
             installed,
         };
         let mut state = self.lock();
@@ -291,7 +293,7 @@ impl Source {
             Some(plan) => self.installed_now(candidate, &plan).await?,
             None => None,
         };
-        let next = CurrentSource { awaits_install: false, installed, ..current_source.clone() };
+        let next = CurrentSource { awaits_install: false, header: String::new(), installed, ..current_source.clone() };
         let mut state = self.lock();
         Record { current_source: Some(next.clone()), trial: None }
             .write(&self.layout)

@@ -42,6 +42,7 @@ impl Source {
             boot_id: self.boot_id.clone(),
             is_synced: false,
             awaits_install,
+            header: if awaits_install { desired.to_header() } else { String::new() },
             installed: None,
         };
         let mut state = self.lock();

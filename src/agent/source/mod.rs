@@ -124,11 +124,7 @@ impl Source {
         else {
             return;
         };
-        let (Ok(digest), Ok(directory)) = (current_source.digest.parse(), current_source.directory.parse()) else {
-            return;
-        };
-        let (limits, environment, required_directories) = Default::default();
-        let desired = Desired { digest, directory, size: 0, limits, environment, required_directories };
+        let Some(desired) = Desired::awaited(&current_source) else { return };
         let candidate = Arc::new(Candidate::new(desired, &self.stop).0);
         state.candidate = Some(candidate.clone());
         self.tasks.spawn(self.clone().install_awaited(candidate, current_source));

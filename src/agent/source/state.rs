@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prost::Message;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -98,6 +99,27 @@ pub(super) struct Desired {
 impl Desired {
     pub(super) fn has_same_source(&self, other: &Desired) -> bool {
         self.digest == other.digest && self.directory == other.directory
+    }
+
+    /// Returns the source whose dependencies are missing, with the environment from the recorded header. Returns `None`
+    /// if the record is invalid.
+    pub(super) fn awaited(current_source: &CurrentSource) -> Option<Desired> {
+        let header = hex::decode(&current_source.header).unwrap_or_default();
+        let header = proto::SourceHeader::decode(header.as_slice()).unwrap_or_default();
+        let CurrentSource { digest, directory, .. } = current_source.clone();
+        let artifact = Some(proto::Artifact { digest, directory });
+        Desired::try_from(proto::SourceHeader { artifact, ..header }).ok()
+    }
+
+    /// Returns the header for [`CurrentSource::header`].
+    pub(super) fn to_header(&self) -> String {
+        let header = proto::SourceHeader {
+            artifact: Some(self.artifact()),
+            environment: self.environment.clone(),
+            required_directories: self.required_directories.clone(),
+            ..proto::SourceHeader::default()
+        };
+        hex::encode(header.encode_to_vec())
     }
 
     pub(super) fn artifact(&self) -> proto::Artifact {

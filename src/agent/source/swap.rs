@@ -34,6 +34,10 @@ pub struct CurrentSource {
     /// Whether dependencies are still missing. Runs wait for the installation of the dependencies.
     #[serde(default)]
     pub awaits_install: bool,
+    /// If dependencies are missing, the header of the call that delivered the source, as hexadecimal digits. The header
+    /// contains the environment for the installation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub header: String,
     /// Record of the installed dependencies. `None` if no dependencies are installed, or if the next source must not
     /// reuse the dependencies.
     #[serde(default)]

@@ -198,6 +198,30 @@ async fn the_agent_applies_the_source_limits_from_the_controller() {
 }
 
 #[tokio::test]
+async fn a_later_installation_uses_the_environment_of_the_call_that_delivered_the_source() {
+    let place = Place::new();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("Pulumi.yaml"), "name: a\nruntime: nodejs\n").unwrap();
+    fs::write(directory.path().join("index.js"), "").unwrap();
+    let mut bytes = Vec::new();
+    pack(directory.path(), &mut bytes).unwrap();
+    let mut call = call(&bytes, &Digest::of(&bytes).to_string(), "", bytes.len() as u64);
+    let token = proto::environment_variable::Source::File("/secrets/npm/token".into());
+    let environment = vec![proto::EnvironmentVariable { name: "NPM_TOKEN".into(), source: Some(token) }];
+    let directories = vec!["/secrets/npm".to_owned()];
+    if let Some(Part::Header(header)) = call.0.front_mut().and_then(|first| first.part.as_mut()) {
+        (header.environment, header.required_directories) = (environment.clone(), directories.clone());
+    }
+    let settings = Arc::new(Settings::open(place.layout.clone()));
+    let fetch = Source::open(place.layout.clone(), WorkspaceLock::default(), settings, CancellationToken::new());
+    Arc::new(fetch.unwrap().without_installing()).put(call).await.unwrap();
+    let current_source = Record::read(&place.layout).current_source.unwrap();
+    assert!(current_source.awaits_install);
+    let desired = Desired::awaited(&current_source).unwrap();
+    assert_eq!((desired.environment, desired.required_directories), (environment, directories));
+}
+
+#[tokio::test]
 async fn an_invalid_project_causes_the_same_error_on_each_attempt() {
     let place = Place::new();
     let directory = tempfile::tempdir().unwrap();
