@@ -41,7 +41,8 @@ fn in_directory(root: &Path) -> io::Result<BTreeSet<String>> {
             let is_go_file = Path::new(&name).extension().is_some_and(|extension| extension == "go");
             if kind.is_dir() && !go::is_ignored_directory(&name.to_string_lossy()) {
                 pending.push(entry.path());
-            } else if kind.is_file() && is_go_file {
+            } else if is_go_file && (kind.is_file() || (kind.is_symlink() && entry.path().is_file())) {
+                // The Go command also compiles a file that is a symbolic link.
                 let mut beginning = Vec::new();
                 File::open(entry.path())?.take(MAX_IMPORTS_BYTES).read_to_end(&mut beginning)?;
                 imports.extend(go::imports(&String::from_utf8_lossy(&beginning)).into_iter().map(str::to_owned));

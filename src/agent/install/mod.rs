@@ -203,6 +203,10 @@ mod tests {
         assert_ne!(key(), first, "go mod tidy reads all packages of the module");
         write("library/library.go", "package library\n");
         assert_eq!(key(), first);
+        write("shared.txt", "package library\n\nimport \"b.example\"\n");
+        std::os::unix::fs::symlink("../shared.txt", tree.path().join("library/shared.go")).unwrap();
+        assert_ne!(key(), first, "the Go command follows links to files");
+        std::fs::remove_file(tree.path().join("library/shared.go")).unwrap();
         write("go.sum", "b.example v1.0.0 h1:x");
         assert_ne!(key(), first);
     }

@@ -34,8 +34,9 @@ fn replaces_with_path(module: &str) -> bool {
 /// Returns the packages that a Go file imports. Import declarations precede all other declarations.
 pub fn imports(file: &str) -> Vec<&str> {
     let mut found = Vec::new();
-    let mut is_in_block = false;
+    let (mut is_in_block, mut is_in_comment) = (false, false);
     for line in file.lines().map(str::trim) {
+        let Some(line) = code(line, &mut is_in_comment) else { continue };
         let specification = match line.strip_prefix("import") {
             Some(rest) if rest.trim_start().starts_with('(') => {
                 is_in_block = true;
@@ -50,6 +51,25 @@ pub fn imports(file: &str) -> Vec<&str> {
         is_in_block &= !specification.split("//").next().unwrap_or_default().contains(')');
     }
     found
+}
+
+/// Returns the part of a line that is not in a comment of the form `/* … */`, or `None` if there is no such part. A line
+/// of a comment can start with a word such as `type`, which would look like a declaration. `is_in_comment` is the state
+/// at the start of the line, and the function updates this state.
+fn code<'a>(mut line: &'a str, is_in_comment: &mut bool) -> Option<&'a str> {
+    loop {
+        if *is_in_comment {
+            line = line.split_once("*/")?.1.trim_start();
+            *is_in_comment = false;
+        }
+        match line.strip_prefix("/*") {
+            Some(rest) => (line, *is_in_comment) = (rest, true),
+            None => break,
+        }
+    }
+    let begin = line.split("//").next().unwrap_or_default();
+    *is_in_comment = begin.rfind("/*").is_some_and(|at| !begin.get(at..).unwrap_or_default().contains("*/"));
+    Some(line)
 }
 
 /// Returns the path in an import specification such as `name "example.com/module/package"`.
@@ -74,6 +94,10 @@ mod tests {
                     import (\n\t\"os\"; . \"b.example/q\"\n\n\t// \"commented.example\"\n\t_ `c.example/r`\n)\n\
                     import(\"d.example\")\n\nconst text = `\nimport \"e.example\"\n`\n";
         assert_eq!(imports(file), ["fmt", "a.example/p", "os", "b.example/q", "c.example/r", "d.example"]);
+        let comments = "/*\nPackage main is a\ntype of program.\n*/ /* x */ package main\n\n/* one line */\n\
+                        import (\n\t\"os\" /* why\n\tfunc */\n\t/* \"no.example\" */ \"a.example/p\"\n)\n\
+                        // /* not a comment\nimport \"b.example\"\n";
+        assert_eq!(imports(comments), ["os", "a.example/p", "b.example"]);
         assert!(imports("").is_empty() && imports("import \"").is_empty() && imports("import (").is_empty());
     }
 
