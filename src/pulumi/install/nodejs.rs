@@ -46,6 +46,9 @@ const SCRIPTS: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
+/// Fields of the manifest with patches for dependencies. A patch is a file in the source.
+const PATCHES: [&str; 2] = ["/patchedDependencies", "/pnpm/patchedDependencies"];
+
 const DEPENDENCIES: [&str; 7] =
     ["dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "overrides", "resolutions", "pnpm"];
 
@@ -111,6 +114,9 @@ fn manifest_reinstall_reason(path: &Path, content: &[u8]) -> Option<String> {
         SCRIPTS.iter().find(|script| manifest.pointer("/scripts").is_some_and(|all| all.get(script).is_some()))
     {
         return Some(format!("script {script:?} of {} may generate files from the source", path.display()));
+    }
+    if PATCHES.iter().any(|field| manifest.pointer(field).is_some()) {
+        return Some(LOCAL_DEPENDENCY.to_owned());
     }
     let mut dependencies = DEPENDENCIES.iter().filter_map(|field| manifest.get(field));
     dependencies.any(contains_local_path).then(|| LOCAL_DEPENDENCY.to_owned())

@@ -40,6 +40,8 @@ fn an_installation_is_skipped_only_if_all_its_inputs_are_known() {
         (NPM, with_manifest(r#"{"dependencies": {"shared": "../sibling"}}"#), Some("local path")),
         (NPM, with_manifest(r#"{"overrides": {"a": {"b": "link:./b"}}}"#), Some("local path")),
         (NPM, with_manifest(r#"{"workspaces": ["a"]}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"patchedDependencies": {"a@1.0.0": "patches/a.patch"}}"#), Some("local path")),
+        (NPM, with_manifest(r#"{"pnpm": {"patchedDependencies": {"a": "patches/a.patch"}}}"#), Some("local path")),
         (NPM, with_manifest(r#"{"scripts": {"prepare": "tsc"}}"#), Some("script \"prepare\"")),
         (NPM, with_manifest(r#"{"scripts": {"test": "jest"}}"#), None),
         (NPM, with_manifest("{"), Some("package.json")),
