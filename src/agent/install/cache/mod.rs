@@ -168,6 +168,11 @@ impl DependencyCache {
         staging: &Path,
         is_stopped: IsStopped<'_>,
     ) -> Result<(), CacheError> {
+        let has_modules = entry.parts.iter().any(|part| part.place == Place::GoModules);
+        if let Some(path) = places.go_modules.as_ref().filter(|modules| has_modules && has_entries(modules)) {
+            // Returns the error before the agent unpacks all archives.
+            return Err(CacheError::Occupied { path: path.clone() });
+        }
         let source = staging.join("source");
         fs::create_dir(&source).map_err(failed("create", &source))?;
         let mut restored = Vec::new();
@@ -345,6 +350,10 @@ fn is_plugin(name: &str) -> bool {
     let is_kind =
         ["analyzer-", "converter-", "language-", "resource-", "tool-"].iter().any(|kind| name.starts_with(kind));
     is_kind && name.len() <= MAX_PLUGIN_NAME && name.bytes().all(is_plain) && !name.ends_with(".lock")
+}
+
+fn has_entries(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Returns the limits for an archive of dependencies, which are higher than the limits for a source archive.

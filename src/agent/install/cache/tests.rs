@@ -206,6 +206,7 @@ fn existing_modules_are_not_replaced() {
     let volume = tempfile::tempdir().unwrap();
     let first = Pod::installed(volume.path());
     first.cache.store(KEY, &first.places).unwrap();
+    fs::write(source_archive(&first), "an archive that the agent does not read").unwrap();
     let error = first.restore().unwrap_err();
     assert!(error.ends_with("go-modules already exists"), "{error}");
     assert_eq!(first.cached("archives").len(), 3, "the entry is valid");
