@@ -224,6 +224,7 @@ fn strip_update_status(status: UpdateStatus) -> UpdateStatus {
         host: run.host,
         node_name: run.node_name,
         concurrency_group: run.concurrency_group,
+        timeout: run.timeout,
         ..RunBinding::default()
     };
     UpdateStatus {

@@ -252,4 +252,9 @@ pub struct RunBinding {
     /// Concurrency group of the run. Absent for a run without a group. Example: `{name: aws-prod, limit: 2}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_group: Option<BoundConcurrencyGroup>,
+    /// Timeout of the run, such as `3h0m0s`. A later change of `spec.timeout` or of a controller flag does not change
+    /// it. `0s` means that the run has no timeout. Absent if an earlier version of the controller recorded the binding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::short_duration")]
+    pub timeout: Option<String>,
 }

@@ -60,9 +60,7 @@ fn limit(update: &Update, timeouts: RunTimeouts) -> Option<(Timestamp, SignedDur
 
 /// Returns the timeout of the run, or `None` if the run has no timeout.
 fn timeout(update: &Update, timeouts: RunTimeouts) -> Option<SignedDuration> {
-    let (spec, _) = request::limits(update).ok()?;
-    let timeout = timeouts.of(spec).duration;
-    let timeout = SignedDuration::try_from(timeout).unwrap_or(SignedDuration::MAX);
+    let timeout = request::timeout(update, timeouts).signed();
     timeout.is_positive().then_some(timeout)
 }
 
@@ -126,6 +124,23 @@ mod tests {
         assert_eq!(latest_end(&update, timeouts, second(1000)), Some(second(15_820)));
         assert_eq!(latest_end(&update, timeouts, Timestamp::MAX), Some(Timestamp::MAX));
         assert_eq!(latest_end(&update, RunTimeouts::default(), second(1000)), None, "no timeout");
+    }
+
+    #[test]
+    fn a_change_to_the_update_does_not_change_the_deadline_of_its_bound_run() {
+        let timeouts = RunTimeouts { default: Duration::from_secs(3600), maximum: Duration::from_secs(7200) };
+        for changed in [None, Some("1s"), Some("0s"), Some("99999999999999999999h")] {
+            let mut update = bound(changed);
+            let run = RunBinding { timeout: Some("1m0s".to_owned()), ..RunBinding::default() };
+            update.status.as_mut().expect("value is set").run = Some(run);
+            for timeouts in [timeouts, RunTimeouts::default()] {
+                assert_eq!(start_expired(&update, timeouts, second(1060)), None, "{changed:?}");
+                assert_eq!(start_expired(&update, timeouts, second(1061)).as_deref(), Some("1m0s"), "{changed:?}");
+                assert_eq!(end_expired(&update, timeouts, Some(&pod(Some(30))), second(1450)), None, "{changed:?}");
+                assert!(end_expired(&update, timeouts, Some(&pod(Some(30))), second(1451)).is_some(), "{changed:?}");
+                assert_eq!(latest_end(&update, timeouts, second(1000)), Some(second(15_820)), "{changed:?}");
+            }
+        }
     }
 
     #[test]

@@ -262,8 +262,7 @@ fn with_deadline(observed: &Observed, outcome: RunOutcome, now: Timestamp) -> Ru
 
 /// Returns which setting defines the timeout that ended the run, or `None` if no timeout ended the run.
 fn timeout_that_ended(observed: &Observed, result: &proto::Result) -> Option<TimeoutSource> {
-    let (spec, _) = request::limits(&observed.update).ok()?;
-    let RunTimeout { duration: limit, source } = observed.timeouts.of(spec);
+    let RunTimeout { duration: limit, source } = request::timeout(&observed.update, observed.timeouts);
     let lasted = Duration::from_millis(u64::try_from(result.ended.saturating_sub(result.started)).unwrap_or_default());
     let is_canceled = result.outcome() == proto::Outcome::Canceled && !result.pod_terminated;
     // The timeout starts when the agent accepts the run.
@@ -450,7 +449,7 @@ fn waiting(observed: &Observed) -> Action {
     if let Some(why) = not_ready(workspace, observed) {
         return Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("Workspace {name} {why}"));
     }
-    match observed.pod.as_ref().and_then(|pod| request::binding(update, workspace, pod)) {
+    match observed.pod.as_ref().and_then(|pod| request::binding(update, workspace, pod, observed.timeouts)) {
         Some(_) if request::exceeds_protocol_version(update, workspace) => {
             let why = "has an agent that does not support all options of this run; waiting for a new pod";
             Action::Wait(update_reason::WORKSPACE_NOT_READY, format!("Workspace {name} {why}"))

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
@@ -57,7 +57,7 @@ pub enum RequestError {
 
 /// Returns the binding of an Update's run to a pod. Returns `None` if the Workspace has no agent yet, or if the
 /// settings of the Pulumi stack are invalid.
-pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunBinding> {
+pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod, timeouts: RunTimeouts) -> Option<RunBinding> {
     let status = workspace.status.as_ref()?;
     let spec = pod.spec.as_ref();
     let container = pulumi_container(pod);
@@ -71,6 +71,7 @@ pub fn binding(update: &Update, workspace: &Workspace, pod: &Pod) -> Option<RunB
         container_id: container.and_then(|container| container.container_id.clone()).unwrap_or_default(),
         empty_references: Vec::new(),
         concurrency_group: None,
+        timeout: Some(duration::display(timeout(update, timeouts).signed())),
     })
 }
 
@@ -101,7 +102,7 @@ pub fn check(update: &Update) -> Result<(), RequestError> {
     }
     kind(spec.kind)?;
     check_plan(spec)?;
-    limits(update).map(drop)
+    idle_timeout(update).map(drop)
 }
 
 fn check_plan(spec: &UpdateSpec) -> Result<(), RequestError> {
@@ -134,16 +135,30 @@ fn kind(kind: UpdateKind) -> Result<proto::OperationKind, RequestError> {
     }
 }
 
-/// Returns `spec.timeout` (`None` if not set) and `spec.idleTimeout` in seconds. Zero means no limit. If a duration
-/// is invalid, returns an error that contains the name of the field.
-pub fn limits(update: &Update) -> Result<(Option<Duration>, u64), RequestError> {
+/// Validates the durations of the spec, and returns `spec.idleTimeout` in seconds. Zero means no limit. If a duration is
+/// invalid, returns an error that contains the name of the field.
+fn idle_timeout(update: &Update) -> Result<u64, RequestError> {
     let seconds = |field, value: &Option<String>| match value {
         None => Ok(0),
         Some(value) => duration::seconds(value).ok_or_else(|| RequestError::Duration { field, value: value.clone() }),
     };
     seconds("ttlAfterCompleted", &update.spec.ttl_after_completed)?;
-    let timeout = Duration::from_secs(seconds("timeout", &update.spec.timeout)?);
-    Ok((update.spec.timeout.as_ref().map(|_| timeout), seconds("idleTimeout", &update.spec.idle_timeout)?))
+    seconds("timeout", &update.spec.timeout)?;
+    seconds("idleTimeout", &update.spec.idle_timeout)
+}
+
+/// Returns the timeout of a run. The binding contains the timeout of a bound run, so that no later change to the Update
+/// removes the deadline of the run.
+pub fn timeout(update: &Update, timeouts: RunTimeouts) -> RunTimeout {
+    let parsed = |value: &str| duration::seconds(value).map(Duration::from_secs);
+    // If the binding of an earlier version contains no timeout, an invalid `spec.timeout` counts as `0s`, so that the
+    // maximum still applies.
+    let defined = timeouts.of(update.spec.timeout.as_deref().map(|value| parsed(value).unwrap_or_default()));
+    let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
+    match binding.and_then(|binding| parsed(binding.timeout.as_deref()?)) {
+        Some(duration) if duration != defined.duration => RunTimeout { duration, source: TimeoutSource::Spec },
+        Some(_) | None => defined,
+    }
 }
 
 fn pending_creates(update: &Update) -> proto::PendingCreates {
@@ -197,8 +212,8 @@ pub fn run(
     interrupted: Vec<proto::DeadRun>,
     timeouts: RunTimeouts,
 ) -> Result<proto::RunRequest, RequestError> {
-    let (timeout, idle_timeout_seconds) = limits(update)?;
-    let timeout_seconds = timeouts.of(timeout).duration.as_secs();
+    let idle_timeout_seconds = idle_timeout(update)?;
+    let timeout_seconds = timeout(update, timeouts).duration.as_secs();
     let artifact = |artifact: &ArtifactReference| proto::Artifact {
         digest: artifact.digest.to_string(),
         directory: artifact.dir.clone(),
@@ -315,6 +330,13 @@ pub enum TimeoutSource {
     Spec,
     Default,
     Maximum,
+}
+
+impl RunTimeout {
+    /// Returns the duration in the type of the time calculations.
+    pub fn signed(self) -> SignedDuration {
+        SignedDuration::try_from(self.duration).unwrap_or(SignedDuration::MAX)
+    }
 }
 
 impl RunTimeouts {

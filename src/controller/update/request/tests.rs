@@ -40,7 +40,8 @@ fn a_run_binding_contains_host_node_and_container() {
         (json!({"containers": [], "hostNetwork": true, "hostname": "app-workspace-0"}), "", ""),
     ];
     for (spec, host, node) in rows {
-        let found = binding(&update(UpdateSpec::default()), &workspace(), &pod(spec)).expect("run binding");
+        let timeouts = RunTimeouts::default();
+        let found = binding(&update(UpdateSpec::default()), &workspace(), &pod(spec), timeouts).expect("run binding");
         assert_eq!((found.host.as_str(), found.node_name.as_str()), (host, node));
         assert_eq!(found.container_id, "containerd://c");
     }
@@ -54,7 +55,8 @@ fn a_run_without_an_artifact_is_bound_to_the_installed_artifact() {
     let mut workspace = workspace();
     workspace.status.as_mut().expect("value is set").artifact = Some(artifact("a"));
     let mut update = update(UpdateSpec::default());
-    let binding = binding(&update, &workspace, &pod(json!({"containers": []}))).expect("run binding");
+    let timeouts = RunTimeouts::default();
+    let binding = binding(&update, &workspace, &pod(json!({"containers": []})), timeouts).expect("run binding");
     assert_eq!(binding.artifact, Some(artifact("a")));
     update.status = Some(UpdateStatus { run: Some(binding.clone()), ..UpdateStatus::default() });
     // If the artifact of the Workspace changes, the artifact of the run remains unchanged.
@@ -185,7 +187,7 @@ fn timeouts_and_user_decisions_are_passed_to_the_agent() {
     assert_eq!(unlimited.timeout_seconds, 7200, "the timeout is limited to the maximum");
     assert_eq!(none.pending_creates(), proto::PendingCreates::Unspecified);
     let wrong = update(UpdateSpec { idle_timeout: Some("soon".to_owned()), ..UpdateSpec::default() });
-    let error = limits(&wrong).expect_err("should be rejected").to_string();
+    let error = idle_timeout(&wrong).expect_err("should be rejected").to_string();
     assert!(error.contains("spec.idleTimeout") && error.contains("\"soon\""), "{error}");
 }
 
@@ -232,4 +234,31 @@ fn the_maximum_timeout_limits_the_spec_and_the_default_timeout() {
         let expected = RunTimeout { duration: seconds(duration), source };
         assert_eq!(timeouts.of(spec.map(seconds)), expected, "{timeouts:?}, spec.timeout {spec:?}");
     }
+}
+
+#[test]
+fn a_bound_run_keeps_its_timeout_when_its_update_changes() {
+    use TimeoutSource::{Maximum, Spec};
+    let seconds = Duration::from_secs;
+    let (timeouts, pod) = (RunTimeouts { default: seconds(60), maximum: seconds(600) }, pod(json!({"containers": []})));
+    // The second value matches the pattern in the CRD schema, but the controller cannot represent this duration.
+    for (changed, without_bound) in [("40s", (40, Spec)), ("99999999999999999999h", (600, Maximum))] {
+        let mut update = update(UpdateSpec { timeout: Some("90s".to_owned()), ..UpdateSpec::default() });
+        let binding = binding(&update, &workspace(), &pod, timeouts).expect("run binding");
+        assert_eq!(binding.timeout.as_deref(), Some("1m30s"));
+        update.status = Some(UpdateStatus { run: Some(binding), ..UpdateStatus::default() });
+        assert_eq!(timeout(&update, timeouts), RunTimeout { duration: seconds(90), source: Spec });
+        update.spec.timeout = Some(changed.to_owned());
+        assert_eq!(timeout(&update, timeouts), RunTimeout { duration: seconds(90), source: Spec }, "{changed}");
+        assert_eq!(timeout(&update, RunTimeouts::default()).duration, seconds(90), "{changed}, with other flags");
+        // An earlier version of the controller recorded the binding.
+        update.status.as_mut().expect("value is set").run = Some(RunBinding::default());
+        let (duration, source) = without_bound;
+        assert_eq!(timeout(&update, timeouts), RunTimeout { duration: seconds(duration), source }, "{changed}");
+    }
+    let mut unlimited = update(UpdateSpec { timeout: Some("0s".to_owned()), ..UpdateSpec::default() });
+    let binding = binding(&unlimited, &workspace(), &pod, RunTimeouts::default()).expect("run binding");
+    assert_eq!(binding.timeout.as_deref(), Some("0s"));
+    unlimited.status = Some(UpdateStatus { run: Some(binding), ..UpdateStatus::default() });
+    assert_eq!(timeout(&unlimited, timeouts).duration, Duration::ZERO, "the run was bound without a timeout");
 }
