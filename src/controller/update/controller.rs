@@ -107,21 +107,25 @@ pub fn requeue_after_run(updates: Updates, requeue: Requeue<Update>) -> impl FnM
     }
 }
 
-/// Returns a function that requeues the waiting Updates of a Workspace when the Workspace changes. The function receives
-/// the events about Workspaces.
+/// Returns a function that requeues the first Updates of a Workspace when the Workspace changes. The function receives
+/// the events about Workspaces. A user can create thousands of Updates for a Workspace, so the function does not requeue
+/// the Updates that only wait for other Updates.
 pub fn requeue_of_workspace(updates: Updates, requeue: Requeue<Update>) -> impl FnMut(&Event<Workspace>) {
     move |event| {
-        let (Event::Apply(workspace) | Event::InitApply(workspace) | Event::Delete(workspace)) = event else { return };
-        for waiting in waiting(&updates, workspace.namespace(), &workspace.name_any()) {
-            requeue.request(waiting);
+        let changed: Vec<(Option<String>, String)> = match event {
+            Event::Apply(workspace) | Event::Delete(workspace) => vec![(workspace.namespace(), workspace.name_any())],
+            // The watch may have missed changes and deletions.
+            Event::InitDone => {
+                let of_each = updates.one_per_group(|group| matches!(group, UpdateGroup::Workspace(_)));
+                of_each.iter().map(|update| (update.namespace(), update.spec.workspace_name.clone())).collect()
+            }
+            Event::Init | Event::InitApply(_) => return,
+        };
+        for (namespace, name) in changed {
+            let of_workspace = updates.in_group(&UpdateGroup::workspace(&namespace.unwrap_or_default(), &name));
+            order::first(&of_workspace).for_each(|update| requeue.request(ObjectRef::from_obj(update.as_ref())));
         }
     }
-}
-
-/// Returns the open Updates of a Workspace.
-fn waiting(updates: &Updates, namespace: Option<String>, workspace: &str) -> Vec<ObjectRef<Update>> {
-    let of_workspace = updates.in_group(&UpdateGroup::workspace(&namespace.unwrap_or_default(), workspace));
-    of_workspace.iter().filter(|u| !u.is_complete()).map(|u| ObjectRef::from_obj(u.as_ref())).collect()
 }
 
 /// Returns whether the cached Update needs no further action, because its run is complete and its result is released.

@@ -19,14 +19,27 @@ pub fn following<'a>(update: &Update, siblings: &'a [Arc<Update>]) -> Option<&'a
     siblings.iter().filter(follows).min_by(|one, other| position(one).cmp(&position(other)))
 }
 
+/// Returns the Updates that do not wait for another Update: all Updates with an open run, and the first of the other
+/// Updates. While a run is open, the latter waits for this run, but the copy of the Update in the cache can be outdated.
+pub fn first(siblings: &[Arc<Update>]) -> impl Iterator<Item = &Arc<Update>> {
+    let open = || siblings.iter().filter(|update| !update.is_complete());
+    let queued = open().filter(|update| is_queued(update));
+    let next = queued.min_by(|one, other| position(one).cmp(&position(other)));
+    open().filter(|update| !is_queued(update)).chain(next)
+}
+
 fn is_other_open(other: &Update, update: &Update) -> bool {
     other.metadata.uid != update.metadata.uid && !other.is_complete()
 }
 
+/// Returns whether the run of an Update is not bound.
+fn is_queued(update: &Update) -> bool {
+    update.status.as_ref().is_none_or(|status| status.run.is_none())
+}
+
 /// Returns the sort key of an Update.
 fn position(update: &Update) -> (bool, Option<&Time>, Option<&str>) {
-    let is_queued = update.status.as_ref().is_none_or(|status| status.run.is_none());
-    (is_queued, update.metadata.creation_timestamp.as_ref(), update.metadata.name.as_deref())
+    (is_queued(update), update.metadata.creation_timestamp.as_ref(), update.metadata.name.as_deref())
 }
 
 #[cfg(test)]

@@ -337,3 +337,36 @@ fn the_end_of_an_update_requeues_only_the_next_update_of_its_workspace() {
         assert_eq!(requeued_by(&event, &[c.clone(), a.clone(), b.clone()]), expected, "{name}");
     }
 }
+
+/// Returns the names of the Updates that an event about a Workspace requeues, in alphabetical order.
+fn requeued_by_workspace(event: &Event<Workspace>, listed: &[Update]) -> String {
+    let (known, mut store) = updates();
+    listed.iter().for_each(|update| store.apply(&Event::Apply(update.clone())));
+    let (requeue, mut requeues) = requeue::queue();
+    requeue_of_workspace(known, requeue)(event);
+    let requeued = std::iter::from_fn(|| requeues.next().now_or_never().flatten());
+    let mut names: Vec<String> = requeued.map(|update| update.name).collect();
+    names.sort();
+    names.join(" ")
+}
+
+#[test]
+fn a_change_to_a_workspace_requeues_only_the_updates_that_do_not_wait_for_another_update() {
+    let mut of_other_workspace = created("x", 1);
+    of_other_workspace.spec.workspace_name = "other".to_owned();
+    let waiting = [completed(bound(created("old", 1))), created("c", 4), created("b", 3), of_other_workspace];
+    let with_open_run: Vec<Update> = waiting.iter().cloned().chain([bound(created("open", 5))]).collect();
+    let (waiting, with_open_run) = (waiting.as_slice(), with_open_run.as_slice());
+    let rows = [
+        ("a changed Workspace", Event::Apply(workspace()), waiting, "b"),
+        ("a deleted Workspace", Event::Delete(workspace()), waiting, "b"),
+        ("a changed Workspace with an open run", Event::Apply(workspace()), with_open_run, "b open"),
+        ("a changed Workspace without open Updates", Event::Apply(workspace()), &waiting[..1], ""),
+        ("the start of a list", Event::Init, with_open_run, ""),
+        ("a listed Workspace", Event::InitApply(workspace()), with_open_run, ""),
+        ("the end of a list, which may lack deleted Workspaces", Event::InitDone, with_open_run, "b open x"),
+    ];
+    for (name, event, listed, expected) in rows {
+        assert_eq!(requeued_by_workspace(&event, listed), expected, "{name}");
+    }
+}
