@@ -169,9 +169,17 @@ async fn workspace_and_pod(update: &Update, context: &Context) -> Result<(Option
 }
 
 /// Returns the name of the open Update directly before `update` in the order of the Workspace.
+///
+/// The Update for which the pod is marked comes before all other Updates without a binding, because its binding can be
+/// recorded at any time. Otherwise, an Update that the cache has received late could mark the same pod, and both runs
+/// would be bound.
 async fn preceding_update(update: &Update, pod: Option<&Pod>, context: &Context) -> Result<Option<String>, ReadError> {
     let siblings = context.siblings(update);
-    if let Some(other) = order::preceding(update, &siblings) {
+    let preceding = match pod.is_some_and(|pod| pod_mark::is_of(pod, update)) {
+        true => order::open_run(update, &siblings),
+        false => order::preceding(update, &siblings),
+    };
+    if let Some(other) = preceding {
         return Ok(Some(other.name_any()));
     }
     let Some((name, uid)) = marked_update(update, pod, &siblings, context).await? else { return Ok(None) };
@@ -181,8 +189,8 @@ async fn preceding_update(update: &Update, pod: Option<&Pod>, context: &Context)
     };
     match context.reader.get_opt::<Update>(&namespace, &name).await {
         Ok(other) => {
-            let marked: Vec<_> = other.filter(is_sibling).map(Arc::new).into_iter().collect();
-            Ok(order::preceding(update, &marked).map(|other| other.name_any()))
+            let open = other.filter(|other| is_sibling(other) && !other.is_complete());
+            Ok(open.map(|other| other.name_any()))
         }
         // The run of an Update that the controller cannot parse may be open.
         Err(ReadError::Parse { .. }) => Ok(Some(name)),

@@ -13,6 +13,11 @@ pub fn preceding<'a>(update: &Update, siblings: &'a [Arc<Update>]) -> Option<&'a
     siblings.iter().filter(precedes).max_by(|one, other| position(one).cmp(&position(other)))
 }
 
+/// Returns another Update with an open run. If the pod is marked for `update`, only such an Update precedes `update`.
+pub fn open_run<'a>(update: &Update, siblings: &'a [Arc<Update>]) -> Option<&'a Arc<Update>> {
+    siblings.iter().find(|other| is_other_open(other, update) && !is_queued(other))
+}
+
 /// Returns the open Update directly after `update`, which can itself be completed or deleted.
 pub fn following<'a>(update: &Update, siblings: &'a [Arc<Update>]) -> Option<&'a Arc<Update>> {
     let follows = |other: &&Arc<Update>| is_other_open(other, update) && position(other) > position(update);

@@ -263,11 +263,16 @@ fn requeued_by(event: &Event<Update>, listed: &[Update]) -> String {
     names.join(" ")
 }
 
-/// Returns the next action for the Update `app-1`. Its pod is marked for the run of the Update `app-0`, which the cache
-/// does not contain. The API server returns `live` as the Update `app-0`.
-async fn action_in_marked_pod(live: FakeResponse) -> Result<Action, ReadError> {
+/// Returns the next action for the Update `app-1`. Its pod is marked for the run of the Update `marked_for`. The cache
+/// contains the Update `cached`, and the API server returns `live` as the Update `app-0`.
+async fn action_in_marked_pod(
+    marked_for: &str,
+    cached: Option<Update>,
+    live: FakeResponse,
+) -> Result<Action, ReadError> {
     let workspace = serde_json::to_value(workspace()).unwrap();
-    let annotations = json!({names::ANNOTATION_RUN: "app-0", names::ANNOTATION_RUN_UPDATE: "app-0/app-0"});
+    let update = format!("{marked_for}/{marked_for}");
+    let annotations = json!({names::ANNOTATION_RUN: marked_for, names::ANNOTATION_RUN_UPDATE: update});
     let pod = json!({"metadata": {
         "name": "app-workspace-0", "namespace": "apps", "uid": "pod-uid", "annotations": annotations,
     }});
@@ -279,8 +284,11 @@ async fn action_in_marked_pod(live: FakeResponse) -> Result<Action, ReadError> {
         _ => FakeResponse::refusal(404, "NotFound"),
     });
     let parts = TestParts::new(client);
+    let (updates, mut store) = updates();
+    cached.into_iter().for_each(|update| store.apply(&Event::Apply(update)));
+    let context = Context { updates, ..context(&parts) };
     let update = created("app-1", 5);
-    Box::pin(next_action(update, &context(&parts), Timestamp::UNIX_EPOCH)).await.map(|(_, action)| action)
+    Box::pin(next_action(update, &context, Timestamp::UNIX_EPOCH)).await.map(|(_, action)| action)
 }
 
 #[tokio::test]
@@ -296,16 +304,33 @@ async fn a_run_waits_for_the_open_run_for_which_its_pod_is_marked() {
         ("a deleted Update", FakeResponse::refusal(404, "NotFound"), false),
         ("another Update with the same name", live(renamed(bound(created("app-0", 1)))), false),
         ("an older Update without a binding", live(created("app-0", 1)), true),
-        ("a newer Update without a binding, which waits for this Update", live(created("app-0", 9)), false),
+        ("a newer Update without a binding, which can be bound at any time", live(created("app-0", 9)), true),
     ];
     for (name, live, waits) in rows {
-        let action = Box::pin(action_in_marked_pod(live)).await.unwrap();
+        let action = Box::pin(action_in_marked_pod("app-0", None, live)).await.unwrap();
         let wait = Action::Wait("Queued", "waiting for Update app-0 of the same Workspace".to_owned());
         assert_eq!(action == wait, waits, "{name}: {action:?}");
         assert!(waits || matches!(action, Action::AwaitReferences(_)), "{name}: {action:?}");
     }
-    let unreadable = Box::pin(action_in_marked_pod(FakeResponse::refusal(500, "InternalError"))).await;
+    let failed = FakeResponse::refusal(500, "InternalError");
+    let unreadable = Box::pin(action_in_marked_pod("app-0", None, failed)).await;
     assert!(unreadable.is_err(), "{unreadable:?}");
+}
+
+#[tokio::test]
+async fn the_run_for_which_the_pod_is_marked_waits_only_for_an_open_run() {
+    let rows = [
+        ("an older Update without a binding", created("app-0", 1), false),
+        ("an open run", bound(created("app-0", 9)), true),
+        ("a completed run", completed(bound(created("app-0", 1))), false),
+    ];
+    for (name, cached, waits) in rows {
+        let missing = FakeResponse::refusal(404, "NotFound");
+        let action = Box::pin(action_in_marked_pod("app-1", Some(cached), missing)).await.unwrap();
+        let wait = Action::Wait("Queued", "waiting for Update app-0 of the same Workspace".to_owned());
+        assert_eq!(action == wait, waits, "{name}: {action:?}");
+        assert!(waits || matches!(action, Action::AwaitReferences(_)), "{name}: {action:?}");
+    }
 }
 
 #[test]
