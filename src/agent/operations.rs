@@ -275,6 +275,19 @@ impl Operations {
         self.journal.finish(&run.record, result);
     }
 
+    /// Registers a `Run` call.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the operation has not begun, and [`Operations::find_or_prevent`] has prevented its start.
+    pub fn register(&self, id: &str) -> Result<RunCall, Refusal> {
+        let call = self.starting.register(id);
+        match call.is_prevented && self.journal.find(id).is_none() {
+            true => Err(Refusal::Precondition(format!("operation {id} was canceled before it began"))),
+            false => Ok(call),
+        }
+    }
+
     /// Returns the record of an operation.
     ///
     /// # Errors
@@ -283,6 +296,18 @@ impl Operations {
     pub fn find(&self, id: &str) -> Result<Arc<JournalRecord>, Refusal> {
         // Checks the calls before the journal, because a call writes to the journal before it ends.
         let is_starting = self.starting.find(id).is_some();
+        self.record(id, is_starting)
+    }
+
+    /// Returns the record of an operation in the same way as [`Operations::find`]. If the operation is unknown, later
+    /// `Run` calls do not start it.
+    pub fn find_or_prevent(&self, id: &str) -> Result<Arc<JournalRecord>, Refusal> {
+        journal::validate_id(id).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let is_starting = !self.starting.prevent(id);
+        self.record(id, is_starting)
+    }
+
+    fn record(&self, id: &str, is_starting: bool) -> Result<Arc<JournalRecord>, Refusal> {
         self.journal.find(id).ok_or_else(|| match is_starting {
             true => Refusal::Starting(id.to_owned()),
             false => Refusal::UnknownOperation(id.to_owned()),

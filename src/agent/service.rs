@@ -96,7 +96,7 @@ impl Agent for Service {
         let request = request.into_inner();
         // The guard must exist until the operation is in the journal. Otherwise, another client would conclude that the
         // operation never began.
-        let call = self.operations.starting.register(&request.id);
+        let call = self.operations.register(&request.id)?;
         if self.operations.journal.find(&request.id).is_none() {
             mounts::wait(&self.operations.layout, &request.required_directories, MOUNT_TIMEOUT).await?;
         }
@@ -113,7 +113,10 @@ impl Agent for Service {
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Replies>, Status> {
         let request = request.into_inner();
-        let record = self.operations.find(&request.id)?;
+        let record = match request.prevent_start {
+            true => self.operations.find_or_prevent(&request.id)?,
+            false => self.operations.find(&request.id)?,
+        };
         let replies = futures::stream::unfold(Reader::new(record, request.from), |mut reader| async {
             reader.next().await.map(|item| (Ok(reply(item)), reader))
         });

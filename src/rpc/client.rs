@@ -357,8 +357,18 @@ impl AgentClient {
 
     /// Streams an operation's progress from the sequence number `from`, followed by the operation's result.
     pub async fn attach(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
+        self.attach_with(proto::AttachRequest { id: id.to_owned(), from, prevent_start: false }).await
+    }
+
+    /// Streams an operation's progress and result in the same way as [`AgentClient::attach`]. An agent that does not
+    /// know the operation also rejects each later call to `Run` for the operation, even if an earlier connection still
+    /// contains such a call. An agent of an older version does not reject the call.
+    pub async fn attach_or_prevent_start(&self, id: &str, from: u64) -> Result<Attachment, RpcError> {
+        self.attach_with(proto::AttachRequest { id: id.to_owned(), from, prevent_start: true }).await
+    }
+
+    async fn attach_with(&self, request: proto::AttachRequest) -> Result<Attachment, RpcError> {
         let mut streams = self.streams.clone();
-        let request = proto::AttachRequest { id: id.to_owned(), from };
         let stream = unary(&self.close_reason, "Attach", CALL_TIMEOUT, streams.attach(request)).await?;
         Ok(Attachment { stream, close_reason: self.close_reason.clone() })
     }
@@ -448,4 +458,4 @@ async fn too_slow(sending: &Sending, call: &'static str, rate: Rate) -> RpcError
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -373,4 +373,4 @@ fn configuration(directory: &Path, files: &Files) -> Result<ServerConfig, Server
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

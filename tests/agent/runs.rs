@@ -177,6 +177,17 @@ async fn a_run_that_waits_for_a_mount_is_not_unknown_and_can_be_canceled() {
 }
 
 #[tokio::test]
+async fn a_run_that_the_controller_has_given_up_is_rejected() {
+    let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
+    workspace.put(OUTPUTS).await;
+    let (client, request) = (workspace.connect().await, workspace.request(&[]).await);
+    assert!(client.attach_or_prevent_start(&request.id, 0).await.unwrap_err().is_not_found());
+    let refusal = workspace.run(&request).await.unwrap_err();
+    assert!(refusal.is_precondition() && refusal.message.contains("was canceled before it began"), "{refusal}");
+    assert!(client.attach(&request.id, 0).await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
 async fn a_foreign_lock_is_reported_as_a_conflict_with_its_holder() {
     if !has_pulumi("a_foreign_lock_is_reported_as_a_conflict_with_its_holder") {
         return;

@@ -125,6 +125,8 @@ async fn a_run_with_an_older_agent_completes_and_is_recorded_once() {
             (result.last_output.as_str(), result.holders.len(), result.pending_creates.len(), result.interrupted);
         assert_eq!(unknown, ("", 0, 0, false), "unknown fields are empty");
         assert_eq!((pair.fake_agent.runs(), pair.fake_agent.acknowledged()), (1, 1));
+        let unknown = pair.client.attach_or_prevent_start("unknown", 0).await.expect_err("an unknown operation");
+        assert!(unknown.is_not_found(), "{unknown}");
     };
     Box::pin(tokio::time::timeout(TIMEOUT, whole)).await.expect("the test ends within the timeout");
 }

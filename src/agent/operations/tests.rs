@@ -76,3 +76,22 @@ fn a_call_that_fails_to_start_an_operation_leaves_it_unknown() {
     drop(operations.starting.register("one"));
     assert!(matches!(operations.find("one"), Err(Refusal::UnknownOperation(_))));
 }
+
+#[test]
+fn an_operation_whose_start_is_prevented_never_begins() {
+    let directory = tempfile::tempdir().unwrap();
+    let operations = operations(directory.path());
+    let call = operations.register("starting").unwrap();
+    assert!(matches!(operations.find_or_prevent("starting"), Err(Refusal::Starting(_))), "the call can begin it");
+    let request = proto::RunRequest { id: "starting".to_owned(), ..proto::RunRequest::default() };
+    let (settings, environment) = (proto::Settings::default(), Environment::default());
+    operations.begin(&request, &settings, &environment, &call.cancel_request).unwrap();
+    drop(call);
+    assert!(operations.find_or_prevent("starting").is_ok());
+    assert!(operations.register("starting").is_ok(), "a repeated call for an operation that has begun");
+    assert!(matches!(operations.find_or_prevent("unread"), Err(Refusal::UnknownOperation(_))));
+    let refusal = operations.register("unread").unwrap_err();
+    assert!(refusal.to_string().contains("operation unread was canceled before it began"), "{refusal}");
+    assert!(matches!(operations.find("unread"), Err(Refusal::UnknownOperation(_))), "the rejected call has ended");
+    assert!(matches!(operations.find_or_prevent("../escape"), Err(Refusal::Invalid(_))));
+}

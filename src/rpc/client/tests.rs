@@ -30,6 +30,8 @@ pub(crate) struct FakeAgent {
     result: Option<proto::Result>,
     /// Whether the agent stops reading a source after the first message.
     hangs: bool,
+    /// Whether the agent returns `NOT_FOUND` for `Attach`.
+    has_no_operations: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +42,15 @@ struct Received {
 }
 
 impl FakeAgent {
+    /// Returns an agent that knows no operation, and rejects each call to `Run`.
+    pub(crate) fn without_operations(refusal: Status) -> Self {
+        FakeAgent { refusal: Some(refusal), has_no_operations: true, ..FakeAgent::default() }
+    }
+
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+
     fn record_call(&self, call: String) {
         self.calls.lock().unwrap().push(call);
     }
@@ -100,7 +111,11 @@ impl Agent for FakeAgent {
 
     async fn attach(&self, request: Request<proto::AttachRequest>) -> Result<Response<Self::AttachStream>, Status> {
         let request = request.into_inner();
-        self.record_call(format!("attach {} {}", request.id, request.from));
+        let purpose = if request.prevent_start { " to prevent the start" } else { "" };
+        self.record_call(format!("attach {} {}{purpose}", request.id, request.from));
+        if self.has_no_operations {
+            return Err(Status::not_found("no such operation"));
+        }
         let progress = |sequence| proto::Progress { sequence, ..Default::default() };
         let parts = [
             proto::attach_reply::Part::Progress(progress(request.from)),

@@ -68,19 +68,9 @@ impl Attachments {
     /// reads messages until the run completes.
     async fn follow_once(&self, following: &mut Following) -> Result<RunState, RpcError> {
         let agent = self.agents.connect(&following.target.address).await?;
-        let id = following.target.request.id.clone();
-        let mut attachment = match agent.attach(&id, following.from).await {
-            Err(error) if error.is_not_found() && !following.target.may_start => return Ok(RunState::NeverStarted),
-            Err(error) if error.is_not_found() => {
-                match agent.run(following.target.request.clone()).await {
-                    Err(error) if error.is_precondition() => return Ok(RunState::PreconditionFailed(error.message)),
-                    Err(error) if error.is_refusal() => return Ok(RunState::Rejected(error.message)),
-                    Ok(reply) if !reply.held.is_empty() => return Ok(RunState::Held(one_line(&reply.held))),
-                    other => other?,
-                };
-                agent.attach(&id, following.from).await?
-            }
-            other => other?,
+        let mut attachment = match Box::pin(attach_or_start(&agent, following)).await? {
+            Ok(attachment) => attachment,
+            Err(run_state) => return Ok(run_state),
         };
         self.publish(following, RunState::Running);
         while let Some(reply) = self.next(&mut attachment, following).await? {
@@ -174,6 +164,46 @@ impl Attachments {
     fn change_attachment(&self, following: &Following, change: impl FnOnce(&mut Attachment) -> bool) -> bool {
         let mut open = self.lock();
         open.get_mut(&following.target.request.id).filter(|a| a.serial == following.serial).is_some_and(change)
+    }
+}
+
+/// Attaches to the run. Starts the run if the agent has no record of it and the task may start it. If the run does not
+/// start, returns the state of the run as the inner error.
+async fn attach_or_start(
+    agent: &rpc::AgentClient,
+    following: &Following,
+) -> Result<Result<rpc::Attachment, RunState>, RpcError> {
+    let Target { request, may_start, .. } = &following.target;
+    if !may_start {
+        return attach_or_give_up(agent, following, RunState::NeverStarted).await;
+    }
+    match agent.attach(&request.id, following.from).await {
+        Err(error) if error.is_not_found() => {}
+        attached => return attached.map(Ok),
+    }
+    match agent.run(request.clone()).await {
+        Err(error) if error.is_precondition() => {
+            attach_or_give_up(agent, following, RunState::PreconditionFailed(error.message)).await
+        }
+        Err(error) if error.is_refusal() => {
+            attach_or_give_up(agent, following, RunState::Rejected(error.message)).await
+        }
+        Err(error) => Err(error),
+        Ok(reply) if !reply.held.is_empty() => Ok(Err(RunState::Held(one_line(&reply.held)))),
+        Ok(_) => agent.attach(&request.id, following.from).await.map(Ok),
+    }
+}
+
+/// Attaches to a run that the task does not start. Returns `not_started` as the inner error if the agent has no record
+/// of the run. The agent then never starts the run, even if it has not read an earlier request to start the run yet.
+async fn attach_or_give_up(
+    agent: &rpc::AgentClient,
+    following: &Following,
+    not_started: RunState,
+) -> Result<Result<rpc::Attachment, RunState>, RpcError> {
+    match agent.attach_or_prevent_start(&following.target.request.id, following.from).await {
+        Err(error) if error.is_not_found() => Ok(Err(not_started)),
+        attached => attached.map(Ok),
     }
 }
 

@@ -4,12 +4,15 @@ use futures::{FutureExt, StreamExt};
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::Status;
 
 use super::*;
 use crate::api::auto::Update;
+use crate::rpc::client::tests::FakeAgent;
 use crate::rpc::client::{AgentAddress, Agents};
 use crate::rpc::identity::Authority;
 use crate::rpc::proto::{ResourceStep, Started, StepState, progress};
+use crate::rpc::server_tls::tests::Serving;
 use crate::runtime::requeue::{self, Requeues};
 use crate::runtime::run_limiter::{Limits, Run, RunLimiter};
 
@@ -231,4 +234,34 @@ async fn a_message_larger_than_the_burst_delays_reading_once() {
     assert_eq!(pause.as_secs(), 16);
     tokio::time::advance(pause).await;
     assert!(limit.spend(MESSAGE + 300, Instant::now()) < Duration::from_millis(1));
+}
+
+#[tokio::test]
+async fn a_run_that_has_not_started_is_never_started_later() {
+    let (attach, run, prevent) = ("attach uid 0", "run uid", "attach uid 0 to prevent the start");
+    let rows = [
+        (false, Status::internal("not called"), RunState::NeverStarted, vec![prevent]),
+        (
+            true,
+            Status::invalid_argument("no kind"),
+            RunState::Rejected("no kind".to_owned()),
+            vec![attach, run, prevent],
+        ),
+        (
+            true,
+            Status::failed_precondition("no key"),
+            RunState::PreconditionFailed("no key".to_owned()),
+            vec![attach, run, prevent],
+        ),
+    ];
+    for (may_start, refusal, expected, calls) in rows {
+        let agent = FakeAgent::without_operations(refusal);
+        let serving = Serving::start(agent.clone()).await;
+        let (requeue, _requeues) = requeue::queue();
+        let attachments = Attachments::new(serving.agents(), requeue, TaskTracker::new(), CancellationToken::new());
+        let mut following = Following::new(Target { address: serving.address(), may_start, ..target() }, 1);
+        let found = Box::pin(attachments.follow_once(&mut following)).await;
+        assert_eq!(found, Ok(expected));
+        assert_eq!(agent.calls(), calls);
+    }
 }
