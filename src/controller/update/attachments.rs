@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -24,6 +24,8 @@ use crate::runtime::run_limiter::Permit;
 
 /// Timeout of the request that acknowledges a recorded result to the agent.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time without a response of the agent after which a run without a timeout loses its slot.
+const MAX_SILENCE: SignedDuration = SignedDuration::from_hours(24);
 
 /// State of a run as the attached task observes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,6 +98,8 @@ struct Attachment {
     steps: Option<Arc<ResourceSteps>>,
     address: AgentAddress,
     may_start: bool,
+    /// Time since which the agent has been unreachable, or `None` if the agent has responded to the last call.
+    silent_since: Option<Timestamp>,
     /// Stops the task when this value is dropped.
     _guard: DropGuard,
 }
@@ -161,11 +165,14 @@ impl Attachments {
             if before.is_some_and(|a| a.address == target.address && a.may_start == target.may_start) {
                 return;
             }
-            let progress = before.and_then(|a| a.progress.clone());
+            let (progress, silent_since) = before.map(|a| (a.progress.clone(), a.silent_since)).unwrap_or_default();
             let (address, may_start) = (target.address.clone(), target.may_start);
             let _guard = token.clone().drop_guard();
-            let run_state = RunState::Connecting;
-            open.insert(uid, Attachment { serial, run_state, progress, steps: None, address, may_start, _guard });
+            let (run_state, steps) = (RunState::Connecting, None);
+            open.insert(
+                uid,
+                Attachment { serial, run_state, progress, steps, address, may_start, silent_since, _guard },
+            );
         }
         let this = self.clone();
         self.tasks.spawn(async move {
@@ -195,6 +202,19 @@ impl Attachments {
     /// Releases the slot of a run after the deadline of the run.
     pub fn release_expired_slot(&self, uid: &str, now: Timestamp) {
         let is_expired = |held: &HeldSlot| held.deadline.is_some_and(|deadline| now > deadline);
+        let is_expired = self.slots().get(uid).is_some_and(is_expired);
+        if is_expired {
+            self.release_slot(uid);
+        }
+    }
+
+    /// Releases the slot of a run whose agent is unreachable: after the deadline of the run or, if the run has no
+    /// timeout, after [`MAX_SILENCE`]. The run stays open, because it can still be in progress. Without this limit, a
+    /// run on a lost node would hold its slot until a user resolves the run.
+    pub fn release_silent_slot(&self, uid: &str, now: Timestamp) {
+        let Some(since) = self.lock().get(uid).and_then(|attachment| attachment.silent_since) else { return };
+        let limit = since.saturating_add(MAX_SILENCE).unwrap_or(Timestamp::MAX);
+        let is_expired = |held: &HeldSlot| now > held.deadline.unwrap_or(limit);
         let is_expired = self.slots().get(uid).is_some_and(is_expired);
         if is_expired {
             self.release_slot(uid);

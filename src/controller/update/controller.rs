@@ -143,7 +143,8 @@ fn is_released(update: &Update) -> bool {
 
 /// Reconciles an Update. If the reconciliation of a run fails after the deadline of the run, the run loses its slot. A
 /// tenant can make each reconciliation fail, for example with so many labels that the controller cannot parse the
-/// Update, the Workspace or the pod. The controller then cannot enforce the deadline.
+/// Update, the Workspace or the pod. The controller then cannot enforce the deadline. A run whose agent is unreachable
+/// for a long time also loses its slot.
 pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Outcome, ReconcileError> {
     context.adopt_open_runs().await;
     if is_released(&update) {
@@ -151,10 +152,12 @@ pub async fn reconcile(update: Arc<Update>, context: Arc<Context>) -> Result<Out
         return Ok(Outcome::Settled);
     }
     let result = Box::pin(reconcile_live(&update, &context)).await;
+    let (uid, now) = (update.uid().unwrap_or_default(), Timestamp::now());
     if result.is_err() {
         // The cached Update may not contain the binding, because the watch skips Updates that cannot be parsed.
-        context.attachments.release_expired_slot(&update.uid().unwrap_or_default(), Timestamp::now());
+        context.attachments.release_expired_slot(&uid, now);
     }
+    context.attachments.release_silent_slot(&uid, now);
     result
 }
 

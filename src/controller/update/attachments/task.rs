@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use prost::Message;
 use tokio::time::Instant;
 
@@ -147,11 +148,13 @@ impl Attachments {
         let has_ended = matches!(run_state, RunState::Ended(_));
         let progress = has_ended.then(|| following.progress.status());
         let steps = following.steps.take_if(|_| has_ended).map(Arc::new);
+        let (is_silent, now) = (matches!(run_state, RunState::Unreachable(_)), Timestamp::now());
         let is_new = self.change_attachment(following, |attachment| {
             let is_new = attachment.run_state != run_state;
             attachment.run_state = run_state;
             attachment.progress = progress.or_else(|| attachment.progress.take());
             attachment.steps = steps.or_else(|| attachment.steps.take());
+            attachment.silent_since = is_silent.then(|| attachment.silent_since.unwrap_or(now));
             is_new
         });
         if is_new {

@@ -1,6 +1,7 @@
 //! Tests for the task's reports, their timing, and the rate limit.
 
 use futures::{FutureExt, StreamExt};
+use jiff::SignedDuration;
 use kube::runtime::reflector::ObjectRef;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -49,6 +50,7 @@ fn followed(attachments: &Attachments, serial: u64) -> Following {
         steps: None,
         address: target.address.clone(),
         may_start: true,
+        silent_since: None,
         _guard: CancellationToken::new().drop_guard(),
     };
     attachments.lock().insert("uid".to_owned(), attachment);
@@ -173,18 +175,51 @@ async fn a_replaced_task_reports_nothing_and_its_progress_is_kept() {
     assert!(attachments.snapshot("uid").is_none(), "the attachment stays removed");
 }
 
-#[tokio::test]
-async fn a_deleted_update_is_detached_from_its_run_and_frees_its_slot() {
-    let (attachments, _news) = attachments();
+/// Returns a run limiter with a single slot.
+fn run_limiter() -> RunLimiter<ObjectRef<Update>> {
     let limits = Limits { all: 1, each_namespace: 1, each_node: 1 };
-    let run_limiter = RunLimiter::new(limits, crate::telemetry::metrics::Metrics::default());
-    let run = |uid: &str| Run {
+    RunLimiter::new(limits, crate::telemetry::metrics::Metrics::default())
+}
+
+fn run(uid: &str) -> Run {
+    Run {
         uid: uid.to_owned(),
         namespace: "apps".to_owned(),
         workspace: uid.to_owned(),
         node: "n".to_owned(),
         ..Run::default()
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_agent_is_unreachable_for_a_long_time_loses_its_slot() {
+    let now = Timestamp::now();
+    let after = |hours: i64| now + SignedDuration::from_hours(hours);
+    let unreachable = || RunState::Unreachable("no route".to_owned());
+    let rows = [
+        ("no timeout", None, unreachable(), 25, true),
+        ("no timeout, before the limit", None, unreachable(), 23, false),
+        ("no timeout, but a response", None, RunState::Running, 25, false),
+        ("after the deadline", Some(after(2)), unreachable(), 3, true),
+        ("before the deadline", Some(after(30)), unreachable(), 29, false),
+        ("after the deadline, but a response", Some(after(2)), RunState::Running, 3, false),
+    ];
+    for (name, deadline, run_state, hours, expected) in rows {
+        let ((attachments, _requeues), run_limiter) = (attachments(), run_limiter());
+        attachments.hold_slot("uid", target().update, run_limiter.adopt(&run("uid")), deadline);
+        let mut following = followed(&attachments, 1);
+        attachments.publish(&mut following, unreachable());
+        attachments.publish(&mut following, run_state);
+        attachments.release_silent_slot("uid", after(hours));
+        let another = run_limiter.acquire(&run("another"), ObjectRef::new("another").within("apps"));
+        assert_eq!(another.is_ok(), expected, "{name}");
+        assert!(attachments.snapshot("uid").is_some(), "{name}: the run stays open");
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_update_is_detached_from_its_run_and_frees_its_slot() {
+    let ((attachments, _news), run_limiter) = (attachments(), run_limiter());
     let gone = target().update;
     attachments.hold_slot("uid", gone.clone(), run_limiter.adopt(&run("uid")), None);
     followed(&attachments, 1);
