@@ -67,7 +67,7 @@ impl Act<'_> {
             Action::ForgetPod => self.forget_pod().await?,
             Action::RemovePodFinalizer => self.remove_pod_finalizer(&namespace).await?,
             Action::Fetch => return self.fetch().await,
-            Action::PutSource { artifact } => return Box::pin(self.put_source(&artifact)).await,
+            Action::PutSource { artifact } => return Box::pin(self.deliver_source(&artifact)).await,
             Action::PutPolicyPack { pack } => return Box::pin(self.put_policy_pack(&pack)).await,
             Action::DeleteStatefulSet => {
                 writer.delete::<StatefulSet>(&namespace, &object, None).await?;

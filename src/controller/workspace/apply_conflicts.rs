@@ -2,26 +2,20 @@
 //! apply. Without a backoff, continuous applies would put load on the controller and the API server without any
 //! effect.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::Resource;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::time::Instant;
 
+use super::repeats::Delays;
 use crate::api::names::FIELD_MANAGER;
 
-/// Maximum number of times that the controller applies the same content to outdated objects without a backoff.
-const MAX_APPLIES: u32 = 5;
-/// Initial backoff. Each further apply doubles the backoff, up to [`MAX_BACKOFF`].
-const MIN_BACKOFF: Duration = Duration::from_secs(60);
-const MAX_BACKOFF: Duration = Duration::from_secs(30 * 60);
-/// Minimum delay after the last apply before the controller resets the apply count. The actual delay is either this
-/// minimum or twice the backoff, whichever is longer.
-const RESET_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// Delays between applies of the same content to outdated objects.
+pub(super) const APPLIES: Delays =
+    Delays { immediate: 4, first: Duration::from_secs(60), longest: Duration::from_secs(30 * 60) };
 /// Maximum number of fields in an object description.
 const MAX_FIELDS: usize = 5;
 /// Maximum length of an object description, in characters.
@@ -47,63 +41,6 @@ impl Contested {
             objects.join("; ")
         );
         Contested { message, pause, stateful_set }
-    }
-}
-
-/// Number of applies to outdated objects, by namespace and name of the Workspace. The counts exist only in memory and
-/// start at zero after a restart.
-#[derive(Default)]
-pub(super) struct Applies(Mutex<HashMap<(String, String), Applied>>);
-
-struct Applied {
-    parts_hash: String,
-    count: u32,
-    last: Instant,
-}
-
-impl Applied {
-    fn pause(&self) -> Duration {
-        let doublings = self.count.saturating_sub(MAX_APPLIES).min(16);
-        if self.count < MAX_APPLIES { Duration::ZERO } else { (MIN_BACKOFF * (1 << doublings)).min(MAX_BACKOFF) }
-    }
-
-    fn is_over(&self) -> bool {
-        self.last.elapsed() > RESET_INTERVAL.max(self.pause() * 2)
-    }
-}
-
-impl Applies {
-    /// Records that the controller applied the content with the given hash to outdated objects.
-    pub(super) fn record(&self, (namespace, name): (&str, &str), parts_hash: &str) {
-        let mut known = self.lock();
-        known.retain(|_, applied| !applied.is_over());
-        let key = (namespace.to_owned(), name.to_owned());
-        let before = known.get(&key).filter(|applied| applied.parts_hash == parts_hash).map_or(0, |a| a.count);
-        let count = before.saturating_add(1);
-        known.insert(key, Applied { parts_hash: parts_hash.to_owned(), count, last: Instant::now() });
-    }
-
-    /// Returns the remaining backoff for the content with the given hash, or `None` if the controller can apply the
-    /// content now.
-    pub(super) fn pause(&self, (namespace, name): (&str, &str), parts_hash: &str) -> Option<Duration> {
-        let known = self.lock();
-        let applied = known.get(&(namespace.to_owned(), name.to_owned()))?;
-        let left = applied.pause().saturating_sub(applied.last.elapsed());
-        (applied.parts_hash == parts_hash && !left.is_zero()).then_some(left)
-    }
-
-    /// Removes the state of a deleted Workspace.
-    pub(super) fn forget(&self, (namespace, name): (&str, &str)) {
-        self.lock().remove(&(namespace.to_owned(), name.to_owned()));
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Applied>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -188,37 +125,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    const WEB: (&str, &str) = ("apps", "web");
-
-    #[tokio::test(start_paused = true)]
-    async fn repeated_applies_of_the_same_content_are_delayed() {
-        let applies = Applies::default();
-        for _ in 0..4 {
-            applies.record(WEB, "hash");
-            assert_eq!(applies.pause(WEB, "hash"), None);
-        }
-        for minutes in [1, 2, 4, 8, 16, 30, 30] {
-            applies.record(WEB, "hash");
-            let pause = Duration::from_secs(minutes * 60);
-            assert_eq!(applies.pause(WEB, "hash"), Some(pause));
-            assert_eq!(applies.pause(WEB, "other"), None, "other content is applied immediately");
-            assert_eq!(applies.pause(("apps", "api"), "hash"), None);
-            tokio::time::advance(pause).await;
-            assert_eq!(applies.pause(WEB, "hash"), None, "the apply is retried");
-        }
-        tokio::time::advance(Duration::from_secs(3601)).await;
-        applies.record(WEB, "hash");
-        assert_eq!(applies.pause(WEB, "hash"), None, "the count is reset");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn changed_content_resets_the_apply_count() {
-        let applies = Applies::default();
-        (0..5).for_each(|_| applies.record(WEB, "hash"));
-        applies.record(WEB, "other");
-        assert_eq!((applies.pause(WEB, "hash"), applies.pause(WEB, "other")), (None, None));
-    }
 
     #[test]
     fn each_differing_field_is_reported_with_its_field_manager() {

@@ -14,11 +14,12 @@ use tokio::time::Instant;
 
 use super::activity::Activity;
 use super::agent_probe::AgentProbes;
-use super::apply_conflicts::Applies;
+use super::apply_conflicts::APPLIES;
 use super::input_watch::InputWatch;
 use super::pod_settings::PodSettings;
 use super::polls::Polls;
 use super::pool::Pool;
+use super::repeats::{Delays, Repeats};
 use super::silence::Silences;
 use crate::api::auto::Workspace;
 use crate::api::names;
@@ -43,6 +44,9 @@ const STREAMS: Limits = Limits { total: 8, per_key: 3, waiting_per_key: 1024 };
 /// Maximum number of slow streams, which do not occupy the slots of [`STREAMS`]. This limit also bounds the memory
 /// that the stream buffers use.
 const SLOW_STREAMS: usize = 24;
+/// Delays between deliveries of the same source to the same pod.
+const DELIVERIES: Delays =
+    Delays { immediate: 2, first: Duration::from_secs(5), longest: Duration::from_secs(10 * 60) };
 /// Interval between two reads of a Workspace's objects while the pod is ready. The interval can be long, because a
 /// deleted object affects only the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
@@ -104,7 +108,10 @@ pub struct Memory {
     slow_streams: Semaphore,
     /// Workspaces whose objects the controller does not need to read yet.
     pub(super) verified_parts: VerifiedParts,
-    pub(super) applies: Applies,
+    /// Applies of the same content to outdated objects.
+    pub(super) applies: Repeats,
+    /// Deliveries of the same source to the same pod.
+    pub(super) deliveries: Repeats,
     pub(super) activity: Activity,
     pub(super) silences: Silences,
 }
@@ -116,7 +123,8 @@ impl Default for Memory {
             streams: FairSlots::new(STREAMS),
             slow_streams: Semaphore::new(SLOW_STREAMS),
             verified_parts: VerifiedParts::default(),
-            applies: Applies::default(),
+            applies: Repeats::new(APPLIES),
+            deliveries: Repeats::new(DELIVERIES),
             activity: Activity::default(),
             silences: Silences::default(),
         }
@@ -145,6 +153,7 @@ impl Memory {
         self.forget(namespace, &names::workspace_object(name));
         self.verified_parts.forget((namespace, name));
         self.applies.forget((namespace, name));
+        self.deliveries.forget((namespace, name));
         self.activity.forget((namespace, name));
         self.silences.forget((namespace, name));
     }
@@ -350,11 +359,13 @@ mod tests {
         memory.record_applied(&stateful_set("a", 1));
         memory.verified_parts.insert(APP, "a", &authority(), Instant::now());
         memory.applies.record(APP, "a");
+        memory.deliveries.record(APP, "a");
         memory.activity.record(APP, Timestamp::now());
         memory.silences.record(APP, Some("pod"), Timestamp::now());
         memory.forget_workspace("team", "app");
         assert!(memory.lock().is_empty() && memory.verified_parts.lock().is_empty());
-        assert!(memory.applies.is_empty() && memory.activity.is_empty() && memory.silences.is_empty());
+        assert!(memory.applies.is_empty() && memory.deliveries.is_empty());
+        assert!(memory.activity.is_empty() && memory.silences.is_empty());
     }
 
     fn authority() -> Arc<Generations> {

@@ -59,8 +59,25 @@ impl Act<'_> {
         if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
     }
 
-    /// Sends the source to the agent.
-    pub(super) async fn put_source(&self, artifact: &ArtifactReference) -> Result<Step, ReconcileError> {
+    /// Sends the source to the agent. Delays a further delivery if the agent has repeatedly accepted the source and then
+    /// dropped it. Each reconciliation ends while the agent reports the installation, so the backoff of failed
+    /// reconciliations does not apply.
+    pub(super) async fn deliver_source(&self, artifact: &ArtifactReference) -> Result<Step, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        match self.context.memory.deliveries.pause((&namespace, &name), &self.delivery(artifact)) {
+            Some(pause) => self.report(&Report::source_dropped(artifact, pause)).await,
+            None => Box::pin(self.put_source(artifact)).await,
+        }
+    }
+
+    /// Returns a text that is equal for all deliveries of the same source to the same pod.
+    fn delivery(&self, artifact: &ArtifactReference) -> String {
+        let pod = self.observed.pod.as_ref().map(|pod| pod.uid.as_str()).unwrap_or_default();
+        format!("{pod} {} {}", artifact.digest, artifact.dir)
+    }
+
+    async fn put_source(&self, artifact: &ArtifactReference) -> Result<Step, ReconcileError> {
         let Some(agent) = self.agent else {
             return Ok(Step::Again);
         };
@@ -111,7 +128,7 @@ impl Act<'_> {
         match result {
             Ok(reply) => {
                 tracing::info!(revision = artifact.revision, unchanged = reply.unchanged, "source sent to the agent");
-                self.source_placed(written).await
+                self.source_placed(artifact, written).await
             }
             Err(error) => self.source_failed(artifact, error, written).await,
         }
@@ -224,7 +241,14 @@ impl Act<'_> {
     /// Completes a successful delivery. If the init container `fetch` received the source, reports that the
     /// user-defined init containers run next. The container `fetch` then exits, and the pod watch requeues the
     /// Workspace.
-    async fn source_placed(&self, written: Option<Workspace>) -> Result<Step, ReconcileError> {
+    async fn source_placed(
+        &self,
+        artifact: &ArtifactReference,
+        written: Option<Workspace>,
+    ) -> Result<Step, ReconcileError> {
+        let workspace = &self.observed.workspace;
+        let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+        self.context.memory.deliveries.record((&namespace, &name), &self.delivery(artifact));
         let Some(pod) = self.observed.pod.as_ref().filter(|pod| pod.fetching.is_some()) else {
             return Ok(Step::Again);
         };

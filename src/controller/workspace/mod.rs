@@ -37,6 +37,7 @@ mod polls;
 mod pool;
 mod pulumi_cloud;
 mod render;
+mod repeats;
 mod report;
 mod silence;
 mod sleep;

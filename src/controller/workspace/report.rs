@@ -299,6 +299,16 @@ impl Report {
         Self::failing(reason::REFERENCE_NOT_FOUND, message, FALLBACK_INTERVAL)
     }
 
+    /// Reports that the agent has repeatedly accepted a source and then dropped it. The next delivery starts after
+    /// `pause`.
+    pub(super) fn source_dropped(artifact: &ArtifactReference, pause: Duration) -> Self {
+        let message = format!(
+            "agent accepted source {}, but dropped it before the installation was complete; retrying with backoff",
+            name(artifact)
+        );
+        Self::failing(reason::INSTALLATION_FAILED, message, pause)
+    }
+
     pub(super) fn artifact_refused(artifact: &ArtifactReference, message: &str) -> Self {
         let message = format!("agent rejected source {}: {message}", name(artifact));
         Self::failing(reason::ARTIFACT_REFUSED, message, FALLBACK_INTERVAL)

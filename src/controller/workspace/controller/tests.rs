@@ -11,7 +11,9 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::super::act::{Act, Step};
 use super::super::decide::Action;
+use super::super::observe::observe;
 use super::super::*;
 use super::{listed, record_agent_call};
 use crate::api::auto::{ArtifactReference, Update, Workspace, WorkspaceSpec};
@@ -23,7 +25,7 @@ use crate::runtime::controller::Start;
 use crate::runtime::fake_api::{FakeResponse, Log, RecordedRequest, client};
 use crate::runtime::first_objects::FirstObjects;
 use crate::runtime::index::{CacheSync, StoreWriter as _};
-use crate::runtime::reconcile::ReconcileRunner;
+use crate::runtime::reconcile::{Outcome, ReconcileRunner};
 use crate::runtime::requeue::{self, Requeue};
 use crate::runtime::tolerant_watcher;
 
@@ -293,4 +295,28 @@ fn a_call_that_the_agent_accepts_without_effect_is_retried_with_backoff() {
         let expected = expected.map(|call| format!("agent accepted {call}, but does not report the result"));
         assert_eq!(found.map(|error| error.to_string()), expected, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_source_that_the_agent_accepts_and_drops_is_delivered_with_backoff() {
+    let (client, log) = client(|request| respond(request, &list(&[]), &[]));
+    let parts = TestParts::new(client);
+    let context = context(&parts, update::updates().0, requeue::queue().0);
+    let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let (observed, _) = Box::pin(observe("apps", "web", None, &context, now)).await.unwrap().unwrap();
+    let act = Act { observed: &observed, agent: None, context: &context, now };
+    let digest = Digest::of(b"a");
+    let delivery = format!("pod {digest} infra");
+    let artifact = ArtifactReference { digest, revision: "main".to_owned(), dir: "infra".to_owned() };
+    for accepted in 0..4 {
+        let step = Box::pin(act.deliver_source(&artifact)).await.unwrap();
+        let is_delayed = matches!(step, Step::Done(Outcome::After(_)));
+        assert_eq!(is_delayed, accepted == 3, "the agent has accepted the source {accepted} times");
+        context.memory.deliveries.record(("apps", "web"), &delivery);
+    }
+    let message = "agent accepted source main, but dropped it before the installation was complete";
+    assert!(written_statuses(&log).contains(message), "{}", written_statuses(&log));
+    let other = ArtifactReference { digest: Digest::of(b"b"), ..artifact };
+    let step = Box::pin(act.deliver_source(&other)).await.unwrap();
+    assert!(matches!(step, Step::Again), "another source is delivered immediately");
 }
