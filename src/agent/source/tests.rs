@@ -207,7 +207,8 @@ async fn a_later_installation_uses_the_environment_of_the_call_that_delivered_th
     pack(directory.path(), &mut bytes).unwrap();
     let mut call = call(&bytes, &Digest::of(&bytes).to_string(), "", bytes.len() as u64);
     let token = proto::environment_variable::Source::File("/secrets/npm/token".into());
-    let environment = vec![proto::EnvironmentVariable { name: "NPM_TOKEN".into(), source: Some(token) }];
+    let environment =
+        vec![proto::EnvironmentVariable { name: "NPM_TOKEN".into(), source: Some(token), optional: false }];
     let directories = vec!["/secrets/npm".to_owned()];
     if let Some(Part::Header(header)) = call.0.front_mut().and_then(|first| first.part.as_mut()) {
         (header.environment, header.required_directories) = (environment.clone(), directories.clone());

@@ -207,10 +207,7 @@ pub(super) async fn observe(
         None => (Agent::NotCalled, None),
     };
     let silent_since = silent_since((namespace, name), state.as_ref(), &agent, context, now);
-    let is_agent_too_old = is_agent_too_old(&agent)
-        || lacks_policy_packs(&agent, &workspace)
-        || lacks_environment(&agent, &workspace)
-        || lacks_required_protocol(&agent, &workspace, &updates);
+    let is_agent_too_old = is_too_old_for(&agent, &workspace, &updates);
     // An outdated object or an invalid certificate can be the cause, so the controller reads the objects.
     if (is_agent_too_old || agent.is_unavailable()) && context.memory.verified_parts.end_assumption((namespace, name)) {
         found = parts(&workspace, state.as_ref(), rendered, context, now).await?;
@@ -318,6 +315,14 @@ fn is_agent_too_old(agent: &Agent) -> bool {
 /// Returns whether the agent is too old to install the policy packs of the Workspace.
 fn lacks_policy_packs(agent: &Agent, workspace: &Workspace) -> bool {
     matches!(agent, Agent::Responded(reply) if policy_packs::exceed(&workspace.spec, reply.protocol_version))
+}
+
+/// Returns whether the agent is too old for the controller, the Workspace or a pending Update.
+fn is_too_old_for(agent: &Agent, workspace: &Workspace, updates: &[Arc<Update>]) -> bool {
+    is_agent_too_old(agent)
+        || lacks_policy_packs(agent, workspace)
+        || lacks_environment(agent, workspace)
+        || lacks_required_protocol(agent, workspace, updates)
 }
 
 /// Returns whether the agent is too old for the environment of the Workspace. Such an agent rejects the source.

@@ -53,18 +53,6 @@ fn requests_with_newer_features_require_a_newer_agent() {
     for (name, request) in rows {
         assert_eq!(required_version(&request), 1, "{name}");
     }
-    let variable = |source, optional| EnvironmentVariable { name: "A".to_owned(), source: Some(source), optional };
-    let value = variable(Source::Value("1".to_owned()), false);
-    assert_eq!(required_version(&RunRequest { environment: vec![value], ..plain.clone() }), 0);
-    let new = [
-        variable(Source::Template("$(B)".to_owned()), false),
-        variable(Source::Inherited(true), false),
-        variable(Source::File("/f".to_owned()), true),
-    ];
-    for variable in new {
-        let request = RunRequest { environment: vec![variable], ..plain.clone() };
-        assert_eq!(required_version(&request), 8, "older agents reject the variable");
-    }
     let settings = Settings { policy_packs: vec![PolicyPack::default()], ..Settings::default() };
     let with_packs = RunRequest { settings: Some(settings), ..plain.clone() };
     assert_eq!(required_version(&with_packs), 7, "older agents have no policy packs");
@@ -82,6 +70,21 @@ fn requests_with_newer_features_require_a_newer_agent() {
     assert_eq!(required_version(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
     assert_eq!(required_version(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
+}
+
+#[test]
+fn older_agents_reject_variables_that_the_agent_resolves() {
+    let rows = [
+        (Source::Value("1".to_owned()), false, 0),
+        (Source::Template("$(B)".to_owned()), false, 8),
+        (Source::Inherited(true), false, 8),
+        (Source::File("/f".to_owned()), true, 8),
+    ];
+    for (source, optional, expected) in rows {
+        let variable = EnvironmentVariable { name: "A".to_owned(), source: Some(source), optional };
+        let request = RunRequest { environment: vec![variable.clone()], ..plain_request() };
+        assert_eq!(required_version(&request), expected, "{variable:?}");
+    }
 }
 
 fn settings(stack: &str, config: &[(&str, &str)]) -> Settings {
