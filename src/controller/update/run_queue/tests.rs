@@ -21,7 +21,7 @@ fn update(name: &str, status: serde_json::Value) -> Update {
 /// Returns an Update whose run started in this minute on this node.
 fn started(minute: u8, node: &str) -> Arc<Update> {
     let time = format!("2026-01-01T12:{minute:02}:00Z");
-    let status = json!({"startTime": time, "run": {"podUID": "pod", "nodeName": node}});
+    let status = json!({"startTime": time, "run": {"podUID": "pod", "agentStartID": "agent", "nodeName": node}});
     Arc::new(update(&format!("app-{minute}"), status))
 }
 
