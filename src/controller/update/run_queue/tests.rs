@@ -1,33 +1,32 @@
 //! Tests for the forecast of a Stack's run.
 
-use serde_json::json;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
+use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
 
 fn limits() -> Limits {
     Limits { all: 2, each_namespace: 2, each_node: 1 }
 }
 
-fn update(name: &str, status: serde_json::Value) -> Update {
-    serde_json::from_value(json!({
-        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
-        "metadata": {"namespace": "apps", "name": name, "uid": name},
-        "spec": {"workspaceName": "app", "stackName": "dev", "type": "up"},
-        "status": status,
-    }))
-    .expect("valid Update")
+fn update(name: &str) -> Update {
+    let mut update = Update::new(name, UpdateSpec { workspace_name: "app".to_owned(), ..UpdateSpec::default() });
+    (update.metadata.namespace, update.metadata.uid) = (Some("apps".to_owned()), Some(name.to_owned()));
+    update
 }
 
 /// Returns an Update whose run started in this minute on this node.
-fn started(minute: u8, node: &str) -> Arc<Update> {
-    let time = format!("2026-01-01T12:{minute:02}:00Z");
-    let status = json!({"startTime": time, "run": {"podUID": "pod", "agentStartID": "agent", "nodeName": node}});
-    Arc::new(update(&format!("app-{minute}"), status))
+fn started(minute: i64, node: &str) -> Arc<Update> {
+    let run = RunBinding { node_name: node.to_owned(), ..RunBinding::default() };
+    let start_time = Timestamp::from_second(60 * minute).ok().map(Time);
+    let status = Some(UpdateStatus { run: Some(run), start_time, ..UpdateStatus::default() });
+    Arc::new(Update { status, ..update(&format!("app-{minute}")) })
 }
 
 #[test]
 fn a_run_is_expected_on_the_node_of_the_last_run() {
-    let queued = || Arc::new(update("app-9", json!({})));
+    let queued = || Arc::new(update("app-9"));
     let rows = [
         (vec![], ""),
         (vec![queued()], ""),
@@ -45,7 +44,7 @@ async fn the_forecast_names_the_full_node_unless_the_update_controller_reports_t
     let queue = RunQueue::new(limits(), groups, Metrics::default());
     let open = Run { uid: "open".to_owned(), namespace: "other".to_owned(), node: "a".to_owned(), ..Run::default() };
     let _permit = queue.run_limiter.adopt(&open);
-    let new = update("app-3", json!({}));
+    let new = update("app-3");
     let share = |annotations: &[(&str, &str)]| {
         let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         RunShare::of_namespace("apps", &annotations)
