@@ -34,7 +34,7 @@ async fn run(failures: usize) -> (Workspace, proto::Result) {
 
 async fn run_with(cli: &str) -> (Workspace, proto::Result) {
     let workspace = Workspace::start_with(Some(cli), &[]).await;
-    workspace.put("name: example\nruntime: yaml\n").await;
+    workspace.deliver(&[("Pulumi.yaml", "name: example\nruntime: yaml\n")]).await.unwrap();
     let request = workspace.request(&[]).await;
     let result = workspace.run_to_end(&request).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
