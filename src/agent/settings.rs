@@ -189,9 +189,11 @@ impl Settings {
     }
 
     fn keep_file(&self, written: &Written) -> Result<(), ApplyError> {
-        let path = self.layout.workspace().join(&written.file);
-        let Some(text) = durable::read_if_exists(&path).map_err(failed("read", &path))? else { return Ok(()) };
-        let kept = self.kept(&written.file);
+        let (path, kept) = (self.layout.workspace().join(&written.file), self.kept(&written.file));
+        let Some(text) = durable::read_if_exists(&path).map_err(failed("read", &path))? else {
+            // The CLI has removed the file together with its stack, so the copy from an earlier source is outdated.
+            return durable::remove(&kept).map_err(failed("remove", &kept));
+        };
         if let Some(directory) = kept.parent() {
             std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         }

@@ -201,6 +201,25 @@ fn a_settings_file_that_the_cli_has_removed_with_its_stack_is_not_restored() {
 }
 
 #[test]
+fn a_source_after_the_removal_of_a_stack_does_not_restore_an_earlier_settings_file() {
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    let path = place.layout.source().join("Pulumi.dev.yaml");
+    let config = [("secret", "\"x\"")];
+    assert_eq!(apply(&settings, &config, "one", &tree("a")).unwrap(), ["secret"]);
+    std::fs::write(&path, "encryptionsalt: v1:a\nconfig:\n  example:secret:\n    secure: v1:x\n").unwrap();
+    settings.record_secret("secret").unwrap();
+    settings.keep(Some(&tree("a")));
+    put_source(&place.layout, None);
+    assert!(apply(&settings, &config, "one", &tree("b")).unwrap().is_empty());
+    std::fs::remove_file(&path).unwrap();
+    settings.keep(Some(&tree("b")));
+    put_source(&place.layout, None);
+    assert_eq!(apply(&settings, &config, "one", &tree("c")).unwrap(), ["secret"]);
+    assert!(!text(&place.layout).contains("v1:"), "{}", text(&place.layout));
+}
+
+#[test]
 fn changed_tags_are_written_and_encrypted_values_are_kept() {
     let place = place(Some("config:\n  pulumi:tags:\n    team: web\n"));
     let settings = Settings::open(place.layout.clone());
