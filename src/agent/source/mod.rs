@@ -169,7 +169,27 @@ impl Source {
             Some(other) => other.supersede().await?,
             None => {}
         }
-        Ok(self.is_in_place(desired).then_some(true))
+        let is_in_place = self.is_in_place(desired);
+        if is_in_place {
+            self.record_environment(desired)?;
+        }
+        Ok(is_in_place.then_some(true))
+    }
+
+    /// Records the environment for the installation if the dependencies of the current source are missing. On a
+    /// persistent volume, the record can contain the environment of a previous pod, which may have mounted other Secrets.
+    fn record_environment(&self, desired: &Desired) -> Result<(), Refusal> {
+        let mut state = self.lock();
+        let Some(current_source) = state.current_source.as_mut().filter(|current_source| current_source.awaits_install)
+        else {
+            return Ok(());
+        };
+        let next = CurrentSource { header: desired.to_header(), ..current_source.clone() };
+        Record { current_source: Some(next.clone()), trial: None }
+            .write(&self.layout)
+            .map_err(Refusal::system("failed to record the current source"))?;
+        *current_source = next;
+        Ok(())
     }
 
     /// Receives, verifies and unpacks a source.

@@ -198,28 +198,34 @@ async fn the_agent_applies_the_source_limits_from_the_controller() {
 }
 
 #[tokio::test]
-async fn a_later_installation_uses_the_environment_of_the_call_that_delivered_the_source() {
+async fn a_later_installation_uses_the_environment_of_the_last_call() {
     let place = Place::new();
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("Pulumi.yaml"), "name: a\nruntime: nodejs\n").unwrap();
     fs::write(directory.path().join("index.js"), "").unwrap();
     let mut bytes = Vec::new();
     pack(directory.path(), &mut bytes).unwrap();
-    let mut call = call(&bytes, &Digest::of(&bytes).to_string(), "", bytes.len() as u64);
-    let token = proto::environment_variable::Source::File("/secrets/npm/token".into());
-    let environment =
-        vec![proto::EnvironmentVariable { name: "NPM_TOKEN".into(), source: Some(token), optional: false }];
-    let directories = vec!["/secrets/npm".to_owned()];
-    if let Some(Part::Header(header)) = call.0.front_mut().and_then(|first| first.part.as_mut()) {
-        (header.environment, header.required_directories) = (environment.clone(), directories.clone());
+    // With a persistent volume, the second pod finds the source of the first pod, and can mount another Secret.
+    for (secret, is_in_place) in [("/secrets/npm", false), ("/secrets/corrected", true)] {
+        let mut call = call(&bytes, &Digest::of(&bytes).to_string(), "", bytes.len() as u64);
+        let token = proto::environment_variable::Source::File(format!("{secret}/token"));
+        let environment =
+            vec![proto::EnvironmentVariable { name: "NPM_TOKEN".into(), source: Some(token), optional: false }];
+        let directories = vec![secret.to_owned()];
+        if let Some(Part::Header(header)) = call.0.front_mut().and_then(|first| first.part.as_mut()) {
+            (header.environment, header.required_directories) = (environment.clone(), directories.clone());
+        }
+        let settings = Arc::new(Settings::open(place.layout.clone()));
+        let fetch = Source::open(place.layout.clone(), WorkspaceLock::default(), settings, CancellationToken::new());
+        let fetch = Arc::new(fetch.unwrap().without_installing());
+        assert_eq!(fetch.put(call).await.unwrap(), is_in_place);
+        fetch.tasks.close();
+        fetch.tasks.wait().await;
+        let current_source = Record::read(&place.layout).current_source.unwrap();
+        assert!(current_source.awaits_install);
+        let desired = Desired::awaited(&current_source).unwrap();
+        assert_eq!((desired.environment, desired.required_directories), (environment, directories));
     }
-    let settings = Arc::new(Settings::open(place.layout.clone()));
-    let fetch = Source::open(place.layout.clone(), WorkspaceLock::default(), settings, CancellationToken::new());
-    Arc::new(fetch.unwrap().without_installing()).put(call).await.unwrap();
-    let current_source = Record::read(&place.layout).current_source.unwrap();
-    assert!(current_source.awaits_install);
-    let desired = Desired::awaited(&current_source).unwrap();
-    assert_eq!((desired.environment, desired.required_directories), (environment, directories));
 }
 
 #[tokio::test]
