@@ -33,8 +33,6 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 /// Maximum number of Secret values that the agent redacts. The limit exists because the agent searches each output line
 /// for all these values.
 const MAX_HIDDEN: usize = 1000;
-/// Prefix of the variables with the address of the API server, which the kubelet sets in each container.
-const KUBERNETES_PREFIX: &[u8] = b"KUBERNETES_";
 /// Default of `$USER`. Without `$USER`, the CLI fails if the container's user ID has no user name.
 const DEFAULT_USER: &str = "pulumi";
 /// Advice at the end of an error about a missing Secret, ConfigMap or key.
@@ -227,9 +225,8 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
     environment.variables.extend(std::env::vars_os());
     // A template can refer only to the variables that the kubelet knows, and not to those of the image.
-    let mut requested = Environment::default();
-    let known = environment.variables.iter().filter(|(name, _)| name.as_bytes().starts_with(KUBERNETES_PREFIX));
-    requested.variables.extend(known.map(|(name, value)| (name.clone(), value.clone())));
+    let known = expansion::service_variables(&environment.variables);
+    let mut requested = Environment { variables: known, secrets: Vec::new() };
     for variable in desired {
         requested.add_variable(layout, &environment.variables, variable)?;
     }

@@ -1,9 +1,29 @@
 //! References to other variables in the values of environment variables. The kubelet expands these references when the
 //! container starts. The agent expands them for each run, so that a run uses the current values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// End of the name of a variable that contains the address of a Service. The beginning of the name identifies the
+/// Service.
+const SERVICE_HOST: &str = "_SERVICE_HOST";
+/// Text that follows the beginning in the names of all variables of a Service.
+const SERVICE_PARTS: [&str; 2] = ["_SERVICE_", "_PORT"];
+
+/// Returns the variables of the container that contain the addresses of Services. The kubelet sets the variables of the
+/// API server in each container, and the variables of all Services in the namespace if the pod template sets
+/// `enableServiceLinks: true`.
+pub(super) fn service_variables(container: &BTreeMap<OsString, OsString>) -> BTreeMap<OsString, OsString> {
+    let names = container.keys().filter_map(|name| name.to_str());
+    let services: BTreeSet<&str> = names.filter_map(|name| name.strip_suffix(SERVICE_HOST)).collect();
+    let is_of_service = |name: &str| {
+        let mut ends = SERVICE_PARTS.iter().flat_map(|part| name.match_indices(*part)).map(|(at, _)| at);
+        ends.any(|end| name.get(..end).is_some_and(|service| services.contains(service)))
+    };
+    let variables = container.iter().filter(|(name, _)| name.to_str().is_some_and(is_of_service));
+    variables.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
 
 /// Replaces each `$(NAME)` with the value of the variable, in the same way as the kubelet: keeps references to unknown
 /// variables, and replaces `$$` with `$`. Returns `None` if the result exceeds `limit` bytes.
@@ -37,6 +57,23 @@ pub(super) fn expand(template: &str, variables: &BTreeMap<OsString, OsString>, l
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_to_all_services_of_the_namespace_are_known() {
+        let names = |names: &[&str]| -> BTreeMap<OsString, OsString> {
+            names.iter().map(|name| ((*name).into(), "10.0.0.1".into())).collect()
+        };
+        let of_services = [
+            "KUBERNETES_SERVICE_HOST",
+            "KUBERNETES_PORT_443_TCP_ADDR",
+            "MY_SERVICE_REDIS_SERVICE_HOST",
+            "MY_SERVICE_REDIS_SERVICE_PORT",
+            "MY_SERVICE_REDIS_SERVICE_PORT_HTTP",
+            "MY_SERVICE_REDIS_PORT",
+        ];
+        let of_image = ["HOME", "HTTP_PORT", "KUBERNETES_VERSION", "OTHER_SERVICE_PORT", "PATH"];
+        assert_eq!(service_variables(&names(&[&of_services[..], &of_image].concat())), names(&of_services));
+    }
 
     #[test]
     fn references_are_expanded_as_in_the_kubelet() {
