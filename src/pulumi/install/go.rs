@@ -48,7 +48,8 @@ pub fn imports(file: &str) -> Vec<&str> {
             _ => continue,
         };
         found.extend(specification.split(';').filter_map(path));
-        is_in_block &= !specification.split("//").next().unwrap_or_default().contains(')');
+        let comment = specification.find("//").into_iter().chain(specification.find("/*")).min();
+        is_in_block &= !specification.get(..comment.unwrap_or(specification.len())).unwrap_or_default().contains(')');
     }
     found
 }
@@ -67,8 +68,16 @@ fn code<'a>(mut line: &'a str, is_in_comment: &mut bool) -> Option<&'a str> {
             None => break,
         }
     }
-    let begin = line.split("//").next().unwrap_or_default();
-    *is_in_comment = begin.rfind("/*").is_some_and(|at| !begin.get(at..).unwrap_or_default().contains("*/"));
+    let mut rest = line;
+    while let Some((before, comment)) = rest.split_once("/*")
+        && !before.contains("//")
+    {
+        let Some((_, after)) = comment.split_once("*/") else {
+            *is_in_comment = true;
+            break;
+        };
+        rest = after;
+    }
     Some(line)
 }
 
@@ -98,6 +107,9 @@ mod tests {
                         import (\n\t\"os\" /* why\n\tfunc */\n\t/* \"no.example\" */ \"a.example/p\"\n)\n\
                         // /* not a comment\nimport \"b.example\"\n";
         assert_eq!(imports(comments), ["os", "a.example/p", "b.example"]);
+        let with_urls = "import (\n\t\"os\" /* https://no.example (1) */\n\t\"a.example/p\"\n)\n\
+                         import \"b.example\" /*/ open\nfunc */ // x\nimport \"c.example\"\n";
+        assert_eq!(imports(with_urls), ["os", "a.example/p", "b.example", "c.example"]);
         assert!(imports("").is_empty() && imports("import \"").is_empty() && imports("import (").is_empty());
     }
 
