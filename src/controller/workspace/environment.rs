@@ -155,12 +155,18 @@ pub(super) fn make_optional(container: &mut Value) {
 /// values from Secrets and ConfigMaps. Later entries take precedence.
 ///
 /// A run inherits the values that only Kubernetes can resolve, such as pod fields, from the container environment. The
-/// environment also contains these variables, because they override the keys of `envFrom`. It excludes the variables
-/// that the controller sets.
+/// environment also contains these variables if they can override the keys of `envFrom` or if another variable can refer
+/// to them. Otherwise, it omits them, because the controller replaces a pod whose agent does not know this kind of
+/// variable. It excludes the variables that the controller sets.
 pub fn run_environment(spec: &WorkspaceSpec) -> Result<Vec<EnvironmentVariable>, SpecError> {
     let desired = desired(spec)?;
     let from = desired.env_from.iter().filter_map(from_env_from_source);
-    Ok(from.chain(desired.env.iter().filter_map(from_env_entry)).collect())
+    let mut variables: Vec<_> = from.chain(desired.env.iter().filter_map(from_env_entry)).collect();
+    let needs_inherited = |source: &Source| matches!(source, Source::Directory(_) | Source::Template(_));
+    if !variables.iter().filter_map(|variable| variable.source.as_ref()).any(needs_inherited) {
+        variables.retain(|variable| !matches!(variable.source, Some(Source::Inherited(_))));
+    }
+    Ok(variables)
 }
 
 /// Converts an `envFrom` entry, which defines a variable for each key in a Secret or ConfigMap.

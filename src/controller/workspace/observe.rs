@@ -440,6 +440,7 @@ mod tests {
     fn an_agent_without_support_for_the_environment_is_too_old() {
         let rows = [
             (json!([{"name": "A", "value": "1"}]), 7, false),
+            (json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]), 7, false),
             (json!([{"name": "A", "value": "$(B)"}]), 7, true),
             (json!([{"name": "A", "value": "$(B)"}]), PROTOCOL_VERSION, false),
         ];

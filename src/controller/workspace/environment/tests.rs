@@ -50,6 +50,18 @@ fn the_environment_of_a_run_has_literal_values_and_paths_of_secrets() {
 }
 
 #[test]
+fn a_pod_field_is_inherited_explicitly_only_if_other_variables_depend_on_it() {
+    let node = json!({"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}});
+    let plain = json!({"name": "PLAIN", "value": "text"});
+    assert_eq!(shown(&spec(json!([node, plain]), None)), ["PLAIN=text"]);
+    let url = json!({"name": "URL", "value": "http://$(NODE)"});
+    assert_eq!(shown(&spec(json!([node, url]), None)), ["NODE inherited", "URL~http://$(NODE)"]);
+    let env_from = vec![json!({"secretRef": {"name": "s"}})];
+    let spec = WorkspaceSpec { env_from, ..spec(json!([node]), None) };
+    assert_eq!(shown(&spec), ["*</var/run/secrets/stacks.pulumi.com/secrets/s", "NODE inherited"]);
+}
+
+#[test]
 fn the_pod_template_is_merged_into_the_run_environment() {
     let env = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
     let pod_template = json!({"spec": {"containers": [
