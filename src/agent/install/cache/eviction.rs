@@ -63,14 +63,20 @@ impl DependencyCache {
     }
 
     fn evict_files(&self, max_share: u64) -> Result<(), CacheError> {
-        let (archives, old_archives) = split(list(&self.archives())?, self.max_bytes, MAX_ARCHIVES);
-        let mut build = list(&self.go_build)?;
+        let (mut kept, old_archives) = split(list(&self.archives())?, self.max_bytes, MAX_ARCHIVES);
+        // Evicts archives even if the build cache is unreadable, for example because it belongs to another user.
+        let (mut build, listed) = match list(&self.go_build) {
+            Ok(build) => (build, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
         for file in &mut build {
             file.is_in_use = !is_older_than(file.used, MIN_BUILD_FILE_AGE);
         }
         let (build, old_build) = split(build, self.max_bytes, MAX_BUILD_FILES);
-        let (_, others) = split([archives, build].concat(), self.share_of_volume(max_share), usize::MAX);
-        remove_all([old_archives, old_build, others].concat())
+        kept.extend(build);
+        let (_, others) = split(kept, self.share_of_volume(max_share), usize::MAX);
+        let removed = [old_archives, old_build, others].into_iter().map(remove_all).fold(Ok(()), Result::and);
+        removed.and(listed)
     }
 
     fn remove_older(&self, directory: &str, age: Duration) -> Result<(), CacheError> {

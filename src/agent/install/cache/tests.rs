@@ -288,6 +288,16 @@ fn unused_archives_and_their_entries_are_evicted() {
 }
 
 #[test]
+fn archives_are_evicted_even_if_the_build_cache_is_unreadable() {
+    let volume = tempfile::tempdir().unwrap();
+    let pod = Pod::installed(volume.path());
+    assert!(pod.cache.store(KEY, &pod.places).unwrap());
+    fs::write(volume.path().join("go-build"), "not a directory").unwrap();
+    open(volume.path(), 0).evict().unwrap_err();
+    assert!(pod.cached("entries").is_empty() && pod.cached("archives").is_empty());
+}
+
+#[test]
 fn an_archive_that_exceeds_the_limit_evicts_no_other_archives() {
     let volume = tempfile::tempdir().unwrap();
     let pod = Pod::installed(volume.path());
