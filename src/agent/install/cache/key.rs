@@ -49,8 +49,9 @@ const OTHER_SETTINGS: [&str; 9] = [
     "PYENV_VERSION",
 ];
 /// Parts of variable names. The key omits variables whose names contain these parts, because such variables do not
-/// affect the installed files, or change whenever credentials are rotated.
-const IGNORED: [&str; 7] = ["auth", "cache", "cert", "key", "pass", "secret", "token"];
+/// affect the installed files, or change whenever credentials are rotated. Users often store the name and the address of
+/// the Kubernetes node in `NODE_NAME` and `NODE_IP`, which differ between pods.
+const IGNORED: [&str; 9] = ["auth", "cache", "cert", "key", "node_ip", "node_name", "pass", "secret", "token"];
 
 /// Returns the key of an installation whose plan has the key `plan_key`, in an environment with the key `environment`:
 /// see [`of_environment`]. The key depends on the source path `source`, because virtual environments contain this path.
@@ -180,6 +181,8 @@ mod tests {
             ("PULUMI_ACCESS_TOKEN", false),
             ("NPM_CONFIG__AUTH", false),
             ("NODE_AUTH_TOKEN", false),
+            ("NODE_NAME", false),
+            ("NODE_IP", false),
             ("UV_CACHE_DIR", false),
             ("POETRY_HTTP_BASIC_A_PASSWORD", false),
             ("GOCACHE", false),
