@@ -3,7 +3,7 @@
 
 mod expansion;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -59,9 +59,9 @@ struct MountedVariable {
 impl MountedVariable {
     /// Returns whether the kubelet has set the variable because of this entry.
     fn is_from(&self, entry: &EnvironmentVariable) -> bool {
-        let is_reserved = self.name == PATH || RESERVED_VARIABLES.contains(&self.name.as_str());
         let is_directory = |of: &Source| matches!(of, Source::Directory(of) if self.directory == Path::new(of));
-        !is_reserved && entry.name == self.prefix && entry.source.as_ref().is_some_and(is_directory)
+        let is_entry = entry.name == self.prefix && entry.source.as_ref().is_some_and(is_directory);
+        is_entry && self.name != PATH && !RESERVED_VARIABLES.contains(&self.name.as_str())
     }
 }
 
@@ -254,16 +254,20 @@ pub fn record_mounted(layout: &Layout) {
 
 /// Returns the variables whose name ends with a key of a mounted object, and whose value is the value of this key.
 fn mounted_variables(layout: &Layout, container: &BTreeMap<OsString, OsString>) -> Vec<MountedVariable> {
+    // The search starts with the values, because an object can contain thousands of keys.
+    let mut names: HashMap<&OsStr, Vec<&str>> = HashMap::new();
+    for (name, value) in container.iter().filter_map(|(name, value)| Some((name.to_str()?, value))) {
+        names.entry(value).or_default().push(name);
+    }
     let mut found = Vec::new();
     for directory in mounts::entries(layout.secrets()).chain(mounts::entries(layout.config_maps())) {
         for file in mounts::keys(&directory) {
             let key = file.file_name().unwrap_or_default().to_string_lossy();
-            for (name, value) in container.iter().filter_map(|(name, value)| Some((name.to_str()?, value))) {
+            let Ok(value) = read_value("a mounted key", &file, layout) else { continue };
+            for name in names.get(value.as_os_str()).into_iter().flatten() {
                 let Some(prefix) = name.strip_suffix(&*key) else { continue };
-                if read_value("a mounted key", &file, layout).is_ok_and(|content| content == *value) {
-                    let (name, prefix) = (name.to_owned(), prefix.to_owned());
-                    found.push(MountedVariable { name, prefix, directory: directory.clone() });
-                }
+                let (name, prefix) = ((*name).to_owned(), prefix.to_owned());
+                found.push(MountedVariable { name, prefix, directory: directory.clone() });
             }
         }
     }
