@@ -1,6 +1,7 @@
 //! Tests the exit codes and messages of the controller and the kubectl plugin for invalid command lines and
 //! environments.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Result;
@@ -84,19 +85,36 @@ fn the_exit_code_does_not_depend_on_the_reader_of_stderr() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn an_invalid_namespace_is_not_reported_as_changes() -> Result<()> {
-    let directory = tempfile::tempdir()?;
-    let file = directory.path().join("config");
+/// Writes a kubeconfig for a server that is not available, and returns the flag with its path.
+fn kubeconfig(directory: &Path) -> Result<String> {
+    let file = directory.join("config");
     let text = "current-context: a\ncontexts: [{name: a, context: {cluster: a}}]\n\
                 clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n";
     std::fs::write(&file, text)?;
-    let kubeconfig = format!("--kubeconfig={}", file.display());
+    Ok(format!("--kubeconfig={}", file.display()))
+}
+
+#[test]
+fn an_invalid_namespace_is_not_reported_as_changes() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = kubeconfig(directory.path())?;
     for (command, code) in [("get", 2), ("diff", 1)] {
         let (found, _, message) = run_plugin(&[command, "web", "--namespace=", &kubeconfig])?;
         assert_eq!(found, Some(code), "{command}: {message}");
         assert!(message.starts_with("✗ invalid --namespace=: use the name of a namespace"), "{command}: {message}");
     }
+    Ok(())
+}
+
+#[test]
+fn the_list_of_servers_without_a_proxy_can_have_empty_entries() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = kubeconfig(directory.path())?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-pulumi"));
+    command.env("HTTPS_PROXY", "http://127.0.0.1:1").env("NO_PROXY", ",localhost,");
+    let output = command.args(["get", kubeconfig.as_str()]).output()?;
+    let message = String::from_utf8(output.stderr)?;
+    assert!(message.starts_with("✗ failed to list objects of kind Stack in namespace default: "), "{message}");
     Ok(())
 }
 

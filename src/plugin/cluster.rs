@@ -82,7 +82,7 @@ impl Cluster {
     ///
     /// Returns an error if there is no valid configuration.
     pub async fn connect(flags: &GlobalFlags) -> Result<Self, PluginError> {
-        let config = kubeconfig::load(flags).await?;
+        let config = kubeconfig::load(flags)?;
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         if !names::is_object_name(&namespace) {
             return Err(PluginError::Usage(format!("invalid --namespace={namespace}: use the name of a namespace")));

@@ -1,17 +1,18 @@
 //! Configuration of the client. The rules are those of kubectl, so that the plugin always uses the same cluster as
 //! kubectl.
 
+mod proxy;
+
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use http::uri::InvalidUri;
-use hyper_util::client::proxy::matcher::Matcher;
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Context, ExecAuthCluster, Kubeconfig, KubeconfigError};
 use pulumi_controller::text::chain;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject as _};
 
 use crate::plugin::args::GlobalFlags;
 use crate::plugin::error::PluginError;
@@ -26,12 +27,12 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// # Errors
 ///
 /// Returns an error if the kubeconfig is invalid, or if there is no configuration.
-pub async fn load(flags: &GlobalFlags) -> Result<Config, PluginError> {
+pub fn load(flags: &GlobalFlags) -> Result<Config, PluginError> {
     let failed = |error: KubeconfigError| PluginError::Connect(chain(&error));
     let variable = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let problem = match read(flags.kubeconfig.as_deref(), &variable).map_err(failed)? {
         Some(file) if flags.context.is_some() || file.current_context.is_some() => {
-            return of_file(file, flags.context.clone()).await.map_err(failed);
+            return of_file(&file, flags.context.as_deref(), |name| std::env::var(name).ok());
         }
         Some(_) => "the kubeconfig sets no current context",
         None => "no kubeconfig exists",
@@ -79,50 +80,59 @@ fn normalized(file: Kubeconfig) -> Kubeconfig {
     Kubeconfig { current_context, ..file }
 }
 
-async fn of_file(file: Kubeconfig, context: Option<String>) -> Result<Config, KubeconfigError> {
-    let own_proxy = own_proxy(&file, context.as_deref());
-    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    let mut config = Config::from_custom_kubeconfig(file, &options).await?;
-    // kube-rs compares NO_PROXY with the host of the proxy, and not with the host of the API server.
-    let proxy = proxy(&config.cluster_url, own_proxy, |name| std::env::var(name).ok());
-    config.proxy_url = proxy.map_err(KubeconfigError::ParseProxyUrl)?;
-    if config.default_namespace.is_empty() {
-        config.default_namespace = DEFAULT_NAMESPACE.to_owned();
-    }
+/// Returns the configuration for a context or, without a name, for the current context. `variable` returns the value of an
+/// environment variable.
+///
+/// The corresponding function of kube-rs also reads the variables of the proxy, and fails if it cannot parse `NO_PROXY`,
+/// for example a list that ends with a comma.
+fn of_file(
+    file: &Kubeconfig,
+    context: Option<&str>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Config, PluginError> {
+    let failed = |error: KubeconfigError| PluginError::Connect(chain(&error));
+    let (context, cluster) = selected(file, context).map_err(failed)?;
+    let server = cluster.server.as_deref().ok_or(KubeconfigError::MissingClusterUrl).map_err(failed)?;
+    let server = server.parse::<Uri>().map_err(KubeconfigError::ParseClusterUrl).map_err(failed)?;
+    let proxy = proxy::of(&server, cluster.proxy_url.as_deref(), variable);
+    let connection = ExecAuthCluster::try_from(cluster).map_err(failed)?;
+    let mut config = Config::new(server);
+    config.proxy_url = proxy.map_err(KubeconfigError::ParseProxyUrl).map_err(failed)?;
+    config.root_cert = connection.certificate_authority_data.as_deref().map(certificates).transpose()?;
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
+    config.disable_compression = cluster.disable_compression.unwrap_or_default();
+    config.tls_server_name = cluster.tls_server_name.clone();
+    config.auth_info = credentials(file, context, connection);
+    let namespace = context.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    config.default_namespace = namespace.unwrap_or(DEFAULT_NAMESPACE).to_owned();
     Ok(config)
 }
 
-/// Returns the proxy that the kubeconfig sets for the cluster of the context.
-fn own_proxy(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
-    let context = context.or(file.current_context.as_deref())?;
-    let context = file.contexts.iter().find(|named| named.name == context)?.context.as_ref()?;
-    let cluster = file.clusters.iter().find(|named| named.name == context.cluster)?.cluster.as_ref()?;
-    cluster.proxy_url.clone().filter(|url| !url.is_empty())
+/// Returns a context and its cluster.
+fn selected<'f>(file: &'f Kubeconfig, context: Option<&str>) -> Result<(&'f Context, &'f Cluster), KubeconfigError> {
+    let name = context.or(file.current_context.as_deref()).ok_or(KubeconfigError::CurrentContextNotSet)?;
+    let context = file.contexts.iter().find(|named| named.name == name).and_then(|named| named.context.as_ref());
+    let context = context.ok_or_else(|| KubeconfigError::LoadContext(name.to_owned()))?;
+    let cluster = file.clusters.iter().find(|named| named.name == context.cluster);
+    let cluster = cluster.and_then(|named| named.cluster.as_ref());
+    Ok((context, cluster.ok_or_else(|| KubeconfigError::LoadClusterOfContext(context.cluster.clone()))?))
 }
 
-/// Returns the proxy for an API server: the proxy in the kubeconfig or, unless `NO_PROXY` excludes the API server, the
-/// proxy in the environment variables. `variable` returns the value of a variable.
-fn proxy(
-    server: &Uri,
-    own: Option<String>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Uri>, InvalidUri> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let either = |name: &str| set(name).or_else(|| set(&name.to_lowercase()));
-    let of_environment = || {
-        let url = either(if server.scheme_str() == Some("https") { "HTTPS_PROXY" } else { "HTTP_PROXY" })?;
-        let matcher = Matcher::builder().all(&url).no(either("NO_PROXY").unwrap_or_default()).build();
-        (!is_local(server) && matcher.intercept(server).is_some()).then_some(url)
-    };
-    let url = own.or_else(of_environment);
-    let with_scheme = |url: String| if url.contains("://") { url } else { format!("http://{url}") };
-    url.map(|url| with_scheme(url).parse()).transpose()
+/// Returns the credentials of a context. As in kubectl, a user that does not exist has no credentials.
+fn credentials(file: &Kubeconfig, context: &Context, cluster: ExecAuthCluster) -> AuthInfo {
+    let user = file.auth_infos.iter().find(|named| Some(&named.name) == context.user.as_ref());
+    let mut credentials = user.and_then(|named| named.auth_info.clone()).unwrap_or_default();
+    if let Some(exec) = credentials.exec.as_mut().filter(|exec| exec.provide_cluster_info) {
+        exec.cluster = Some(cluster);
+    }
+    credentials
 }
 
-/// Returns whether the server is on this computer. kubectl connects to such a server without the proxy in the variables.
-fn is_local(server: &Uri) -> bool {
-    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+fn certificates(text: &[u8]) -> Result<Vec<Vec<u8>>, PluginError> {
+    let found = CertificateDer::pem_slice_iter(text).map(|found| found.map(|certificate| certificate.to_vec()));
+    found.collect::<Result<_, pem::Error>>().map_err(|error| {
+        PluginError::Connect(format!("the certificate authority in the kubeconfig is invalid: {error}"))
+    })
 }
 
 #[cfg(test)]
@@ -156,48 +166,37 @@ mod tests {
         assert!(read(Some(&path("missing")), OsStr::new("")).is_err(), "the flag names the file");
     }
 
-    #[tokio::test]
-    async fn a_missing_context_is_an_error_and_an_empty_namespace_is_the_default() {
-        let parsed = || Kubeconfig::from_yaml(&file("a")).unwrap();
-        let config = of_file(parsed(), None).await.unwrap();
+    #[test]
+    fn a_missing_context_is_an_error_and_an_empty_namespace_is_the_default() {
+        let parsed = Kubeconfig::from_yaml(&file("a")).unwrap();
+        let config = of_file(&parsed, None, |_| None).unwrap();
         assert_eq!((config.cluster_url.host(), config.default_namespace.as_str()), (Some("a.example.com"), "default"));
-        assert!(of_file(parsed(), Some("b".to_owned())).await.is_err());
+        assert!(of_file(&parsed, Some("b"), |_| None).is_err());
     }
 
     #[test]
-    fn the_proxy_of_the_environment_is_used_unless_it_is_excluded() {
-        let of = |server: &'static str, own: Option<&str>, variables: &[(&str, &str)]| {
-            let variable = |name: &str| {
-                let found = variables.iter().find(|(variable, _)| *variable == name);
-                found.map(|(_, value)| (*value).to_owned())
-            };
-            proxy(&Uri::from_static(server), own.map(str::to_owned), variable).unwrap().map(|url| url.to_string())
-        };
-        let server = "https://a.example.com:6443";
-        let https = ("HTTPS_PROXY", "http://proxy:3128");
-        let found = Some("http://proxy:3128/".to_owned());
-        assert_eq!(of(server, None, &[]), None);
-        assert_eq!(of(server, None, &[https]), found);
-        assert_eq!(of(server, None, &[("HTTPS_PROXY", ""), ("https_proxy", "proxy:3128")]), found);
-        assert_eq!(of(server, None, &[("HTTP_PROXY", "http://proxy:3128")]), None, "another scheme");
-        assert_eq!(of(server, None, &[https, ("NO_PROXY", "b.example.com,.proxy")]), found);
-        assert_eq!(of(server, None, &[https, ("NO_PROXY", "localhost,.example.com")]), None);
-        assert_eq!(of("https://10.1.2.3", None, &[https, ("no_proxy", "10.0.0.0/8")]), None);
-        for local in ["https://127.0.0.1:6443", "https://localhost:6443", "https://[::1]:6443"] {
-            assert_eq!(of(local, None, &[https]), None, "{local}");
-        }
-        let own = of(server, Some("socks5://127.0.0.1:1080"), &[https, ("NO_PROXY", "*,127.0.0.1")]);
-        assert_eq!(own.as_deref(), Some("socks5://127.0.0.1:1080/"), "NO_PROXY does not apply to the kubeconfig");
+    fn the_configuration_is_that_of_the_selected_context() {
+        let text = "current-context: a\ncontexts:\n- name: a\n  context: {cluster: one}\n- name: b\n  context: {cluster: two, \
+                    user: exec, namespace: apps}\nclusters:\n- name: one\n  cluster: {server: 'https://a'}\n- name: two\n  \
+                    cluster: {server: 'https://b', proxy-url: 'http://proxy:3128', tls-server-name: c, \
+                    insecure-skip-tls-verify: true}\nusers:\n- name: exec\n  user: {exec: {command: login, \
+                    provideClusterInfo: true}}\n";
+        let parsed = Kubeconfig::from_yaml(text).unwrap();
+        let one = of_file(&parsed, None, |_| None).unwrap();
+        assert_eq!((one.proxy_url, one.root_cert, one.tls_server_name), (None, None, None));
+        assert!(!one.accept_invalid_certs && one.auth_info.exec.is_none());
+        let two = of_file(&parsed, Some("b"), |_| None).unwrap();
+        assert_eq!(two.proxy_url.and_then(|url| url.port_u16()), Some(3128));
+        assert_eq!((two.tls_server_name.as_deref(), two.default_namespace.as_str()), (Some("c"), "apps"));
+        assert!(two.accept_invalid_certs);
+        let cluster = two.auth_info.exec.and_then(|exec| exec.cluster);
+        assert_eq!(cluster.and_then(|cluster| cluster.server).as_deref(), Some("https://b"));
     }
 
     #[test]
-    fn the_proxy_of_the_kubeconfig_is_that_of_the_selected_context() {
-        let text = "current-context: a\ncontexts:\n- name: a\n  context: {cluster: one}\n- name: b\n  context: {cluster: two}\n\
-                    clusters:\n- name: one\n  cluster: {server: 'https://a'}\n- name: two\n  cluster: {server: 'https://b', \
-                    proxy-url: 'http://proxy:3128'}\n";
-        let file = Kubeconfig::from_yaml(text).unwrap();
-        assert_eq!(own_proxy(&file, None), None);
-        assert_eq!(own_proxy(&file, Some("b")).as_deref(), Some("http://proxy:3128"));
-        assert_eq!(own_proxy(&file, Some("c")), None);
+    fn the_certificates_of_the_cluster_are_read() {
+        let section = "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n";
+        assert_eq!(certificates(format!("{section}\n{section}").as_bytes()).unwrap(), [[1, 2, 3], [1, 2, 3]]);
+        assert!(certificates(b"-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n").is_err());
     }
 }
