@@ -43,7 +43,8 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
     let (namespace, pod) = (cluster.namespace(), update.pod_name());
     let found: Option<Pod> = cluster.get_opt(namespace, &pod).await?;
     if !found.is_some_and(|pod| is_pod_of(&pod, &update)) {
-        return print_last_output(&update);
+        print_last_output(&update)?;
+        return if flags.follow { check_complete(cluster, &update).await } else { Ok(()) };
     }
     if !flags.follow || window.end.is_some() {
         return Box::pin(print_tail(cluster, &pod, &window, flags.tail)).await;
@@ -331,6 +332,25 @@ mod tests {
             let mut window = Window::of(&run_of_a_minute()).unwrap();
             let found = follow(&cluster, &run_of_a_minute(), log, &mut window).await;
             assert_eq!(found.is_ok(), is_complete, "{status}: {found:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_run_without_its_pod_is_an_error_with_follow() {
+        let status = json!({ "phase": "Running", "startTime": "2026-11-02T11:00:00Z" });
+        let open = serde_json::to_value(update("web-1", "up", &status)).unwrap();
+        let stack = stack("web", &json!({}), &json!({ "currentUpdate": { "name": "web-1" } }));
+        let stack = serde_json::to_value(stack).unwrap();
+        let missing = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "not found", "reason": "NotFound", "code": 404 });
+        let (cluster, _) = cluster(move |target| {
+            let found = if target.contains("/updates/") { &open } else { &stack };
+            Some(if target.contains("/pods/") { (404, missing.clone()) } else { (200, found.clone()) })
+        });
+        for (follow, is_ok) in [(false, true), (true, false)] {
+            let flags = LogFlags { stack: "web".to_owned(), run: None, follow, tail: None, raw: false };
+            let found = Box::pin(run(&cluster, &flags)).await;
+            assert_eq!(found.is_ok(), is_ok, "{follow}: {found:?}");
         }
     }
 
