@@ -217,13 +217,9 @@ impl<W> FairQueue<W> {
     /// this run.
     pub fn wait_of_new(&self, run: &Run) -> Option<Full> {
         let taken = self.taken_slots();
-        let is_group_full = run.group.as_ref().is_some_and(|group| {
-            let limit = self.queue.group_limit(&group.key).map_or(group.limit, |limit| limit.min(group.limit));
-            taken.full_group(&group.key, Some(limit)).is_some()
-        });
         let is_free = taken.all < self.limits.all
             && taken.has_free_slot(&run.namespace, &run.node, run.share, &self.limits)
-            && !is_group_full;
+            && self.full_group(run, &taken).is_none();
         (!is_free).then(|| self.full_reason(run))
     }
 
@@ -247,11 +243,7 @@ impl<W> FairQueue<W> {
         let taken = self.taken_slots();
         let (namespace, node, share) = (&run.namespace, &run.node, run.share);
         let of_namespace = self.limits.of_namespace(share);
-        let full_group = run.group.as_ref().map(|group| &group.key).and_then(|group| {
-            let limit = taken.full_group(group, self.queue.group_limit(group))?;
-            Some(Full::Group { name: group.name.clone(), limit, is_shared: group.namespace.is_none() })
-        });
-        match full_group {
+        match self.full_group(run, &taken) {
             Some(full) => full,
             None if taken.in_namespace(namespace) >= of_namespace => {
                 Full::Namespace { name: namespace.clone(), limit: of_namespace, is_annotated: share.limit.is_some() }
@@ -265,6 +257,15 @@ impl<W> FairQueue<W> {
             // The run waits because the next slot goes to another run of its group.
             None => Full::All { limit: all },
         }
+    }
+
+    /// Returns the concurrency group of a run if the group has no free slot. The limit in the run also applies if the
+    /// run is not queued yet.
+    fn full_group(&self, run: &Run, taken: &Taken<'_>) -> Option<Full> {
+        let Group { key, limit } = run.group.as_ref()?;
+        let queued = self.queue.group_limit(key).map_or(*limit, |queued| queued.min(*limit));
+        let limit = taken.full_group(key, Some(queued))?;
+        Some(Full::Group { name: key.name.clone(), limit, is_shared: key.namespace.is_none() })
     }
 }
 

@@ -50,6 +50,8 @@ fn the_lowest_limit_of_the_open_and_queued_runs_applies() {
     assert_eq!(request(&mut queue, &member("1", 3)), Ok(()));
     assert_eq!(request(&mut queue, &member("2", 3)), Ok(()));
     let full = |limit| Err(Full::Group { name: "state".to_owned(), limit, is_shared: false });
+    assert_eq!(queue.wait_of_new(&member("new", 3)), None);
+    assert_eq!(queue.wait_of_new(&member("alone", 1)), full(1).err(), "the limit of a run that is not queued yet");
     assert_eq!(request(&mut queue, &member("alone", 1)), full(1));
     assert_eq!(request(&mut queue, &member("3", 3)), full(1), "otherwise, the run with the limit 1 waits forever");
     queue.close("1", now);
