@@ -16,7 +16,9 @@ use crate::controller::stack::context::Context;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
-use crate::controller::stack::step::{Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected};
+use crate::controller::stack::step::{
+    FIRST_START_CHECK, Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected,
+};
 use crate::controller::stack::waiting::stall;
 use crate::controller::stack::{
     build_update, deletion, drift, expiry, fetch, old_updates, output_objects, ownership, pko_migration, waiting,
@@ -286,7 +288,7 @@ async fn create_update(
     }
     match created {
         Created::New(created) => match build_update::with_admitted_spec(current, &created) {
-            None => Ok(Next::Rest(Some(WATCHED_RETRY))),
+            None => Ok(Next::Rest(Some(if wait.is_some() { WATCHED_RETRY } else { FIRST_START_CHECK }))),
             Some(admitted) => next_step(stack, &status::with_current_update(stack, admitted), context).await,
         },
         // A previous reconciliation or another client has already created the Update.

@@ -14,6 +14,9 @@ use crate::runtime::writes::WriteError;
 
 /// Requeue interval for a Stack that waits until an object changes. Normally, a watch event requeues the Stack earlier.
 pub const WATCHED_RETRY: Duration = Duration::from_secs(60);
+/// Time between the creation of an Update and the first check of the reason why its run has not started. No watch event
+/// follows if the run waits for a slot. A shorter wait is not reported (`controller/first_report.rs`).
+pub const FIRST_START_CHECK: Duration = Duration::from_secs(2);
 /// Retry interval for a write that the API server has forbidden. The controller retries periodically, because no watch
 /// event occurs when an administrator grants the permission.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);

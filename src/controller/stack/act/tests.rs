@@ -1,13 +1,15 @@
-//! Tests for the deletion of a Stack with a fake API server.
+//! Tests for the deletion of a Stack and for the creation of an Update with a fake API server.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::auto::UpdateKind;
 use crate::controller::stack::stacks;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::updates;
 use crate::runtime::fake_api::{FakeResponse, RecordedRequest, client};
+use crate::runtime::run_limiter::Full;
 
 const STATUS: &str = "/apis/pulumi.com/v1/namespaces/apps/stacks/app/status";
 
@@ -72,4 +74,25 @@ async fn a_stack_reports_what_delays_its_deletion() {
     let messages: Vec<_> = conditions.iter().map(|condition| condition["message"].as_str().unwrap()).collect();
     let expected = "waiting for the deletion of Workspace app: waiting for run app-1 to end";
     assert_eq!(messages, [expected, expected], "the conditions Ready and Reconciling");
+}
+
+/// Creates the Update of a recorded run. `wait` is the reason for a wait in the record. Returns the requeue interval.
+async fn interval_after_creation(wait: Option<&SlotWait>) -> Option<Duration> {
+    let (client, _log) = client(|request| FakeResponse::Json(201, request.body.clone()));
+    let parts = TestParts::new(client);
+    let context = Context::of(&parts, stacks().0, updates().0);
+    let stack = observed(None).stack;
+    let current = CurrentUpdate { name: "app-1".to_owned(), kind: UpdateKind::Up, ..CurrentUpdate::default() };
+    let update = build_update::update(&stack, &current).unwrap();
+    match Box::pin(create_update(&stack, &update, (&current, wait), &context, now())).await {
+        Ok(Next::Rest(after)) => after,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_stack_soon_reports_a_wait_that_the_record_of_its_run_does_not_contain() {
+    let wait = SlotWait { reason: Full::All { limit: 1 }, estimate: None };
+    assert_eq!(Box::pin(interval_after_creation(Some(&wait))).await, Some(WATCHED_RETRY));
+    assert_eq!(Box::pin(interval_after_creation(None)).await, Some(FIRST_START_CHECK));
 }
