@@ -1,9 +1,8 @@
-//! Estimated start times of queued runs, which the controller writes to the run statuses.
+//! Estimated start times of queued runs. The status of the Stack, or of an Update that no Stack owns, displays them.
 //!
-//! Each change to a displayed estimate requires two API writes: one for the Update and one for its Stack. The
-//! controller therefore computes the estimate for a run at most once every few minutes, or every minute if the run is
-//! near the head of the queue. A new estimate replaces the displayed estimate only if they differ considerably, and
-//! only a few times per run.
+//! Each change to a displayed estimate requires an API write. The controller therefore computes the estimate for a run
+//! at most once every few minutes, or every minute if the run is near the head of the queue. A new estimate replaces the
+//! displayed estimate only if they differ considerably, and only a few times per run.
 
 use std::collections::HashMap;
 use std::fmt;
