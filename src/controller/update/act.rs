@@ -324,8 +324,9 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
 }
 
-/// Reports a run whose outcome is unknown, and keeps the run open. Stops the attached task and releases the slot if
-/// the pod no longer exists.
+/// Reports a run whose outcome is unknown, and keeps the run open. Releases the slot if the deadline of the run has
+/// passed. A restarted controller attaches no task to such a run, so no task reports that the agent is unreachable.
+/// Stops the attached task and releases the slot if the pod no longer exists.
 async fn report_unknown_outcome(
     observed: &Observed,
     cause: &str,
@@ -348,6 +349,7 @@ async fn report_unknown_outcome(
     if observed.pod.as_ref().and_then(|pod| pod.metadata.uid.as_deref()) != bound_to {
         context.attachments.detach(&update.uid().unwrap_or_default());
     }
+    context.attachments.release_expired_slot(&update.uid().unwrap_or_default(), now);
     Ok(Next::Done(Some(UNKNOWN_OUTCOME_REQUEUE_INTERVAL)))
 }
 

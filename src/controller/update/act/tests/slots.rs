@@ -190,6 +190,25 @@ async fn a_completed_run_holds_no_slot_while_its_pod_cannot_be_unmarked() {
 }
 
 #[tokio::test]
+async fn a_run_with_an_unknown_outcome_loses_its_slot_after_its_deadline() {
+    let timeouts = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
+    let mut update = stored();
+    update["status"]["run"]["podUID"] = json!("pod-uid");
+    for (bound_at, expected) in [(PAST, true), (FUTURE, false)] {
+        let (client, _) = client(|_| FakeResponse::Json(200, stored()));
+        let parts = TestParts::new(client);
+        let context = Context { timeouts, ..context(&parts) };
+        hold_slot(&context, bound_at);
+        let observed = observed(update.clone(), Some(pod()));
+        let unknown = Action::OutcomeUnknown("the pod ended".to_owned());
+        let now = "2026-01-01T12:10:00Z".parse().unwrap();
+        let next = Box::pin(act(&observed, unknown, &context, now)).await;
+        assert!(next.is_ok(), "{next:?}");
+        assert_eq!(is_slot_free(&context), expected, "bound at {bound_at}");
+    }
+}
+
+#[tokio::test]
 async fn a_run_that_cannot_be_reconciled_loses_its_slot_after_its_deadline() {
     let unreadable = || FakeResponse::refusal(500, "InternalError");
     let limited = RunTimeouts { default: Duration::from_secs(60), maximum: Duration::ZERO };
