@@ -80,6 +80,8 @@ pub struct ResourceStep {
     /// Paths of the properties that differ. The list has at most [`MAX_PATHS`] paths. `None` if the engine has not
     /// compared the resource.
     pub properties: Option<Vec<String>>,
+    /// Whether a provider manages the resource. `false` for components, and for resources that the program only reads.
+    pub is_managed: bool,
     /// Outputs of the stack. Present only in the `ResourceOutputs` event of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
 }
@@ -218,6 +220,16 @@ struct Metadata {
     /// Paths of the properties that differ, with the kinds of their differences.
     #[serde(rename = "detailedDiff")]
     detailed_diff: Option<Paths>,
+    old: Option<State>,
+    new: Option<State>,
+}
+
+/// State of a resource before or after a step, without its inputs and outputs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct State {
+    custom: bool,
+    external: bool,
 }
 
 /// The first [`MAX_PATHS`] paths in a list of paths, or in an object whose keys are paths.
@@ -360,7 +372,7 @@ fn policy_violation(violation: Violation, redact: &dyn Fn(&str) -> String) -> Po
 }
 
 fn resource_step(step: Step, redact: &dyn Fn(&str) -> String) -> ResourceStep {
-    let Metadata { op, urn: full_urn, r#type, diffs, detailed_diff } = step.metadata;
+    let Metadata { op, urn: full_urn, r#type, diffs, detailed_diff, old, new } = step.metadata;
     let is_empty = |paths: &Paths| paths.0.is_empty();
     // Uses the property names if the detailed difference is empty, because some providers report only the names.
     let paths = match detailed_diff {
@@ -370,7 +382,8 @@ fn resource_step(step: Step, redact: &dyn Fn(&str) -> String) -> ResourceStep {
     };
     let properties = paths.map(|paths| paths.0.iter().map(|path| property_path(path, redact)).collect());
     let urn = urn(full_urn, redact);
-    ResourceStep { urn, operation: op, resource_type: r#type, properties, stack_outputs: None }
+    let is_managed = new.or(old).is_some_and(|state| state.custom && !state.external);
+    ResourceStep { urn, operation: op, resource_type: r#type, properties, is_managed, stack_outputs: None }
 }
 
 /// Redacts secrets in a property path, for example in the key of an object, and limits the length of the path.

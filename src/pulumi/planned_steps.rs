@@ -129,9 +129,7 @@ impl PlannedSteps {
 
     fn is_change(&self, step: &ResourceStep) -> bool {
         let is_operation = !UNCHANGED.contains(&step.operation.as_str()) && step.operation.len() <= MAX_OPERATION;
-        // If a refresh runs the program, the engine reports the stack, providers and components as updated without
-        // comparing them.
-        let is_compared = !self.is_refresh || step.operation != UPDATE || step.properties.is_some();
+        let is_compared = !self.is_refresh || step.operation != UPDATE || is_compared_by_refresh(step);
         is_operation && is_compared && step.resource_type != STACK_TYPE && !is_default_provider(step)
     }
 
@@ -209,6 +207,13 @@ impl Deletions {
             self.size += urn.len();
         }
     }
+}
+
+/// Returns whether a refresh has compared the resource that it reports as updated. If a refresh runs the program, the
+/// engine reports the stack, providers and components as updated without comparing them. The properties can be missing
+/// for a compared resource, because some providers do not report them, and old versions of the CLI report none.
+fn is_compared_by_refresh(step: &ResourceStep) -> bool {
+    step.properties.is_some() || (step.is_managed && !step.resource_type.starts_with(PROVIDER_TYPE))
 }
 
 /// Returns whether the step creates or deletes a default provider. The engine does not count default providers as

@@ -81,10 +81,16 @@ fn a_refresh_lists_only_resources_whose_actual_state_differs() {
     observe(&mut run, "update", "aws:s3:Bucket", "drifted", json!({"detailedDiff": {"value": {}}}));
     observe(&mut run, "delete", "aws:s3:Bucket", "gone", json!({"detailedDiff": null}));
     observe(&mut run, "same", "aws:s3:Bucket", "same", json!({"detailedDiff": {}}));
+    // Version 3.105 of the CLI reports no properties, and some providers do not report them to any version.
+    let without_properties = |state: serde_json::Value| json!({"detailedDiff": null, "old": state, "new": state});
+    let managed = without_properties(json!({"custom": true, "inputs": {"size": 1}}));
+    observe(&mut run, "update", "aws:s3:Bucket", "unknown", managed.clone());
+    observe(&mut run, "update", "aws:s3:Bucket", "read", without_properties(json!({"custom": true, "external": true})));
     // If a refresh runs the program, the engine reports providers and components as updated without comparing them.
-    observe(&mut run, "update", "pulumi:providers:aws", "explicit", json!({"detailedDiff": null}));
-    observe(&mut run, "update", "my:index:Component", "component", json!({"detailedDiff": null}));
-    assert_eq!(steps(&run), ["delete gone", "update drifted value"]);
+    observe(&mut run, "update", "pulumi:providers:aws", "explicit", managed);
+    observe(&mut run, "update", "my:index:Component", "component", without_properties(json!({})));
+    observe(&mut run, "update", "my:index:Component", "stateless", without_properties(json!(null)));
+    assert_eq!(steps(&run), ["delete gone", "update drifted value", "update unknown"]);
 }
 
 #[test]
