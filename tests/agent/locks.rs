@@ -1,6 +1,6 @@
 //! Tests for locks that belong to interrupted runs or other clients.
 
-use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunRequest};
+use pulumi_controller::rpc::proto::{DeadRun, Outcome, PendingCreates, RunOptions, RunRequest};
 
 use crate::harness::{Workspace, has_pulumi, signal};
 use crate::runs::SLOW;
@@ -154,4 +154,36 @@ async fn the_lock_of_a_process_with_the_same_host_and_id_is_kept_if_the_own_proc
         assert_eq!(result.outcome(), Outcome::Conflict, "{}", result.message);
     }
     assert!(!workspace.path("home/removed").exists(), "the agent removed the lock of another client");
+}
+
+/// Script that replaces the CLI. The first `up` locks the stack and is killed. Like versions before 3.229, the script
+/// locks the stack even for a preview of a refresh.
+const LOCKED_BY_KILLED_UP: &str = r#"
+case "$*" in
+    *" cancel "*) rm "$HOME/lock" ;;
+    *" refresh "*)
+        [ -e "$HOME/lock" ] || exit 0
+        echo "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end" >&2
+        echo "  file:///a.json: created by somebody@$(cat "$HOME/lock")" >&2
+        exit 1 ;;
+    *" up "*)
+        [ -e "$HOME/killed" ] && exit 0
+        touch "$HOME/killed"
+        echo "$(uname -n) (pid $$) at $(date -u +%Y-%m-%dT%H:%M:%SZ)" > "$HOME/lock"
+        kill -KILL $$ ;;
+esac
+"#;
+
+#[tokio::test]
+async fn a_stale_lock_does_not_block_the_drift_check_before_an_update() {
+    let workspace = Workspace::start_with(Some(LOCKED_BY_KILLED_UP), &[]).await;
+    workspace.put(PROGRAM).await;
+    let result = workspace.run_to_end(&workspace.request(&[]).await).await;
+    assert_eq!(result.outcome(), Outcome::Interrupted, "{}", result.message);
+    assert!(workspace.path("home/lock").exists());
+    let options = Some(RunOptions { expect_no_refresh_changes: true, ..RunOptions::default() });
+    let request = RunRequest { lock_recovery: true, refresh: true, options, ..workspace.request(&[]).await };
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(!workspace.path("home/lock").exists());
 }

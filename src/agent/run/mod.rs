@@ -207,7 +207,8 @@ impl Run {
         if !self.parameters.expects_no_drift() {
             return Ok(None);
         }
-        let attempt = self.attempt(OperationKind::DriftCheck).await?;
+        // Versions of the CLI before 3.229 lock the stack even for a preview of a refresh.
+        let attempt = self.unlocked_attempt(OperationKind::DriftCheck).await?;
         if attempt.exit.success() || attempt.is_stack_missing() {
             return Ok(None);
         }
