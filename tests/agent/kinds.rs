@@ -72,6 +72,7 @@ async fn unexpected_drift_is_reported_until_a_refresh_adopts_it() {
         assert_eq!(result.outcome(), Outcome::Failed);
         assert!(result.message.contains("no changes were expected"), "{}", result.message);
         assert!(!result.interrupted, "the run was not interrupted");
+        assert!(result.changes.is_empty(), "the run has changed no resources: {:?}", result.changes);
     }
     let refresh = gone(request(&workspace, OperationKind::Refresh, RunOptions::default()).await);
     let result = workspace.run_to_end(&refresh).await;

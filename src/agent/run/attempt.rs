@@ -268,7 +268,7 @@ impl<'a> Events<'a> {
             OperationKind::PreviewDestroy if needs_deletions => PlannedSteps::of_destroy(),
             _ => PlannedSteps::default(),
         };
-        let has_progress = !kind.is_preview() || kind == run.parameters.kind;
+        let has_progress = kind == run.parameters.kind;
         let (redactor, summary) = (run.redactor(), RunSummary::new(planned));
         Events { run, log, redactor, summary, has_progress, is_readable: true }
     }

@@ -12,6 +12,8 @@ mod request;
 mod stack;
 mod stack_outputs;
 
+use std::collections::BTreeMap;
+
 use super::cancellation::Cause;
 use super::environment;
 use super::memory;
@@ -215,10 +217,11 @@ impl Run {
         Ok(Some(self.conclude_check(attempt).await))
     }
 
-    /// Converts a check's failed attempt into the result of the operation. The attempt has changed no resources.
+    /// Converts a check's failed attempt into the result of the operation. The attempt has changed no resources, so the
+    /// result omits the changes that the check has found.
     async fn conclude_check(&self, attempt: Attempt) -> OperationResult {
         let operation_result = self.conclude(attempt).await;
-        OperationResult { interrupted: false, engine_began: false, ..operation_result }
+        OperationResult { interrupted: false, engine_began: false, changes: BTreeMap::new(), ..operation_result }
     }
 
     async fn attempt(&self, kind: OperationKind) -> Result<Attempt, AttemptError> {
