@@ -6,7 +6,7 @@ use std::path::Path;
 use pulumi_controller::rpc::proto::{self, ConfigItem, Outcome};
 use pulumi_controller::rpc::protocol::settings_digest;
 
-use crate::harness::{TOKEN, Workspace, has_pulumi, outputs};
+use crate::harness::{TOKEN, Workspace, archive, has_pulumi, outputs};
 
 const PROGRAM: &str = "
 name: example
@@ -96,6 +96,24 @@ async fn secrets_are_encrypted_once_and_are_visible_only_to_the_program() {
     assert!(!settings_file().contains("secure:"), "{}", settings_file());
     let log = workspace.log();
     assert!(!hidden.iter().any(|text| log.contains(text)) && !log.contains("rotated-token"), "{log}");
+}
+
+#[tokio::test]
+async fn secrets_are_encrypted_in_a_settings_directory_outside_the_project() {
+    if !has_pulumi("secrets_are_encrypted_in_a_settings_directory_outside_the_project") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let program = format!("stackConfigDir: ../stacks{PROGRAM}");
+    let (artifact, archive) = archive(&[("app/Pulumi.yaml", &program), ("stacks/Pulumi.dev.yaml", "config: {}\n")]);
+    let artifact = proto::Artifact { directory: "app".into(), ..artifact };
+    workspace.put_archive(artifact, archive).await.unwrap();
+    let request = request(&workspace, &[secret(item("token", "\"hidden\""))], &[]).await;
+    let result = workspace.run_to_end(&request).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert_eq!(outputs(&result)["token"], ("\"hidden\"", true));
+    let settings_file = std::fs::read_to_string(workspace.path("share/source/stacks/Pulumi.dev.yaml")).unwrap();
+    assert_eq!(encrypted(&settings_file).len(), 1, "{settings_file}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,14 +82,23 @@ impl Run {
     }
 
     pub(super) async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, RunCallError> {
-        self.call_with(arguments, None, stdout, &|_| {}).await
+        self.call_in(&self.layout.program(), arguments, None, stdout, &|_| {}).await
+    }
+
+    /// Runs a CLI call that locks the stack, in the directory of the program.
+    pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
+        self.locking_call_in(&self.layout.program(), arguments).await
     }
 
     /// Runs a CLI call that locks the stack. The function writes the process ID and the end of the call to the journal.
     /// If the call is killed, a later run uses this ID to identify the lock of the call.
-    pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
+    pub(super) async fn locking_call_in(
+        &self,
+        directory: &Path,
+        arguments: Vec<OsString>,
+    ) -> Result<Ended, RunCallError> {
         let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
-        let result = self.call_with(arguments, None, Stdout::Logged, &begun).await;
+        let result = self.call_in(directory, arguments, None, Stdout::Logged, &begun).await;
         let interrupted = match &result {
             Ok(ended) => Some(ended.exit.has_crashed() || lock::remains(&ended.stderr.text())),
             // The agent has killed the call, or kills the call at the end of the run.
@@ -103,19 +112,24 @@ impl Run {
     }
 
     /// Runs a CLI call with this stdin. The function passes the process ID to `begun`.
-    pub(super) async fn call_with(
+    ///
+    /// A call that reads or writes the settings file must run in the directory of the program, like the operation
+    /// itself. In another directory, the CLI would resolve a relative `stackConfigDir` to another path.
+    pub(super) async fn call_in(
         &self,
+        directory: &Path,
         arguments: Vec<OsString>,
         stdin: Option<Zeroizing<Vec<u8>>>,
         stdout: Stdout,
         begun: &(dyn Fn(u32) + Send + Sync),
     ) -> Result<Ended, RunCallError> {
         self.log_in(Period::Call).await?;
-        Ok(self.call_without_login(arguments, stdin, stdout, begun).await?)
+        Ok(self.call_without_login(directory, arguments, stdin, stdout, begun).await?)
     }
 
     async fn call_without_login(
         &self,
+        directory: &Path,
         arguments: Vec<OsString>,
         stdin: Option<Zeroizing<Vec<u8>>>,
         stdout: Stdout,
@@ -123,7 +137,7 @@ impl Run {
     ) -> Result<Ended, CallError> {
         let call = Call {
             arguments,
-            directory: &self.directory(),
+            directory,
             environment: &self.environment.variables,
             operation: &self.record.request().id,
             limit: CALL_TIMEOUT,
@@ -157,7 +171,8 @@ impl Run {
     async fn exchange(&self, login: &Login, url: &str) -> Result<(), LoginError> {
         let (claims, arguments) = login.begin(url)?;
         let started = Timestamp::now().as_second();
-        let ended = self.call_without_login(arguments, None, Stdout::Logged, &|_| {}).await?;
+        let directory = self.layout.program();
+        let ended = self.call_without_login(&directory, arguments, None, Stdout::Logged, &|_| {}).await?;
         if !ended.exit.success() {
             if login::is_unsupported(&ended.stderr.text()) {
                 let found = self.version.get().await.trim().trim_start_matches('v').to_owned();

@@ -22,7 +22,8 @@ impl Run {
             true => arguments::stack_select_or_init(stack, self.parameters.secrets_provider()),
             false => arguments::stack_select(stack),
         };
-        match self.locking_call(arguments).await {
+        // The CLI stores the selection for the path of the project, and users run commands in this directory.
+        match self.locking_call_in(&self.directory(), arguments).await {
             Ok(ended) if ended.exit.success() => {}
             Ok(ended) => tracing::warn!(output = ended.stderr.last_lines(5), "failed to select the stack"),
             Err(error) => tracing::warn!(%error, "failed to select the stack"),
@@ -70,7 +71,8 @@ impl Run {
 
     async fn encrypting_call(&self, entry: &Entry) -> Result<Ended, RunError> {
         let arguments = arguments::set_secret(&self.stack, entry.is_path, &entry.key);
-        let ended = self.call_with(arguments, Some(input(&entry.value)), Stdout::Logged, &|_| {}).await;
+        let (directory, stdin) = (self.layout.program(), Some(input(&entry.value)));
+        let ended = self.call_in(&directory, arguments, stdin, Stdout::Logged, &|_| {}).await;
         ended.map_err(|error| RunError::Call { action: "encrypt the secrets of the configuration", error })
     }
 }
