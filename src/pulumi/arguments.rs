@@ -291,6 +291,12 @@ pub fn install() -> Vec<OsString> {
     command_line(&["install"])
 }
 
+/// Returns the arguments that list the plugins that the project in the working directory uses: see
+/// [`super::install::plugins::parse`].
+pub fn project_plugins() -> Vec<OsString> {
+    command_line(&["plugin", "ls", "--project", "--json"])
+}
+
 fn on_stack(words: &[&str], stack: &str) -> Vec<OsString> {
     let mut arguments = command_line(words);
     arguments.push(flag("--stack", stack));

@@ -11,6 +11,7 @@
     reason = "a missing prerequisite fails the test"
 )]
 
+mod cached_plugins;
 mod failures;
 mod faults;
 mod harness;

@@ -3,15 +3,17 @@
 pub mod cache;
 pub mod carry;
 mod go_imports;
+pub mod plugin_modules;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Call, CallError, Stdout};
+use super::command::{Call, CallError, Ended, Stdout};
 use super::environment;
 use super::layout::Layout;
 use super::output::PodLog;
@@ -19,7 +21,7 @@ use super::processes::RunProcesses;
 use super::refusal::Refusal;
 use crate::artifact::Directory;
 use crate::pulumi::failure::installation;
-use crate::pulumi::install::{Files, InstallPlan, ProjectInSource};
+use crate::pulumi::install::{Files, InstallPlan, ProjectInSource, plugins};
 use crate::pulumi::project::Project;
 use crate::pulumi::{arguments, install as pulumi_install};
 use crate::rpc::proto::EnvironmentVariable;
@@ -28,6 +30,8 @@ use carry::is_directory;
 
 /// Timeout for an installation.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Timeout for listing the plugins that a project uses.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of an installation input file in bytes. A large project can have a lock file of several megabytes.
 const MAX_FILE: u64 = 32 * 1024 * 1024;
 
@@ -57,30 +61,71 @@ pub async fn install(
     desired: &[EnvironmentVariable],
     stop: &CancellationToken,
 ) -> Result<(), InstallError> {
-    let environment = environment::build(layout, desired)?;
-    let call = Call {
-        arguments: arguments::install(),
-        directory,
-        environment: &environment.variables,
-        operation: &operation(layout),
-        limit: INSTALL_TIMEOUT,
-        log: PodLog { name: "install".to_owned(), redactor: environment.redactor(), transcript: None },
-        stdin: None,
-        stdout: Stdout::Logged,
-        begun: &|_| {},
-    };
-    let ended = tokio::select! {
-        ended = call.run() => ended?,
-        () = stop.cancelled() => {
-            call.kill().await;
-            return Err(InstallError::Stopped);
-        }
-    };
+    let command = Command { arguments: arguments::install(), limit: INSTALL_TIMEOUT, stdout: Stdout::Logged };
+    let ended = command.run(layout, directory, desired, stop).await?;
     if ended.exit.success() {
         return Ok(());
     }
     let message = installation::message(&ended.stdout.text(), &ended.stderr.text());
     Err(InstallError::Failed(if message.is_empty() { ended.describe_exit() } else { message }))
+}
+
+/// Returns the directory names of the CLI plugins that the installed project in `directory` uses. After an error,
+/// returns the reason.
+pub async fn used_plugins(
+    layout: &Layout,
+    directory: &Path,
+    desired: &[EnvironmentVariable],
+    stop: &CancellationToken,
+) -> Result<BTreeSet<String>, String> {
+    let command = Command { arguments: arguments::project_plugins(), limit: LIST_TIMEOUT, stdout: Stdout::Captured };
+    let ended = command.run(layout, directory, desired, stop).await.map_err(|error| match error {
+        InstallError::Call(error) => error.to_string(),
+        error => error.to_string(),
+    })?;
+    if !ended.exit.success() {
+        return Err(ended.describe_exit());
+    }
+    plugins::parse(&ended.captured).map_err(|error| error.to_string())
+}
+
+/// CLI command of an installation.
+struct Command {
+    arguments: Vec<OsString>,
+    limit: Duration,
+    stdout: Stdout,
+}
+
+impl Command {
+    /// Runs the command until all its processes have exited.
+    async fn run(
+        self,
+        layout: &Layout,
+        directory: &Path,
+        desired: &[EnvironmentVariable],
+        stop: &CancellationToken,
+    ) -> Result<Ended, InstallError> {
+        let environment = environment::build(layout, desired)?;
+        let call = Call {
+            arguments: self.arguments,
+            directory,
+            environment: &environment.variables,
+            operation: &operation(layout),
+            limit: self.limit,
+            log: PodLog { name: "install".to_owned(), redactor: environment.redactor(), transcript: None },
+            stdin: None,
+            stdout: self.stdout,
+            begun: &|_| {},
+        };
+        let ended = tokio::select! {
+            ended = call.run() => ended?,
+            () = stop.cancelled() => {
+                call.kill().await;
+                return Err(InstallError::Stopped);
+            }
+        };
+        Ok(ended)
+    }
 }
 
 /// Terminates the processes of an installation that a previous agent has started.

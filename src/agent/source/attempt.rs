@@ -335,7 +335,8 @@ impl Source {
     async fn installed_now(&self, candidate: &Candidate, plan: &InstallPlan) -> Result<Option<Installed>, Refusal> {
         let installed = self.installed(plan, &candidate.desired).await?;
         if installed.is_some() {
-            self.store_dependencies(candidate, plan, &self.layout.source()).await;
+            let (source, program) = (self.layout.source(), self.layout.program());
+            self.store_dependencies(candidate, plan, &source, Some(&program)).await;
         }
         Ok(installed)
     }

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use super::state::{Candidate, Source};
 use crate::agent::durable;
 use crate::agent::environment::{self, Environment};
-use crate::agent::install::cache::{CacheError, DependencyCache, IsStopped, Places, key};
+use crate::agent::install::cache::{CacheError, DependencyCache, IsStopped, Places, key, selection};
 use crate::agent::install::carry::{self, Copying};
-use crate::pulumi::install::InstallPlan;
+use crate::agent::install::{self, plugin_modules};
+use crate::pulumi::install::plugins::select;
+use crate::pulumi::install::{InstallPlan, go};
 
 /// Timeout for a restoration, which equals the timeout for an installation.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -20,6 +22,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 const LOWEST_PRIORITY: i32 = 19;
 /// Environment variable with the directory of Go's module cache.
 const GO_MODULES_VARIABLE: &str = "GOMODCACHE";
+/// Environment variable that can select a Go toolchain.
+const GO_TOOLCHAIN_VARIABLE: &str = "GOTOOLCHAIN";
 
 impl Source {
     /// Restores the dependencies of a source or policy pack into `tree`. `root` is the path of this tree after the
@@ -57,14 +61,24 @@ impl Source {
         is_restored
     }
 
-    /// Stores the installed dependencies of the source or policy pack at `root` in the background. When the function
+    /// Stores the installed dependencies of the source or policy pack at `root` in the background. `program` is the
+    /// directory of the project, or `None` for a policy pack, whose installation installs no plugins. When the function
     /// returns, the copy of the dependencies is complete, so a run can change the original files.
-    pub(super) async fn store_dependencies(&self, candidate: &Candidate, plan: &InstallPlan, root: &Path) {
+    pub(super) async fn store_dependencies(
+        &self,
+        candidate: &Candidate,
+        plan: &InstallPlan,
+        root: &Path,
+        program: Option<&Path>,
+    ) {
         if !plan.works_without_trees && carry::existing_directories(root, &plan.trees).is_empty() {
             // The agent cannot store the dependencies, because it does not know their directories.
             return;
         }
-        let Some((cache, key, places)) = self.cached(candidate, plan, root, root) else { return };
+        let Some((cache, key, mut places)) = self.cached(candidate, plan, root, root) else { return };
+        if let Some(program) = program {
+            places.stored_plugins = self.plugins_of_project(candidate, &places.plugins, program).await;
+        }
         let snapshot = Snapshot(self.layout.staging().join(format!("cache-{}", uuid::Uuid::new_v4())));
         let copying = tokio::task::spawn_blocking(move || copy(places, &snapshot.0).map(|places| (places, snapshot)));
         let copied = copying.await.map_err(io::Error::other).and_then(|copied| copied);
@@ -76,6 +90,32 @@ impl Source {
         });
         if let Err(error) = stored {
             tracing::warn!(%error, "failed to store the dependencies in the cache");
+        }
+    }
+
+    /// Returns the names of the installed plugins that the agent stores for a project. The agent runs the CLI only if
+    /// the entry must not contain all plugins.
+    async fn plugins_of_project(&self, candidate: &Candidate, plugins: &Path, program: &Path) -> Vec<String> {
+        let installed = match selection::installed_plugins(plugins) {
+            Ok(installed) => installed,
+            Err(error) => {
+                tracing::warn!(%error, "failed to list the installed plugins; storing no plugins in the cache");
+                return Vec::new();
+            }
+        };
+        if !selection::exceeds_entry(&installed) {
+            return installed;
+        }
+        let environment = &candidate.desired.environment;
+        match install::used_plugins(&self.layout, program, environment, &candidate.cancel).await {
+            Ok(used) => select(installed, &used),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "failed to list the plugins that the project uses; storing all installed plugins in the cache"
+                );
+                installed
+            }
         }
     }
 
@@ -95,11 +135,14 @@ impl Source {
         let environment_key = key::of_environment(&environment.variables, &plugins);
         let key = key::of_installation(&plan.installed.key, &plan.trees, root, &environment_key);
         let go_modules = environment.get(GO_MODULES_VARIABLE).filter(|_| plan.installed.manager == "go");
+        let toolchain = environment.get(GO_TOOLCHAIN_VARIABLE).and_then(go::toolchain);
         let places = Places {
             source: tree.to_owned(),
             trees: plan.trees.clone(),
             plugins,
+            stored_plugins: Vec::new(),
             go_modules: go_modules.map(PathBuf::from),
+            stored_modules: plan.modules.iter().cloned().chain(toolchain).collect(),
             environment: environment_key,
         };
         Some((cache, key, places))
@@ -142,8 +185,9 @@ impl Drop for Snapshot {
     }
 }
 
-/// Copies the dependencies in the source to `snapshot`. Package files are hard links: see [`carry`].
-fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
+/// Copies the dependencies in the source to `snapshot`. Package files are hard links: see [`carry`]. Also adds the Go
+/// modules of the plugins to the modules that the agent stores.
+fn copy(mut places: Places, snapshot: &Path) -> io::Result<Places> {
     std::fs::create_dir(snapshot)?;
     let trees = carry::existing_directories(&places.source, &places.trees);
     for parent in trees.iter().filter_map(|tree| tree.parent()) {
@@ -151,6 +195,9 @@ fn copy(places: Places, snapshot: &Path) -> io::Result<Places> {
     }
     let copying = Copying { links: true, selects: |_| true };
     carry::copy_all(&places.source, snapshot, &trees, copying, || false)?;
+    if places.go_modules.is_some() {
+        places.stored_modules.extend(plugin_modules::find(&places.plugins, &places.stored_plugins));
+    }
     Ok(Places { source: snapshot.to_owned(), trees, ..places })
 }
 
@@ -181,6 +228,8 @@ fn store(cache: &DependencyCache, key: &str, places: &Places) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -192,7 +241,9 @@ mod tests {
             source: source.clone(),
             trees: vec!["nested/tree".into()],
             plugins: directory.path().join("plugins"),
+            stored_plugins: Vec::new(),
             go_modules: None,
+            stored_modules: BTreeSet::new(),
             environment: String::new(),
         };
         let snapshot = Snapshot(directory.path().join("snapshot"));

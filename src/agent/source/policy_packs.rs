@@ -259,7 +259,7 @@ impl Source {
         }
         self.install(candidate, &candidate.desired.directory.under(tree)).await?;
         if let Some(plan) = &plan {
-            self.store_dependencies(candidate, plan, tree).await;
+            self.store_dependencies(candidate, plan, tree, None).await;
         }
         Ok(())
     }

@@ -161,6 +161,7 @@ fn helper_commands_have_the_expected_arguments() {
         (set_secret("dev", true, "a.b"), "config set --secret --stack=dev --path -- a.b"),
         (version(), "version"),
         (install(), "install"),
+        (project_plugins(), "plugin ls --project --json"),
         (
             oidc_login(&organization),
             "login --cloud-url=https://api --oidc-token=file:///t --oidc-org=acme --oidc-expiration=600s",

@@ -1,9 +1,23 @@
 //! Installation inputs for Go. `pulumi install` runs `go mod tidy`. The result of `go mod tidy` depends on the module
 //! files and on the packages that the Go files import.
 
+use std::collections::BTreeSet;
+use std::path::{Component, Path};
+
 use super::package_manager::{Files, LOCAL_DEPENDENCY, ManagerProperties, NO_LOCK, named};
 
 pub(super) const FILES: [&str; 3] = ["go.mod", "go.sum", "go.work"];
+
+/// Path of the module that contains a Go toolchain.
+const TOOLCHAIN: &str = "golang.org/toolchain";
+
+/// Version of a module. Both fields have the form that Go uses in its module cache, with `!a` instead of `A`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Module {
+    pub path: String,
+    /// The version of a toolchain lacks the operating system and the architecture, which follow after a dot.
+    pub version: String,
+}
 
 pub(super) fn properties(files: &Files) -> ManagerProperties {
     let has = |name: &str| named(files, &[name]).next().is_some();
@@ -29,6 +43,57 @@ pub(super) fn properties(files: &Files) -> ManagerProperties {
 fn replaces_with_path(module: &str) -> bool {
     let targets = module.lines().filter_map(|line| line.split_once("=>")).map(|(_, target)| target);
     targets.map(|target| target.trim_start_matches([' ', '\t', '"', '`'])).any(|target| target.starts_with(['.', '/']))
+}
+
+/// Returns the modules that the `go.sum` files list, and the toolchains that the `go.mod` files require. The go command
+/// reads no other modules: it adds each module that it uses to `go.sum`, even if it reads only the module's `go.mod`.
+pub(super) fn modules(files: &Files) -> BTreeSet<Module> {
+    let listed = named(files, &["go.sum"]).flat_map(|(_, sum)| modules_in_sum(&String::from_utf8_lossy(sum)));
+    let required = named(files, &["go.mod"]).flat_map(|(_, module)| toolchains(&String::from_utf8_lossy(module)));
+    listed.chain(required).collect()
+}
+
+/// Returns the modules that a `go.sum` file lists. Ignores paths that are not the path of a module.
+pub fn modules_in_sum(sum: &str) -> Vec<Module> {
+    let module = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (path, version) = (words.next()?, words.next()?);
+        let is_valid = Path::new(path).components().all(|component| matches!(component, Component::Normal(_)));
+        let version = version.strip_suffix("/go.mod").unwrap_or(version);
+        is_valid.then(|| Module { path: escape(path), version: escape(version) })
+    };
+    sum.lines().filter_map(module).collect()
+}
+
+/// Returns the toolchains that the lines `go` and `toolchain` of a `go.mod` file require.
+fn toolchains(module: &str) -> Vec<Module> {
+    let required = |line: &str| {
+        let mut words = line.split_whitespace();
+        match (words.next()?, words.next()?) {
+            ("go", version) => toolchain(&format!("go{version}")),
+            ("toolchain", name) => toolchain(name),
+            _ => None,
+        }
+    };
+    module.lines().filter_map(required).collect()
+}
+
+/// Returns the module of a toolchain such as `go1.26.1`. The name can have the form of the variable `GOTOOLCHAIN`, such
+/// as `go1.26.1+auto`. Returns `None` if the name contains no version, such as `local`.
+pub fn toolchain(name: &str) -> Option<Module> {
+    let name = name.split_once('+').map_or(name, |(name, _)| name);
+    name.starts_with("go").then(|| Module { path: TOOLCHAIN.to_owned(), version: format!("v0.0.1-{name}") })
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_uppercase() {
+            escaped.push('!');
+        }
+        escaped.push(character.to_ascii_lowercase());
+    }
+    escaped
 }
 
 /// Returns the packages that a Go file imports. Import declarations precede all other declarations.
@@ -95,6 +160,8 @@ pub fn is_ignored_directory(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -111,6 +178,32 @@ mod tests {
                          import \"b.example\" /*/ open\nfunc */ // x\nimport \"c.example\"\n";
         assert_eq!(imports(with_urls), ["os", "a.example/p", "b.example", "c.example"]);
         assert!(imports("").is_empty() && imports("import \"").is_empty() && imports("import (").is_empty());
+    }
+
+    #[test]
+    fn the_modules_of_go_sum_and_the_toolchains_of_go_mod_are_found() {
+        let sum = "github.com/Azure/sdk v1.0.0-RC.1 h1:x=\ngithub.com/Azure/sdk v1.0.0-RC.1/go.mod h1:x=\n\n\
+                   b.example v2.0.0/go.mod h1:x=\n../c v1.0.0 h1:x=\n/d v1.0.0 h1:x=\nincomplete\n";
+        let module = "module a\n\ngo 1.26.1\n\ntoolchain go1.26.2\n\nrequire go.example v1.0.0\n";
+        let files = [("app/go.sum", sum), ("go.sum", "c.example v1.0.0 h1:x="), ("go.mod", module)];
+        let files = files.map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
+        let found: Vec<String> = modules(&Files::from(files))
+            .into_iter()
+            .map(|Module { path, version }| format!("{path}@{version}"))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "b.example@v2.0.0",
+                "c.example@v1.0.0",
+                "github.com/!azure/sdk@v1.0.0-!r!c.1",
+                "golang.org/toolchain@v0.0.1-go1.26.1",
+                "golang.org/toolchain@v0.0.1-go1.26.2",
+            ]
+        );
+        let version = |name: &str| toolchain(name).map(|toolchain| toolchain.version);
+        assert_eq!(version("go1.26.1+auto").as_deref(), Some("v0.0.1-go1.26.1"));
+        assert_eq!((version("local"), version("auto")), (None, None));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 pub mod go;
 mod nodejs;
 mod package_manager;
+pub mod plugins;
 pub mod python;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,8 @@ pub struct InstallPlan {
     /// How to reuse the dependencies of the previous source if the installation inputs have changed.
     pub carry_after_change: Carry,
     pub works_without_trees: bool,
+    /// Modules and toolchains in Go's module cache that a Go project uses.
+    pub modules: BTreeSet<go::Module>,
 }
 
 /// Record of the dependencies that are installed for a source.
@@ -114,6 +117,7 @@ pub fn plan(
         contains_trees: false,
         carry_after_change: properties.carry_after_change,
         works_without_trees: properties.works_without_trees,
+        modules: go::modules(files),
     }
 }
 

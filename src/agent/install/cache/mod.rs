@@ -14,8 +14,10 @@
 
 mod eviction;
 pub mod key;
+pub mod selection;
 mod store;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -27,6 +29,7 @@ use super::carry::is_directory;
 use crate::agent::durable;
 use crate::agent::layout::Layout;
 use crate::artifact::{Algorithm, Digest, Hasher, Limits, PackError, UnpackError, unpack_dependencies};
+use crate::pulumi::install::go::Module;
 
 /// Directory on the volume for this version of the format.
 const FORMAT: &str = "v1";
@@ -91,8 +94,12 @@ pub struct Places {
     pub trees: Vec<PathBuf>,
     /// Directory of the CLI plugins.
     pub plugins: PathBuf,
+    /// Names of the plugin directories that the agent stores.
+    pub stored_plugins: Vec<String>,
     /// Go's module cache, if the project is a Go project.
     pub go_modules: Option<PathBuf>,
+    /// Modules and toolchains that the agent stores.
+    pub stored_modules: BTreeSet<Module>,
     /// Key of the environment in which the dependencies are installed: see [`key::of_environment`].
     pub environment: String,
 }

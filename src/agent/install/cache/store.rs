@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 
 use super::{
-    CacheError, DependencyCache, Entry, MAX_PARTS, Part, Place, Places, failed, is_plugin, key, limits, touch,
+    CacheError, DependencyCache, Entry, MAX_PARTS, Part, Place, Places, failed, key, limits, selection, touch,
 };
 use crate::agent::durable;
 use crate::artifact::{Algorithm, Digest, Hasher, pack_dependencies};
@@ -63,11 +63,11 @@ impl DependencyCache {
             parts.push(Part { place: Place::Source, archive: self.pack(&places.source, &places.trees)? });
         }
         if let Some(modules) = places.go_modules.as_deref().filter(|modules| modules.is_dir()) {
-            let content = children(modules)?;
+            let content = selection::in_module_cache(modules, &places.stored_modules)?;
             parts.push(Part { place: Place::GoModules, archive: self.pack(modules, &content)? });
         }
-        for name in plugins(&places.plugins)?.into_iter().take(MAX_PARTS.saturating_sub(parts.len())) {
-            parts.push(self.plugin(places, name)?);
+        for name in places.stored_plugins.iter().take(MAX_PARTS.saturating_sub(parts.len())) {
+            parts.push(self.plugin(places, name.clone())?);
         }
         failpoint::hit("dependency-cache-archives");
         self.write_entry(key, &Entry { parts })?;
@@ -126,7 +126,7 @@ impl DependencyCache {
             return Ok(known);
         }
         let plugin = places.plugins.join(&name);
-        let archive = self.pack(&plugin, &children(&plugin)?)?;
+        let archive = self.pack(&plugin, &selection::children(&plugin)?)?;
         let part = Part { place: Place::Plugin(name), archive };
         self.write_entry(&key, &Entry { parts: vec![part.clone()] })?;
         Ok(part)
@@ -170,31 +170,6 @@ fn persist(temporary: NamedTempFile, path: &Path) -> Result<(), CacheError> {
     temporary.persist(path).map_err(|error| failed("create", path)(error.error))?;
     let parent = path.parent().unwrap_or(path);
     durable::sync_directory(parent).map_err(failed("sync", parent))
-}
-
-/// Returns the names of the installed plugins. The list omits a plugin with a `.partial` file, because the CLI has not
-/// installed this plugin completely.
-fn plugins(directory: &Path) -> Result<Vec<String>, CacheError> {
-    if !directory.is_dir() {
-        return Ok(Vec::new());
-    }
-    let mut names: Vec<String> = children(directory)?
-        .into_iter()
-        .filter_map(|name| name.into_os_string().into_string().ok())
-        .filter(|name| is_plugin(name) && super::is_directory(&directory.join(name)))
-        .filter(|name| !directory.join(format!("{name}.partial")).exists())
-        .collect();
-    names.sort();
-    Ok(names)
-}
-
-/// Returns the names in a directory.
-fn children(directory: &Path) -> Result<Vec<PathBuf>, CacheError> {
-    let entries = fs::read_dir(directory).map_err(failed("read", directory))?;
-    let names: io::Result<Vec<PathBuf>> = entries.map(|entry| entry.map(|entry| entry.file_name().into())).collect();
-    let mut names = names.map_err(failed("read", directory))?;
-    names.sort();
-    Ok(names)
 }
 
 /// Returns whether a file was last modified longer than `age` ago. Returns `false` if the file does not exist.

@@ -3,7 +3,9 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use super::selection::installed_plugins;
 use super::*;
+use crate::pulumi::install::go::modules_in_sum;
 
 const KEY: &str = "0123456789abcdef";
 const PLUGIN: &str = "resource-random-v4.16.7";
@@ -25,7 +27,9 @@ impl Pod {
             source,
             trees: vec!["infra/node_modules".into(), "venv".into()],
             plugins: root.path().join("home/plugins"),
+            stored_plugins: Vec::new(),
             go_modules: Some(root.path().join("cache/go-modules")),
+            stored_modules: modules_in_sum("example.com/a v1.0.0 h1:x=").into_iter().collect(),
             environment: "python 3.11".to_owned(),
         };
         let cache = open(volume, 1 << 30);
@@ -34,7 +38,7 @@ impl Pod {
 
     /// Returns a pod with installed dependencies.
     fn installed(volume: &Path) -> Self {
-        let pod = Pod::new(volume);
+        let mut pod = Pod::new(volume);
         let root = pod.root.path();
         for (path, content) in [
             ("source/infra/node_modules/left-pad/index.js", "pad"),
@@ -45,6 +49,7 @@ impl Pod {
             ("home/plugins/resource-aws-v7.0.0/pulumi-resource-aws", "aws"),
             ("home/plugins/resource-aws-v7.0.0.partial", ""),
             ("cache/go-modules/example.com/a@v1.0.0/a.go", "package a"),
+            ("cache/go-modules/example.com/a@v0.9.0/a.go", "package a"),
         ] {
             fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
             fs::write(root.join(path), content).unwrap();
@@ -53,6 +58,7 @@ impl Pod {
         symlink("/usr/bin/python3", root.join("source/venv/bin/python")).unwrap();
         let old = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
         File::open(root.join("source/venv/lib/six.py")).unwrap().set_times(old).unwrap();
+        pod.places.stored_plugins = installed_plugins(&pod.places.plugins).unwrap();
         pod
     }
 
@@ -112,6 +118,7 @@ fn another_pod_restores_the_stored_dependencies() {
     assert_eq!(second.read(&format!("home/plugins/{PLUGIN}/pulumi-resource-random")).as_deref(), Some("random"));
     assert_eq!(names(&second.places.plugins), [PLUGIN], "incomplete plugins are not stored");
     assert_eq!(second.read("cache/go-modules/example.com/a@v1.0.0/a.go").as_deref(), Some("package a"));
+    assert_eq!(second.read("cache/go-modules/example.com/a@v0.9.0/a.go"), None, "go.sum does not list this version");
     let root = second.root.path();
     let link = fs::read_link(root.join("source/venv/bin/python")).unwrap();
     assert_eq!(link, Path::new("/usr/bin/python3"));
@@ -264,7 +271,7 @@ fn the_lock_of_a_killed_agent_expires() {
 fn unused_archives_and_their_entries_are_evicted() {
     let volume = tempfile::tempdir().unwrap();
     let pod = Pod::installed(volume.path());
-    let only_source = Places { plugins: "/nonexistent".into(), go_modules: None, ..pod.places.clone() };
+    let only_source = Places { stored_plugins: Vec::new(), go_modules: None, ..pod.places.clone() };
     assert!(pod.cache.store("old", &only_source).unwrap());
     let [old] = <[String; 1]>::try_from(pod.cached("archives")).unwrap();
     let old = volume.path().join(FORMAT).join("archives").join(old);
@@ -301,7 +308,7 @@ fn archives_are_evicted_even_if_the_build_cache_is_unreadable() {
 fn an_archive_that_exceeds_the_limit_evicts_no_other_archives() {
     let volume = tempfile::tempdir().unwrap();
     let pod = Pod::installed(volume.path());
-    let only_source = Places { plugins: "/nonexistent".into(), go_modules: None, ..pod.places.clone() };
+    let only_source = Places { stored_plugins: Vec::new(), go_modules: None, ..pod.places.clone() };
     let cache = open(volume.path(), 32 * 1024);
     assert!(cache.store("small", &only_source).unwrap());
     let incompressible: Vec<u8> = (0..64 * 1024).map(|_| fastrand::u8(..)).collect();
