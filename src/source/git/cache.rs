@@ -270,15 +270,18 @@ impl Repository {
             Some(following) => following.request != lookup.request,
             None => lookup.is_new,
         };
+        let is_outdated = previous.is_none() && !is_new_request && self.may_be_outdated(spec.interval);
         match (is_new_request, self.completed_requests) {
             // For a commit hash, a new reconcile request only retries a failed fetch. A query is not necessary.
             (true, u64::MAX) => self.needs_content |= self.failed.take().is_some(),
             (true, _) => self.requests += 1,
+            // A query in progress is recent enough.
+            (false, completed) if is_outdated && completed >= self.requests => self.requests += 1,
             (false, _) => {}
         }
         let required_requests = match previous {
             Some(following) if !is_new_request => following.required_requests,
-            None if !is_new_request => self.requests.min(1),
+            None if !is_new_request && !is_outdated => self.requests.min(1),
             _ => self.requests,
         };
         if is_new_request || previous.is_none_or(|following| following.interval != spec.interval) {
@@ -291,6 +294,13 @@ impl Repository {
             required_requests,
         };
         self.followers.insert(follower.clone(), following);
+    }
+
+    /// Returns whether the cached response can be older than the poll interval of a new follower, because all other
+    /// followers have longer intervals. Without another query, the first run of a Stack could use an old commit.
+    fn may_be_outdated(&self, interval: Duration) -> bool {
+        let shortest = self.followers.values().map(|following| following.interval).min();
+        self.completed_requests != u64::MAX && shortest.is_some_and(|shortest| shortest > interval)
     }
 
     fn resolve(

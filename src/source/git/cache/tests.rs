@@ -317,3 +317,34 @@ fn a_removed_repository_is_added_again_by_its_followers() {
     cache.forget(&name("a"));
     assert!(cache.remove(&main.key).is_empty());
 }
+
+#[test]
+fn a_new_follower_does_not_use_a_response_older_than_its_interval() {
+    let every = |seconds: u64| spec(json!({"branch": "main", "resyncFrequencySeconds": seconds}));
+    let slow = every(3600);
+    let (mut cache, main) = (settled(), main());
+    resolve(&mut cache, "a", &slow, &lookup());
+    assert_eq!(resolve(&mut cache, "b", &every(7200), &lookup()), format!("main@sha1:{A}"));
+    assert!(is_at_rest(&mut cache, &main), "the other Stacks poll often enough");
+    for stack in ["c", "d"] {
+        assert!(resolve(&mut cache, stack, &every(60), &lookup()).starts_with("querying"), "{stack}");
+        let count = requests(&mut cache, &main);
+        assert_eq!(cache.record_tip(&main.key, count, Ok(tip(A))), [name(stack)]);
+        assert_eq!(resolve(&mut cache, stack, &every(60), &lookup()), format!("main@sha1:{A}"));
+        assert!(is_at_rest(&mut cache, &main));
+        cache.forget(&name(stack));
+    }
+    let pinned = |seconds: u64| spec(json!({"commit": A, "resyncFrequencySeconds": seconds}));
+    resolve(&mut cache, "e", &pinned(3600), &lookup());
+    cache.record_fetch(&pinned(60).key, &tip(A), Ok(content(A, &[])));
+    assert_eq!(resolve(&mut cache, "f", &pinned(60), &lookup()), format!("sha1:{A}"), "a commit hash needs no query");
+}
+
+#[test]
+fn a_new_follower_waits_for_a_query_in_progress() {
+    let (mut cache, main) = (settled(), main());
+    resolve(&mut cache, "a", &spec(json!({"branch": "main", "resyncFrequencySeconds": 3600})), &request("now", true));
+    let count = requests(&mut cache, &main);
+    assert!(resolve(&mut cache, "b", &main, &lookup()).starts_with("querying"));
+    assert_eq!(requests(&mut cache, &main), count, "no second query is needed");
+}
