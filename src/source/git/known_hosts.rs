@@ -70,13 +70,19 @@ impl KnownHosts {
         }))
     }
 
-    /// Returns the keys in the first list that contains a key for the host.
+    /// Returns the keys in the first list that contains a key for the host. As in OpenSSH, a key that any list revokes
+    /// for the host is not trusted.
     fn keys(&self, location: &SshLocation) -> Vec<&PublicKey> {
         let name = match location.port {
             22 => location.host.clone(),
             port => format!("[{}]:{port}", location.host),
         };
-        self.lists.iter().map(|list| list.keys(&name)).find(|keys| !keys.is_empty()).unwrap_or_default()
+        let revoked: Vec<&PublicKey> =
+            self.lists.iter().flat_map(|list| list.keys(&name, Some(&Marker::Revoked))).collect();
+        let mut trusted = self.lists.iter().map(|list| list.keys(&name, None));
+        let mut keys = trusted.find(|keys| !keys.is_empty()).unwrap_or_default();
+        keys.retain(|key| !revoked.iter().any(|other| other.key_data() == key.key_data()));
+        keys
     }
 }
 
@@ -93,13 +99,10 @@ impl List {
         list
     }
 
-    fn keys(&self, name: &str) -> Vec<&PublicKey> {
-        let named = |entry: &&Entry| matches(entry.host_patterns(), name);
-        let is_revoked = |entry: &&Entry| entry.marker() == Some(&Marker::Revoked);
-        let revoked: Vec<&PublicKey> =
-            self.entries.iter().filter(named).filter(is_revoked).map(Entry::public_key).collect();
-        let plain = self.entries.iter().filter(named).filter(|entry| entry.marker().is_none()).map(Entry::public_key);
-        plain.filter(|key| !revoked.iter().any(|other| other.key_data() == key.key_data())).collect()
+    /// Returns the keys in the entries with this marker for the host `name`.
+    fn keys(&self, name: &str, marker: Option<&Marker>) -> Vec<&PublicKey> {
+        let is_match = |entry: &&Entry| entry.marker() == marker && matches(entry.host_patterns(), name);
+        self.entries.iter().filter(is_match).map(Entry::public_key).collect()
     }
 }
 
@@ -204,6 +207,20 @@ mod tests {
         assert!(check(&[&other, &one], "git.example", 22, ONE).unwrap_err().contains("does not match known_hosts"));
         let pinned = format!("github.com {OTHER}");
         assert!(check(&[&pinned], "github.com", 22, ONE).is_err(), "a Secret can override a built-in host key");
+    }
+
+    #[test]
+    fn a_key_that_a_list_revokes_is_not_trusted_from_another_list() {
+        let (one, other) = (format!("git.example {ONE}"), format!("git.example {OTHER}"));
+        let revoked = format!("@revoked *.example {ONE}");
+        let both = format!("{one}\n{other}");
+        for lists in [[revoked.as_str(), both.as_str()], [both.as_str(), revoked.as_str()]] {
+            assert!(check(&lists, "git.example", 22, ONE).is_err(), "{lists:?}");
+            assert_eq!(check(&lists, "git.example", 22, OTHER), Ok(()), "{lists:?}");
+        }
+        let built_in = BUILT_IN.lines().find_map(|line| line.strip_prefix("github.com ")).unwrap();
+        assert_eq!(check(&[], "github.com", 22, built_in), Ok(()));
+        assert!(check(&[&format!("@revoked github.com {built_in}")], "github.com", 22, built_in).is_err());
     }
 
     #[test]
