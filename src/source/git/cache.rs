@@ -158,7 +158,9 @@ impl Cache {
     /// Requests another fetch of the tip, unless the cache already contains a later commit.
     pub fn fetch_again(&mut self, origin: &Origin) {
         let Some(repository) = self.repositories.get_mut(&*origin.key) else { return };
-        if repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
+        // The content of an earlier commit remains in the cache after a failed fetch.
+        let is_tip = matches!(&repository.tip, Some(Ok(tip)) if tip.commit == origin.commit);
+        if is_tip || repository.content.as_ref().is_none_or(|content| content.commit == origin.commit) {
             repository.content = None;
             repository.needs_content = true;
             repository.notify.notify_one();

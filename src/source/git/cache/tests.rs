@@ -246,6 +246,22 @@ fn missing_artifact_bytes_are_fetched_again() {
 }
 
 #[test]
+fn missing_artifact_bytes_are_fetched_again_although_the_cache_contains_an_earlier_commit() {
+    let (mut cache, main) = (settled(), main());
+    let failed = || Unavailable::NotYet("server is down".to_owned());
+    cache.record_tip(&main.key, 1, Ok(tip(B)));
+    cache.record_fetch(&main.key, &tip(B), Err(failed()));
+    cache.record_tip(&main.key, 1, Err(failed()));
+    cache.record_tip(&main.key, 1, Ok(tip(B)));
+    let digest = Digest::of(b"previous content");
+    let known = KnownArtifact { revision: B.to_owned(), digest, selection: None, metadata: None };
+    let resolved = cache.resolve(&name("a"), &main, &Lookup { known: Some(known), ..lookup() });
+    let SourceOrigin::Git(origin) = resolved.unwrap().origin else { panic!("expected a Git origin") };
+    cache.fetch_again(&origin);
+    assert!(matches!(cache.next_action(&main.key, false), NextAction::Fetch(tip, _) if tip.commit == B));
+}
+
+#[test]
 fn a_failed_fetch_is_retried_only_on_schedule_or_on_request() {
     let (mut cache, pinned) = (Cache::default(), spec(json!({"commit": A})));
     let known = KnownArtifact {
