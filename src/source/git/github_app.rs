@@ -32,8 +32,13 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_RESPONSE: usize = 64 * 1024;
 /// Minimum remaining lifetime for a cached token. The controller replaces a cached token that expires earlier.
 const MIN_REMAINING_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
+/// Maximum time for which the controller caches a token, which is the lifetime of the tokens from GitHub. A user can
+/// specify another API, whose tokens could otherwise fill the cache permanently.
+const MAX_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 /// Maximum number of cached tokens.
 const MAX_TOKENS: usize = 1000;
+/// Maximum length of a cached token, in bytes.
+const MAX_TOKEN_LENGTH: usize = 4096;
 
 /// An installation of a GitHub App.
 #[derive(Clone)]
@@ -152,18 +157,26 @@ impl Tokens {
     /// Returns the cached token for the installation, or requests a new token.
     pub async fn token(&self, app: &App, client: &reqwest::Client) -> Result<String, GitError> {
         let (cache_key, now) = (app.cache_key(), Timestamp::now());
-        if let Some((token, expires_at)) = self.lock().get(&cache_key)
-            && now + MIN_REMAINING_LIFETIME < *expires_at
-        {
-            return Ok(token.clone());
+        if let Some(token) = self.find(&cache_key, now) {
+            return Ok(token);
         }
         let TokenResponse { token, expires_at } = exchange(app, client, now).await?;
+        self.keep(cache_key, &token, expires_at, now);
+        Ok(token)
+    }
+
+    fn find(&self, cache_key: &[u8; 32], now: Timestamp) -> Option<String> {
+        let cached = self.lock();
+        let (token, expires_at) = cached.get(cache_key)?;
+        (now + MIN_REMAINING_LIFETIME < *expires_at).then(|| token.clone())
+    }
+
+    fn keep(&self, cache_key: [u8; 32], token: &str, expires_at: Timestamp, now: Timestamp) {
         let mut cached = self.lock();
         cached.retain(|_, (_, expires_at)| now < *expires_at);
-        if cached.len() < MAX_TOKENS {
-            cached.insert(cache_key, (token.clone(), expires_at));
+        if cached.len() < MAX_TOKENS && token.len() <= MAX_TOKEN_LENGTH {
+            cached.insert(cache_key, (token.to_owned(), expires_at.min(now + MAX_LIFETIME)));
         }
-        Ok(token)
     }
 
     /// Discards all cached tokens. Call this function after a server has rejected a token, because a user may have
@@ -269,6 +282,22 @@ mod tests {
         }
         for base in ["ftp://a", "http://a", "nothing", "https://u:p@a"] {
             assert!(app(Some(base), "x").unwrap_err().contains("baseURL"), "{base}");
+        }
+    }
+
+    #[test]
+    fn the_lifetime_and_the_length_of_cached_tokens_are_limited() {
+        let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+        let long = "t".repeat(MAX_TOKEN_LENGTH + 1);
+        // Columns: the token, its lifetime, and the age at which the cache still contains and no longer contains it.
+        for (token, lifetime, cached, dropped) in
+            [("t", 600, Some(299), 301), ("t", 1_000_000_000, Some(3299), 3301), (long.as_str(), 600, None, 0)]
+        {
+            let tokens = Tokens::default();
+            tokens.keep([0; 32], token, at(lifetime), at(0));
+            let found = |age: i64| tokens.find(&[0; 32], at(age));
+            assert!(cached.is_none_or(|age| found(age).as_deref() == Some(token)), "{lifetime}");
+            assert_eq!(found(dropped), None, "{lifetime}");
         }
     }
 
