@@ -143,10 +143,10 @@ pub(super) fn url(stack: &Stack) -> Option<String> {
 fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut variables = BTreeMap::new();
-    if let Some(url) = &stack.spec.backend {
+    if let Some(url) = stack.spec.backend.as_ref().filter(|url| !url.is_empty()) {
         variables.insert(URL.to_owned(), json!(url.trim_end_matches('/')));
     }
-    if let Some(secret) = &stack.spec.access_token_secret {
+    if let Some(secret) = stack.spec.access_token_secret.as_ref().filter(|name| !name.is_empty()) {
         variables.insert(TOKEN.to_owned(), json!([namespace, secret, ACCESS_TOKEN_KEY]));
     }
     for (name, ResourceRef { literal, secret, config_map, .. }) in &stack.spec.env_refs {

@@ -109,7 +109,7 @@ pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
         return Err(StackSpecError::Oidc { field, rule });
     }
     let tokens = [
-        ("accessTokenSecret", spec.access_token_secret.is_some()),
+        ("accessTokenSecret", spec.access_token_secret.as_ref().is_some_and(|name| !name.is_empty())),
         ("envRefs.PULUMI_ACCESS_TOKEN", spec.env_refs.contains_key(backend::TOKEN_VARIABLE)),
     ];
     if let Some((field, _)) = tokens.into_iter().find(|(_, is_set)| *is_set) {
@@ -169,10 +169,12 @@ fn finish(stack: &Stack, mut workspace: Workspace) -> Result<Workspace, StackSpe
 
 fn environment(stack: &Stack) -> Result<Vec<Value>, StackSpecError> {
     let mut variables = Vec::new();
-    if let Some(url) = &stack.spec.backend {
+    // As in the Pulumi Kubernetes Operator, an empty string has no effect. A variable without a value would override
+    // the keys of `envs` and `envSecrets`.
+    if let Some(url) = stack.spec.backend.as_ref().filter(|url| !url.is_empty()) {
         variables.push(json!({"name": backend::URL_VARIABLE, "value": url}));
     }
-    if let Some(secret) = &stack.spec.access_token_secret {
+    if let Some(secret) = stack.spec.access_token_secret.as_ref().filter(|name| !name.is_empty()) {
         let reference = json!({"secretKeyRef": {"name": secret, "key": ACCESS_TOKEN_KEY}});
         variables.push(json!({"name": backend::TOKEN_VARIABLE, "valueFrom": reference}));
     }

@@ -48,6 +48,20 @@ fn a_stack_is_converted_to_a_workspace() {
 }
 
 #[test]
+fn empty_strings_set_no_variables() {
+    let empty = || Some(String::new());
+    let spec = StackSpec {
+        backend: empty(),
+        access_token_secret: empty(),
+        env_secrets: vec!["aws".to_owned()],
+        ..StackSpec::default()
+    };
+    let workspace = planned_workspace(spec);
+    assert_eq!(workspace.spec.env, Vec::<Value>::new());
+    assert_eq!(workspace.spec.env_from, [json!({"secretRef": {"name": "aws"}})]);
+}
+
+#[test]
 fn config_contains_the_values_of_all_config_fields() {
     let spec = json!({
         "stack": "dev",
@@ -199,7 +213,7 @@ fn the_login_to_pulumi_cloud_excludes_other_tokens_and_backends() {
     let valid = [
         json!({}),
         json!({"backend": "https://pulumi.example.com"}),
-        json!({"backend": ""}),
+        json!({"backend": "", "accessTokenSecret": ""}),
         json!({"backend": "s3://state", "envRefs": {"PULUMI_BACKEND_URL": literal("https://pulumi.example.com")}}),
         json!({"envRefs": {"PULUMI_BACKEND_URL": {"type": "Secret", "secret": {"name": "s", "key": "k"}}}}),
     ];
