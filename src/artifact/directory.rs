@@ -11,15 +11,14 @@ use super::quote::quoted;
 const MAX_LENGTH: usize = 1024;
 
 /// A normalized relative path of a directory: `./a/./b/` becomes `a/b`, and the root of the artifact is the empty
-/// string. The path cannot point outside the artifact.
+/// string. The path cannot point outside the artifact. As in the Pulumi Kubernetes Operator, a path with a leading
+/// slash is also relative to the root of the artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Directory(String);
 
 /// The reason why a string is not a valid directory path inside an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
-    #[error("directory {directory} must be relative to the root of the artifact")]
-    Absolute { directory: String },
     #[error("directory {directory} must not contain \"..\"")]
     Parent { directory: String },
     #[error("directory {directory} must not contain a backslash")]
@@ -65,9 +64,6 @@ impl FromStr for Directory {
         if text.contains('\\') {
             return Err(DirectoryError::Backslash { directory: directory() });
         }
-        if text.starts_with('/') {
-            return Err(DirectoryError::Absolute { directory: directory() });
-        }
         let components: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
         if components.contains(&"..") {
             return Err(DirectoryError::Parent { directory: directory() });
@@ -99,6 +95,8 @@ mod tests {
             ("a", "a"),
             ("./a/./b/", "a/b"),
             ("a//b", "a/b"),
+            ("/", ""),
+            ("/a/b", "a/b"),
             ("..a/b..", "..a/b.."),
             ("infra/größe", "infra/größe"),
         ];
@@ -113,7 +111,7 @@ mod tests {
     fn the_error_for_an_invalid_directory_states_the_reason() {
         let long = "a/".repeat(600);
         let table = [
-            ("/a", "directory \"/a\" must be relative"),
+            ("/..", "must not contain \"..\""),
             ("..", "directory \"..\" must not contain \"..\""),
             ("a/../b", "must not contain \"..\""),
             ("a/..", "must not contain \"..\""),

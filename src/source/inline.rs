@@ -132,8 +132,8 @@ fn from_flux(flux: &FluxArtifact) -> Result<Resolved, InlineSourceError> {
 }
 
 fn from_image(local: &LocalDirectory) -> Result<Resolved, InlineSourceError> {
-    let from_root = local.dir.trim_start_matches('/').parse::<Directory>();
-    let directory = from_root.map_err(|error| InlineSourceError::Directory { field: "local.dir", error })?;
+    let directory = local.dir.parse::<Directory>();
+    let directory = directory.map_err(|error| InlineSourceError::Directory { field: "local.dir", error })?;
     if directory.is_root() {
         return Err(InlineSourceError::Missing("local.dir"));
     }

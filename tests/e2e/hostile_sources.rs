@@ -340,7 +340,7 @@ fn a_missing_or_escaping_directory_is_reported() {
         let dir = |dir: Value| json!({"spec": {"fluxSource": {"dir": dir}}});
         fixture.stack.change(dir(json!("infrastructure"))).await;
         fixture.expect_stalled("a directory that does not exist", &["\"infrastructure\"", "README.md, infra"]).await;
-        for (outside, word) in [("../secrets", "\"..\""), ("/etc", "relative")] {
+        for outside in ["../secrets", "/infra/../../secrets"] {
             fixture.stack.change(dir(json!(outside))).await;
             let stack = fixture
                 .stack
@@ -348,12 +348,12 @@ fn a_missing_or_escaping_directory_is_reported() {
                     has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
                         && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                         && condition(stack, STALLED)
-                            .is_some_and(|c| c.message.contains(outside) && c.message.contains(word))
+                            .is_some_and(|c| c.message.contains(outside) && c.message.contains("\"..\""))
                 })
                 .await;
             fixture.assert_last_good_state(&stack, outside).await;
         }
-        fixture.stack.change(dir(json!("./infra/"))).await;
+        fixture.stack.change(dir(json!("/infra/"))).await;
         let stack = fixture.stack.until_revision(&better.revision).await;
         assert_eq!(stack.name_any(), fixture.stack.name);
         assert_eq!(fixture.stack.pod_and_restarts().await, fixture.pod);
