@@ -42,32 +42,28 @@ enum Directive {
     Delete,
 }
 
-/// Path of a value in the patch, for error messages.
-#[derive(Clone, Debug)]
-struct Path(String);
-
-impl Path {
-    fn root() -> Self {
-        Self(String::new())
-    }
-
-    fn field(&self, name: &str) -> Self {
-        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
-    }
-
-    fn item(&self, index: usize) -> Self {
-        Self(format!("{}[{index}]", self.0))
-    }
+/// Path of a value in the patch, for error messages. Only an error message contains the text of the path, because a
+/// path can be long, and building the text for each value could occupy a CPU for seconds.
+#[derive(Clone, Copy, Debug)]
+enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    Item(&'a Path<'a>, usize),
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for Path<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.0.is_empty() { "the template" } else { &self.0 })
+        match self {
+            Path::Root => formatter.write_str("the template"),
+            Path::Field(Path::Root, name) => formatter.write_str(name),
+            Path::Field(parent, name) => write!(formatter, "{parent}.{name}"),
+            Path::Item(parent, index) => write!(formatter, "{parent}[{index}]"),
+        }
     }
 }
 
 /// Returns the `$patch` directive of a map, or `merge` if the map does not contain the directive.
-fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, MergeError> {
+fn directive(patch: &Map<String, Value>, path: &Path<'_>) -> Result<Directive, MergeError> {
     match patch.get(PATCH).map(|value| (value, value.as_str())) {
         None | Some((_, Some("merge"))) => Ok(Directive::Merge),
         Some((_, Some("replace"))) => Ok(Directive::Replace),
@@ -80,11 +76,11 @@ fn directive(patch: &Map<String, Value>, path: &Path) -> Result<Directive, Merge
 /// by the merge keys that `keys` defines. Supports the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
 /// `$deleteFromPrimitiveList/…`.
 pub fn merge(base: Value, patch: &Value, keys: &'static KeyTable) -> Result<Value, MergeError> {
-    merge_value(Some(base), patch, &Rule::Map(keys), &Path::root())
+    merge_value(Some(base), patch, &Rule::Map(keys), &Path::Root)
 }
 
 /// Merges a value into the existing value. Replaces an existing value of a different type, as Kubernetes does.
-fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path) -> Result<Value, MergeError> {
+fn merge_value(base: Option<Value>, patch: &Value, rule: &Rule, path: &Path<'_>) -> Result<Value, MergeError> {
     match (rule, patch) {
         (Rule::Map(keys), Value::Object(patch)) => {
             let base = match base {
@@ -112,7 +108,7 @@ fn merge_map(
     mut base: Map<String, Value>,
     patch: &Map<String, Value>,
     keys: &KeyTable,
-    path: &Path,
+    path: &Path<'_>,
 ) -> Result<Map<String, Value>, MergeError> {
     match directive(patch, path)? {
         Directive::Delete => return Ok(Map::new()),
@@ -126,7 +122,8 @@ fn merge_map(
             base.remove(field);
             continue;
         }
-        let merged = merge_value(base.remove(field), value, rule_for(keys, field, value), &path.field(field))?;
+        let path = Path::Field(path, field);
+        let merged = merge_value(base.remove(field), value, rule_for(keys, field, value), &path)?;
         base.insert(field.clone(), merged);
     }
     set_element_order(&mut base, patch, keys, path)?;
@@ -151,7 +148,7 @@ fn merge_by_key(
     patch: &[Value],
     key: &'static str,
     items: &KeyTable,
-    path: &Path,
+    path: &Path<'_>,
 ) -> Result<Vec<Value>, MergeError> {
     let patch_items = PatchItems::read(patch, key, path)?;
     if patch_items.replace {
@@ -179,26 +176,31 @@ fn merge_by_key(
 
 /// Returns the patch items, with their directives applied, for a list that does not exist in the base. Does not merge
 /// items whose merge keys have the same value, for example a TCP port and a UDP port with the same number.
-fn take_by_key(patch: &[Value], key: &'static str, items: &KeyTable, path: &Path) -> Result<Vec<Value>, MergeError> {
+fn take_by_key(
+    patch: &[Value],
+    key: &'static str,
+    items: &KeyTable,
+    path: &Path<'_>,
+) -> Result<Vec<Value>, MergeError> {
     take(&PatchItems::read(patch, key, path)?.merged, items)
 }
 
-fn take(merged: &[(Path, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<Value>, MergeError> {
+fn take(merged: &[(Path<'_>, &Map<String, Value>)], items: &KeyTable) -> Result<Vec<Value>, MergeError> {
     merged.iter().map(|(place, item)| merge_map(Map::new(), item, items, place).map(Value::Object)).collect()
 }
 
 /// Patch items, grouped by directive.
 struct PatchItems<'a> {
-    merged: Vec<(Path, &'a Map<String, Value>)>,
+    merged: Vec<(Path<'a>, &'a Map<String, Value>)>,
     deleted: HashSet<Option<&'a Value>>,
     replace: bool,
 }
 
 impl<'a> PatchItems<'a> {
-    fn read(patch: &'a [Value], key: &'static str, path: &Path) -> Result<Self, MergeError> {
+    fn read(patch: &'a [Value], key: &'static str, path: &'a Path<'a>) -> Result<Self, MergeError> {
         let mut patch_items = Self { merged: Vec::new(), deleted: HashSet::new(), replace: false };
         for (index, item) in patch.iter().enumerate() {
-            let place = path.item(index);
+            let place = Path::Item(path, index);
             let Value::Object(item) = item else {
                 return Err(MergeError::NotAnObject { path: place.to_string() });
             };
@@ -224,7 +226,7 @@ impl<'a> PatchItems<'a> {
 
 /// Applies `$retainKeys`: removes all fields from the base that `$retainKeys` does not list, and rejects such fields
 /// in the patch.
-fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path) -> Result<(), MergeError> {
+fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: &Path<'_>) -> Result<(), MergeError> {
     let Some(retained) = list_directive(patch, RETAIN_KEYS, path)? else {
         return Ok(());
     };
@@ -242,7 +244,7 @@ fn retain_keys(base: &mut Map<String, Value>, patch: &Map<String, Value>, path: 
 fn delete_from_primitive_lists(
     base: &mut Map<String, Value>,
     patch: &Map<String, Value>,
-    path: &Path,
+    path: &Path<'_>,
 ) -> Result<(), MergeError> {
     for name in patch.keys() {
         let Some(field) = name.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) else {
@@ -262,7 +264,7 @@ fn set_element_order(
     merged: &mut Map<String, Value>,
     patch: &Map<String, Value>,
     keys: &KeyTable,
-    path: &Path,
+    path: &Path<'_>,
 ) -> Result<(), MergeError> {
     for name in patch.keys() {
         let Some(field) = name.strip_prefix(SET_ELEMENT_ORDER) else {
@@ -285,12 +287,12 @@ fn set_element_order(
 fn list_directive<'a>(
     patch: &'a Map<String, Value>,
     name: &str,
-    path: &Path,
+    path: &Path<'_>,
 ) -> Result<Option<&'a Vec<Value>>, MergeError> {
     match patch.get(name) {
         None => Ok(None),
         Some(Value::Array(items)) => Ok(Some(items)),
-        Some(_) => Err(MergeError::NotAList { path: path.field(name).to_string() }),
+        Some(_) => Err(MergeError::NotAList { path: Path::Field(path, name).to_string() }),
     }
 }
 

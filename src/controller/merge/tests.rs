@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -26,6 +28,15 @@ fn merging_a_template_again_changes_nothing() {
         let thrice = merge(again.clone(), &case["patch"], &POD_TEMPLATE).expect("merges");
         assert_eq!(again, thrice, "{}", case["name"]);
     }
+}
+
+#[test]
+fn a_long_path_does_not_slow_down_a_merge() {
+    let fields: Value = (0..20_000).map(|number| (number.to_string(), json!(1))).collect();
+    let patch = Value::Object([("k".repeat(10_000_000), fields)].into_iter().collect());
+    let started = Instant::now();
+    assert_eq!(merge(json!({}), &patch, &POD_TEMPLATE), Ok(patch.clone()));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 #[test]
