@@ -217,26 +217,42 @@ fn depth(node: &Node) -> usize {
 /// Writes a document in YAML block style.
 pub fn to_yaml(mapping: &Mapping) -> String {
     let mut out = String::new();
-    if mapping.is_empty() {
-        out.push_str("{}\n");
-    }
-    write_mapping(&mut out, mapping, 0);
+    write_document(&mut out, mapping, usize::MAX);
     out
 }
 
-fn write_mapping(out: &mut String, mapping: &Mapping, indent: usize) {
+/// Writes a document in YAML block style. Returns `None` if the text exceeds `limit` bytes. The text can be a hundred
+/// times longer than the same document in JSON, because each line of a nested list is indented.
+pub fn to_yaml_within(limit: usize, mapping: &Mapping) -> Option<String> {
+    let mut out = String::new();
+    write_document(&mut out, mapping, limit);
+    (out.len() <= limit).then_some(out)
+}
+
+/// Writes a document. Stops after the value with which the text exceeds `limit` bytes.
+fn write_document(out: &mut String, mapping: &Mapping, limit: usize) {
+    if mapping.is_empty() {
+        out.push_str("{}\n");
+    }
+    write_mapping(out, mapping, 0, limit);
+}
+
+fn write_mapping(out: &mut String, mapping: &Mapping, indent: usize, limit: usize) {
     for (key, value) in mapping {
+        if out.len() > limit {
+            return;
+        }
         let key = yaml_scalar(key);
         if key.len() > MAX_SIMPLE_KEY {
             let _ = write!(out, "{:indent$}? {key}\n{:indent$}:", "", "");
         } else {
             let _ = write!(out, "{:indent$}{key}:", "");
         }
-        write_value(out, value, indent);
+        write_value(out, value, indent, limit);
     }
 }
 
-fn write_value(out: &mut String, value: &Node, indent: usize) {
+fn write_value(out: &mut String, value: &Node, indent: usize, limit: usize) {
     match value {
         Node::Scalar(scalar) => {
             let _ = writeln!(out, " {}", yaml_scalar(scalar));
@@ -245,13 +261,16 @@ fn write_value(out: &mut String, value: &Node, indent: usize) {
         Node::Mapping(mapping) if mapping.is_empty() => out.push_str(" {}\n"),
         Node::Mapping(mapping) => {
             out.push('\n');
-            write_mapping(out, mapping, indent + 2);
+            write_mapping(out, mapping, indent + 2, limit);
         }
         Node::Sequence(nodes) => {
             out.push('\n');
             for node in nodes {
+                if out.len() > limit {
+                    return;
+                }
                 let _ = write!(out, "{:1$}-", "", indent + 2);
-                write_value(out, node, indent + 2);
+                write_value(out, node, indent + 2, limit);
             }
         }
     }
@@ -387,6 +406,18 @@ mod tests {
     fn a_file_with_many_comments_is_parsed() {
         let text = format!("{}a: 1\n", "# comment\n".repeat(5000));
         assert_eq!(to_yaml(&mapping(&text)), "a: 1\n");
+    }
+
+    #[test]
+    fn no_text_longer_than_the_limit_is_written() {
+        let document = mapping("{a: [1, 2], b: {c: d}}");
+        let whole = to_yaml(&document);
+        assert_eq!(to_yaml_within(whole.len(), &document), Some(whole.clone()));
+        (0..whole.len()).for_each(|limit| assert_eq!(to_yaml_within(limit, &document), None, "{limit}"));
+        let nested = (0..90).fold(json!(vec![1; 100_000]), |list, _| Value::Array(vec![list]));
+        let mut out = String::new();
+        write_document(&mut out, &vec![(Scalar::plain("a"), Node::from(&nested))], 10_000);
+        assert!(out.len() < 20_000, "{}", out.len());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::document::{self, Node, Scalar};
+use super::document::{self, Mapping, Node, Scalar};
 use super::settings::{self, Format};
 
 /// File name of generated project files.
@@ -19,7 +19,7 @@ const FILES: [(&str, Format); 3] =
 pub const POLICY_PACK_FILES: [&str; 3] = ["PulumiPolicy.yaml", "PulumiPolicy.yml", "PulumiPolicy.json"];
 /// Maximum size of a project file, in bytes. The maximum is large, because a YAML project's file contains the whole
 /// program.
-const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
+pub const MAXIMUM_SIZE: u64 = 4 * 1024 * 1024;
 
 /// The reason why reading a project failed.
 #[derive(Debug, thiserror::Error)]
@@ -203,21 +203,21 @@ impl Project {
 }
 
 /// Returns a YAML program as a project file: the name, the runtime, and the sections in the given order. The keys in
-/// each section are sorted.
-pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> String {
-    project_file(name, "yaml", sections)
+/// each section are sorted. Returns `None` if the file exceeds [`MAXIMUM_SIZE`], because no workspace could read it.
+pub fn yaml_program(name: &str, sections: &[(&str, Value)]) -> Option<String> {
+    let limit = usize::try_from(MAXIMUM_SIZE).unwrap_or(usize::MAX);
+    document::to_yaml_within(limit, &project_file(name, "yaml", sections))
 }
 
 /// Returns a project file with only a name and a runtime.
 pub fn minimal_project_file(name: &str, runtime: &str) -> String {
-    project_file(name, runtime, &[])
+    document::to_yaml(&project_file(name, runtime, &[]))
 }
 
-fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> String {
+fn project_file(name: &str, runtime: &str, sections: &[(&str, Value)]) -> Mapping {
     let own = [("name", Value::from(name)), ("runtime", Value::from(runtime))];
     let sections = own.iter().chain(sections);
-    let mapping = sections.map(|(key, value)| (Scalar::plain(*key), Node::from(&sorted(value)))).collect();
-    document::to_yaml(&mapping)
+    sections.map(|(key, value)| (Scalar::plain(*key), Node::from(&sorted(value)))).collect()
 }
 
 /// Sorts the keys of all objects in the value. Without this function, the key order would depend on the enabled

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::api::pulumi::Program;
 use crate::artifact::{Digest, Directory, pack_file};
-use crate::pulumi::project::{self, PROJECT_FILE};
+use crate::pulumi::project::{self, MAXIMUM_SIZE, PROJECT_FILE};
 use crate::source::kinds::GroupKind;
 use crate::source::program::check::Findings;
 use crate::source::program::sentences::Sentences;
@@ -56,6 +56,8 @@ pub enum RenderError {
     Encode(#[from] serde_json::Error),
     #[error("failed to pack the project file: {0}")]
     Pack(#[from] io::Error),
+    #[error("the project file exceeds the maximum size of {MAXIMUM_SIZE} bytes")]
+    TooLarge,
 }
 
 /// The sections of a project file in the conventional order.
@@ -65,12 +67,12 @@ const SECTIONS: [&str; 9] =
 /// Returns the content of the project file. The content does not depend on the order of the fields in the Program.
 ///
 /// # Errors
-/// Fails if the Program cannot be encoded as JSON.
+/// Fails if the Program cannot be encoded as JSON, or if the project file is too large.
 pub fn render(program: &Program) -> Result<String, RenderError> {
     let mut fields = serde_json::to_value(&program.program)?;
     let mut section = |name: &'static str| Some((name, fields.get_mut(name).map(Value::take)?));
     let sections: Vec<(&str, Value)> = SECTIONS.into_iter().filter_map(&mut section).collect();
-    Ok(project::yaml_program(&program.name_any(), &sections))
+    project::yaml_program(&program.name_any(), &sections).ok_or(RenderError::TooLarge)
 }
 
 /// Returns an archive that contains the project file in its root directory.

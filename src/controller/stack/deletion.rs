@@ -210,7 +210,7 @@ pub fn without_source(stack: &Stack) -> Option<Resolved> {
     // The project contains the applied backend URL. A backend URL in the run's environment takes precedence.
     let backend = applied.map(|url| ("backend", json!({"url": url})));
     let sections: Vec<_> = [("description", Value::from(purpose))].into_iter().chain(backend).collect();
-    let text = project::yaml_program(&name, &sections);
+    let text = project::yaml_program(&name, &sections)?;
     let bytes = pack_file(project::PROJECT_FILE, text.as_bytes()).ok()?;
     Some(Resolved {
         revision: STATE_ONLY.to_owned(),

@@ -377,3 +377,10 @@ fn the_controller_generates_the_source_of_a_program() {
         matches!(message(json!({"outputs": 1})), Unavailable::Stalled(message) if message.contains("failed to parse Program apps/app: "))
     );
 }
+
+#[test]
+fn a_program_whose_project_file_is_too_large_is_rejected() {
+    let nested = (0..100).fold(json!(vec![1; 50_000]), |list, _| Value::Array(vec![list]));
+    let error = make(&program(json!({"variables": {"a": nested}}))).expect_err("too large");
+    assert_eq!(error, "the project file exceeds the maximum size of 4194304 bytes");
+}
