@@ -135,8 +135,11 @@ impl AccessReader {
                 Ok(Access::Ssh { key, passphrase, known_hosts: Vec::new() })
             }
             (Login::Nothing, Location::Ssh(_)) => {
-                let why = format!("{} is an SSH URL, but the optional SSH key does not exist", key.repository);
-                Err(GitError::Credentials(why))
+                let missing = match &key.auth {
+                    Auth::Secret(name) => format!("Secret {name} has no sshPrivateKey"),
+                    _ => "the optional SSH key does not exist".to_owned(),
+                };
+                Err(GitError::Credentials(format!("{} is an SSH URL, but {missing}", key.repository)))
             }
             (login, _) => self.http(login, authorities).await,
         }
@@ -309,6 +312,8 @@ fn one_line(text: String) -> String {
 mod tests {
     use super::*;
     use crate::runtime::fake_api::{FakeResponse, client};
+    use crate::source::git::reference::Reference;
+    use crate::source::git::url::RepositoryUrl;
 
     fn secrets(entries: &[(&str, &str)]) -> BTreeMap<String, Data> {
         let data =
@@ -401,6 +406,33 @@ mod tests {
             let found = (error.is_transient(), error.is_stalled());
             assert_eq!(found, (is_temporary, !is_temporary), "{error}");
             assert!(error.to_string().starts_with(expected), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_error_for_an_ssh_url_without_a_key_names_the_secret() {
+        let secret = serde_json::json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"known_hosts": "aA=="},
+        });
+        let (client, _) = client(move |_| FakeResponse::Json(200, secret.clone()));
+        let reader = AccessReader::new(client, "/nonexistent".into(), false);
+        let optional = Value::Key { secret: "s".to_owned(), key: "k".to_owned(), optional: true };
+        let rows = [
+            (Auth::Secret("s".to_owned()), "git@example.com:app is an SSH URL, but Secret s has no sshPrivateKey"),
+            (
+                Auth::Ssh { key: optional, passphrase: None },
+                "git@example.com:app is an SSH URL, but the optional SSH key does not exist",
+            ),
+        ];
+        for (auth, expected) in rows {
+            let key = Key {
+                repository: RepositoryUrl::parse("git@example.com:app").unwrap(),
+                reference: Reference::Name("main".to_owned()),
+                full_history: false,
+                auth,
+                namespace: "apps".to_owned(),
+            };
+            assert_eq!(reader.read(&key).await.map(drop).expect_err(expected).to_string(), expected);
         }
     }
 
