@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::observe::{Agent, DesiredState, Observed};
 use super::parts::PartState;
-use super::pod_state::PodState;
+use super::pod_state::{PodState, StartEvent};
 use super::policy_packs::DesiredPack;
 use super::pool::Pooled;
 use super::report::Report;
@@ -210,6 +210,9 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
     if observed.is_agent_too_old {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
+    if fails_with_earlier_template(observed, pod) {
+        return retire(observed, pod, reason::ROLLING_UPDATE, now);
+    }
     if let Some(problem) = pod.problem.as_ref().filter(|_| !pod.ready) {
         return Action::Report(match pod.unschedulable {
             true => Report::unschedulable(&pod.name, problem),
@@ -231,6 +234,25 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source, now),
     }
+}
+
+/// Returns whether a pod fails to start and was created from an earlier template of the StatefulSet. The revision hash
+/// excludes the defaults of the controller, such as the agent image. Without this check, the pod would keep an image
+/// that cannot be pulled, even after an administrator has corrected the default.
+fn fails_with_earlier_template(observed: &Observed, pod: &PodState) -> bool {
+    let is_earlier = match (&pod.template_revision, &observed.template_revision) {
+        (Some(of_pod), Some(current)) => of_pod != current,
+        _ => false,
+    };
+    let fails = pod.problem.is_some() || matches!(observed.start_event, Some(StartEvent::Warning(_)));
+    let is_contested = observed.contested.as_ref().is_some_and(|contested| contested.stateful_set);
+    let status = observed.workspace.status.as_ref();
+    let has_started = pod.running
+        || pod.ready
+        || pod.fetching.is_some()
+        || pod.initializing.is_some()
+        || status.is_some_and(|status| status.pod_uid.as_ref() == Some(&pod.uid));
+    is_earlier && fails && !has_started && !is_contested
 }
 
 /// Selects the action for a sleeping Workspace, whose StatefulSet has no replicas. Returns `None` if the Workspace is

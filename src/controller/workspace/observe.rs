@@ -48,6 +48,8 @@ pub(super) struct Observed {
     /// State of the PodDisruptionBudget.
     pub budget: PartState,
     pub stateful_set: PartState,
+    /// Name of the StatefulSet revision that contains the current pod template, or `None` if it is unknown.
+    pub template_revision: Option<String>,
     /// Outdated objects that another client changes after each apply. The controller therefore delays the next apply.
     pub contested: Option<Contested>,
     pub pod: Option<PodState>,
@@ -224,6 +226,7 @@ pub(super) async fn observe(
         pooled_tls: found.pooled_tls,
         budget: found.budget,
         stateful_set: found.stateful_set,
+        template_revision: found.template_revision,
         contested: found.contested,
         pod: state,
         pod_version: pod.as_ref().and_then(ResourceExt::resource_version),

@@ -52,6 +52,9 @@ pub(super) struct Parts {
     pub(super) stateful_set: PartState,
     /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or the controller has not read it.
     pub(super) stateful_set_uid: Option<String>,
+    /// Name of the revision that contains the current pod template. `None` if the StatefulSet controller has not
+    /// observed the current template, or the controller has not read the StatefulSet.
+    pub(super) template_revision: Option<String>,
     pub(super) contested: Option<Contested>,
 }
 
@@ -82,6 +85,7 @@ pub(super) async fn parts(
             budget: current,
             stateful_set: current,
             stateful_set_uid: None,
+            template_revision: None,
             contested: None,
         });
     }
@@ -108,6 +112,7 @@ pub(super) async fn parts(
         }),
         stateful_set: part_state(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
+        template_revision: stateful_set.as_ref().and_then(template_revision),
         contested: None,
     };
     let all = [parts.service, parts.tls, parts.pooled_tls, parts.budget, parts.stateful_set];
@@ -204,6 +209,13 @@ fn is_applied(found: &StatefulSet, rendered: Option<&Rendered>, context: &Contex
         && context.memory.is_unchanged(found)
 }
 
+/// Returns the name of the revision that contains the current pod template of a StatefulSet.
+fn template_revision(found: &StatefulSet) -> Option<String> {
+    let status = found.status.as_ref()?;
+    let is_observed = status.observed_generation.is_some() && status.observed_generation == found.metadata.generation;
+    status.update_revision.clone().filter(|_| is_observed)
+}
+
 /// Returns whether `found` contains all fields of `desired`. `found` can contain additional fields.
 fn covers(found: &Value, desired: &Value) -> bool {
     match (found, desired) {
@@ -256,6 +268,16 @@ mod tests {
         ];
         for (what, workspace, pod, expected) in rows {
             assert_eq!(was_current(&workspace, Some(&pod), Some(&rendered()), "agent:2"), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_revision_of_a_stateful_set_is_known_after_its_controller_has_observed_the_template() {
+        for (observed, expected) in [(json!(2), Some("app-workspace-b")), (json!(1), None), (json!(null), None)] {
+            let status = json!({"observedGeneration": observed, "replicas": 1, "updateRevision": "app-workspace-b"});
+            let found = json!({"metadata": {"name": "app-workspace", "generation": 2}, "status": status});
+            let found: StatefulSet = serde_json::from_value(found).expect("a StatefulSet");
+            assert_eq!(template_revision(&found).as_deref(), expected, "{observed}");
         }
     }
 

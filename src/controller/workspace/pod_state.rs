@@ -18,6 +18,8 @@ use crate::runtime::reconcile::ReconcileError;
 
 /// Waiting reasons that containers report while a pod starts normally.
 const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// Label in which the StatefulSet controller stores the name of the revision.
+const LABEL_TEMPLATE_REVISION: &str = "controller-revision-hash";
 /// Path of the agent in pods that the Pulumi Kubernetes Operator created.
 const PKO_AGENT: &str = "/share/agent";
 /// Word in the scheduler's message about a resource request that no node can satisfy.
@@ -49,6 +51,8 @@ pub(super) struct PodState {
     pub ip: Option<String>,
     /// Hash of the user-defined inputs from which the pod was created.
     pub revision_hash: Option<String>,
+    /// Name of the StatefulSet revision from which the pod was created. `None` for a pod from a pool.
+    pub template_revision: Option<String>,
     /// Image of the init container that copies the agent.
     pub agent_image: Option<String>,
     /// Whether the pod contains the agent of the Pulumi Kubernetes Operator, which uses a different protocol.
@@ -96,6 +100,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         uid: pod.uid().unwrap_or_default(),
         ip: status.and_then(|status| status.pod_ip.clone()).filter(|ip| !ip.is_empty()),
         revision_hash: pod.annotations().get(ANNOTATION_REVISION_HASH).cloned(),
+        template_revision: pod.labels().get(LABEL_TEMPLATE_REVISION).cloned(),
         agent_image: agent_image(pod),
         has_pko_agent: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),

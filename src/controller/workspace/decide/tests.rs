@@ -5,6 +5,7 @@ mod deletion;
 mod pko;
 mod policy_packs;
 mod pool;
+mod replacement;
 mod silence;
 mod sleep;
 mod source;
@@ -74,6 +75,7 @@ fn at_rest() -> Observed {
         pooled_tls: PartState::Current,
         budget: PartState::Current,
         stateful_set: PartState::Current,
+        template_revision: None,
         contested: None,
         pod: Some(pod()),
         pooled: Pooled::None,

@@ -63,6 +63,18 @@ fn the_problem_of_a_pod_that_does_not_start_has_the_kubelet_message() {
 }
 
 #[test]
+fn the_label_of_a_pod_contains_its_stateful_set_revision() {
+    for (labels, expected) in [
+        (json!({"controller-revision-hash": "app-workspace-b"}), Some("app-workspace-b")),
+        (json!({"auto.pulumi.com/pool": "key"}), None),
+    ] {
+        let pod = json!({"metadata": {"name": "app-workspace-0", "labels": labels}});
+        let state = read(&serde_json::from_value(pod).expect("valid pod"));
+        assert_eq!(state.template_revision.as_deref(), expected);
+    }
+}
+
+#[test]
 fn the_message_of_an_unschedulable_pod_lists_its_resource_requests() {
     let scheduled = |message: &str| {
         let condition =
