@@ -167,9 +167,11 @@ fn pulumi(
     // user-defined variables with the same names, because the API server rejects duplicate names.
     let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
     let environment: Vec<Value> = users.chain(&own).cloned().collect();
+    // As in the Pulumi Kubernetes Operator, an empty image is not set. Templates of other tools often set it.
+    let image = spec.image.as_deref().filter(|image| !image.is_empty());
     let mut container = json!({
         "name": PULUMI_CONTAINER,
-        "image": spec.image.as_deref().unwrap_or_else(|| profile.image(&settings.default_image)),
+        "image": image.unwrap_or_else(|| profile.image(&settings.default_image)),
         "command": [BINARY_IN_POD, "agent"],
         // Commands that users run with `kubectl exec` start in this directory. The agent uses another directory.
         "workingDir": PROJECT_DIRECTORY,
@@ -368,6 +370,27 @@ mod tests {
         ];
         for (profile, expected) in rows {
             assert_eq!(SecurityProfile::parse(profile).map_err(|error| error.to_string()), expected);
+        }
+    }
+
+    #[test]
+    fn a_missing_or_empty_image_selects_the_default_image() {
+        let settings = PodSettings {
+            agent_image: "controller:1".to_owned(),
+            agent_image_pull_policy: None,
+            default_image: "pulumi/pulumi:3-nonroot".to_owned(),
+            default_access_token_secret: None,
+            restrictions: Default::default(),
+            storage: Default::default(),
+        };
+        for (image, expected) in [
+            (None, "pulumi/pulumi:3-nonroot"),
+            (Some(""), "pulumi/pulumi:3-nonroot"),
+            (Some("registry.example/mine:1"), "registry.example/mine:1"),
+        ] {
+            let spec = WorkspaceSpec { image: image.map(str::to_owned), ..WorkspaceSpec::default() };
+            let container = pulumi(&spec, &settings, SecurityProfile::Restricted, &BTreeSet::new());
+            assert_eq!(container["image"], json!(expected), "{image:?}");
         }
     }
 
