@@ -58,6 +58,7 @@ impl Act<'_> {
                 let pod = workspace.pod_name();
                 tracing::info!(pod, uid, "deleting pod");
                 writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?;
+                self.record_replacement();
             }
             Action::DeleteIdlePod { pod, uid, version } => {
                 tracing::info!(pod, uid, "deleting pod, because its namespace is being deleted");
@@ -137,6 +138,15 @@ impl Act<'_> {
         if parts.into_iter().any(|(is_applied, part)| is_applied && part == PartState::Outdated) {
             let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
             self.context.memory.applies.record((&namespace, &name), &desired.rendered.parts_hash);
+        }
+    }
+
+    /// Counts a replacement of the pod. A high count for the same spec shows that each new pod is outdated again.
+    fn record_replacement(&self) {
+        let Observed { workspace, desired: Ok(desired), .. } = self.observed else { return };
+        if !workspace.is_asleep() {
+            let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
+            self.context.memory.replacements.record((&namespace, &name), &desired.rendered.revision_hash);
         }
     }
 

@@ -47,6 +47,9 @@ const SLOW_STREAMS: usize = 24;
 /// Delays between deliveries of the same source to the same pod.
 const DELIVERIES: Delays =
     Delays { immediate: 2, first: Duration::from_secs(5), longest: Duration::from_secs(10 * 60) };
+/// Delays between replacements of the pod for the same spec.
+const REPLACEMENTS: Delays =
+    Delays { immediate: 2, first: Duration::from_secs(60), longest: Duration::from_secs(30 * 60) };
 /// Interval between two reads of a Workspace's objects while the pod is ready. The interval can be long, because a
 /// deleted object affects only the next pod.
 const TRUSTED_AT_REST: Duration = Duration::from_secs(10 * 60);
@@ -112,6 +115,8 @@ pub struct Memory {
     pub(super) applies: Repeats,
     /// Deliveries of the same source to the same pod.
     pub(super) deliveries: Repeats,
+    /// Replacements of the pod for the same spec.
+    pub(super) replacements: Repeats,
     pub(super) activity: Activity,
     pub(super) silences: Silences,
 }
@@ -125,6 +130,7 @@ impl Default for Memory {
             verified_parts: VerifiedParts::default(),
             applies: Repeats::new(APPLIES),
             deliveries: Repeats::new(DELIVERIES),
+            replacements: Repeats::new(REPLACEMENTS),
             activity: Activity::default(),
             silences: Silences::default(),
         }
@@ -154,6 +160,7 @@ impl Memory {
         self.verified_parts.forget((namespace, name));
         self.applies.forget((namespace, name));
         self.deliveries.forget((namespace, name));
+        self.replacements.forget((namespace, name));
         self.activity.forget((namespace, name));
         self.silences.forget((namespace, name));
     }
@@ -360,11 +367,12 @@ mod tests {
         memory.verified_parts.insert(APP, "a", &authority(), Instant::now());
         memory.applies.record(APP, "a");
         memory.deliveries.record(APP, "a");
+        memory.replacements.record(APP, "a");
         memory.activity.record(APP, Timestamp::now());
         memory.silences.record(APP, Some("pod"), Timestamp::now());
         memory.forget_workspace("team", "app");
         assert!(memory.lock().is_empty() && memory.verified_parts.lock().is_empty());
-        assert!(memory.applies.is_empty() && memory.deliveries.is_empty());
+        assert!(memory.applies.is_empty() && memory.deliveries.is_empty() && memory.replacements.is_empty());
         assert!(memory.activity.is_empty() && memory.silences.is_empty());
     }
 

@@ -204,14 +204,14 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::Report(Report::contested_pod());
     }
     let draining = matches!(&observed.agent, Agent::Responded(reply) if reply.draining);
-    if draining || is_other_revision || observed.pooled == Pooled::Ended {
+    if draining || observed.pooled == Pooled::Ended || fails_with_earlier_template(observed, pod) {
         return retire(observed, pod, reason::ROLLING_UPDATE, now);
     }
-    if observed.is_agent_too_old {
-        return retire(observed, pod, reason::ROLLING_UPDATE, now);
-    }
-    if fails_with_earlier_template(observed, pod) {
-        return retire(observed, pod, reason::ROLLING_UPDATE, now);
+    if is_other_revision || observed.is_agent_too_old {
+        return match observed.replacement_pause {
+            Some(pause) => Action::Report(still_outdated(observed, pod, is_other_revision, pause)),
+            None => retire(observed, pod, reason::ROLLING_UPDATE, now),
+        };
     }
     if let Some(problem) = pod.problem.as_ref().filter(|_| !pod.ready) {
         return Action::Report(match pod.unschedulable {
@@ -233,6 +233,18 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         }
         Agent::Responded(reply) if reply.pod_uid != pod.uid => Action::Report(another_pod(&reply.pod_uid)),
         Agent::Responded(reply) => responded(observed, &reply.pulumi_version, &desired.source, now),
+    }
+}
+
+/// Returns the report about a pod that is outdated although the controller has repeatedly replaced it. Without a delay
+/// between the replacements, the pods of all Workspaces would be replaced endlessly if an administrator upgraded the
+/// controller without the agent image.
+fn still_outdated(observed: &Observed, pod: &PodState, is_other_revision: bool, pause: Duration) -> Report {
+    match &observed.agent {
+        Agent::Responded(reply) if !is_other_revision => {
+            Report::agent_still_too_old(&pod.name, &reply.agent_version, pause)
+        }
+        _ => Report::pod_still_outdated(&pod.name, pause),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads the state that a step of a Workspace reconciliation needs from the API server and from the agent in the pod.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -68,6 +69,9 @@ pub(super) struct Observed {
     pub silent_since: Option<Timestamp>,
     /// Whether the controller no longer supports the agent version, or the agent is too old for a pending run.
     pub is_agent_too_old: bool,
+    /// Delay before the controller can replace an outdated pod, because it has repeatedly replaced the pod for the same
+    /// spec.
+    pub replacement_pause: Option<Duration>,
     /// Whether the store contains the bytes of the requested artifact, or the source requires no bytes.
     pub artifact_stored: bool,
     /// Whether the namespace is being deleted.
@@ -235,6 +239,8 @@ pub(super) async fn observe(
         start_event,
         open_runs,
         is_agent_too_old,
+        replacement_pause: rendered
+            .and_then(|rendered| context.memory.replacements.pause((namespace, name), &rendered.revision_hash)),
         agent,
         silent_since,
         is_namespace_terminating: context.namespaces.is_terminating(namespace).await?,

@@ -9,6 +9,7 @@ use super::apply_conflicts::Contested;
 use super::pod_state::{PodState, StartEvent};
 use crate::api::auto::ArtifactReference;
 use crate::api::conditions::{self, workspace_reason as reason};
+use crate::api::names::ANNOTATION_REVISION_HASH;
 use crate::artifact::{FetchError, InPod};
 use crate::config::{AGENT_STATUS_INTERVAL, SLEEP_CHECK_INTERVAL};
 use crate::pulumi::cli;
@@ -350,6 +351,26 @@ impl Report {
     pub(super) fn contested_pod() -> Self {
         let message = "cannot replace the pod: another client changes the StatefulSet after each apply".to_owned();
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
+    }
+
+    /// Reports that the agent of each new pod is too old. The next replacement starts after `pause`.
+    pub(super) fn agent_still_too_old(pod: &str, version: &str, pause: Duration) -> Self {
+        let version: String = version.chars().filter(|c| !c.is_control()).take(MAX_VERSION).collect();
+        let message = format!(
+            "agent in pod {pod} has version {version}, which is too old, and a new pod has the same agent: set --agent-image to the \
+             image of the controller"
+        );
+        Self::failing(reason::POD_FAILED, message, pause)
+    }
+
+    /// Reports that each new pod has a revision hash that does not match the spec. The next replacement starts after
+    /// `pause`.
+    pub(super) fn pod_still_outdated(pod: &str, pause: Duration) -> Self {
+        let message = format!(
+            "pod {pod} does not match the spec, although it is new: exclude pods from the webhook or policy that changes the \
+             annotation {ANNOTATION_REVISION_HASH}"
+        );
+        Self::failing(reason::POD_FAILED, message, pause)
     }
 
     /// Adds to the message the objects whose next apply is delayed. Limits the requeue interval to the delay.

@@ -87,6 +87,7 @@ fn at_rest() -> Observed {
         agent: responded(reply("new")),
         silent_since: None,
         is_agent_too_old: false,
+        replacement_pause: None,
         artifact_stored: true,
         idle: Idle { after: None, since: now(), pending_update: None, inputs: Inputs::NotRead },
     }
