@@ -44,6 +44,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Maximum delay until the cache contains a new pod. During this delay, the plan includes the pod even if the cache
 /// does not contain it.
 const UNCACHED: Duration = Duration::from_secs(60);
+/// Time after which the controller checks the certificate of an idle pod again. The certificate of a pod that stays in
+/// its pool for months would otherwise expire.
+const CERTIFIED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Duration of the controller's start phase. During this phase, the plan keeps the pods of unused pools, because the
 /// pools may not contain all sleeping Workspaces yet.
 const START_PHASE: Duration = Duration::from_secs(5 * 60);
@@ -83,9 +86,9 @@ pub struct Maintenance {
 /// controller then reads the certificates again.
 struct Memory {
     started: Instant,
-    /// UIDs of the pods with current certificates. A new CA does not invalidate this set: the pool key depends on the
-    /// CA, so the controller replaces the pods.
-    certified: HashSet<String>,
+    /// UIDs of the pods with current certificates, and the times of the checks. A new CA does not invalidate these
+    /// entries: the pool key depends on the CA, so the controller replaces the pods.
+    certified: HashMap<String, Instant>,
     /// Pods that the cache may not contain yet, and their creation times.
     created: Vec<(FreePod, Instant)>,
     /// Times of failed changes by namespace.
@@ -96,8 +99,15 @@ struct Memory {
 
 impl Memory {
     fn new() -> Self {
-        let (certified, created, failed) = (HashSet::new(), Vec::new(), HashMap::new());
+        let (certified, created, failed) = (HashMap::new(), Vec::new(), HashMap::new());
         Memory { started: Instant::now(), certified, created, failed, last: String::new() }
+    }
+
+    /// Returns the UIDs of the pods whose certificates need no check. Removes all other entries.
+    fn certified(&mut self, pods: &[FreePod]) -> HashSet<String> {
+        let uids: HashSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+        self.certified.retain(|uid, checked| uids.contains(uid.as_str()) && checked.elapsed() < CERTIFIED);
+        self.certified.keys().cloned().collect()
     }
 }
 
@@ -167,13 +177,10 @@ impl Maintenance {
         let waiting = self.pool.waiting();
         let mut pods = self.pool.free_pods();
         pods.extend(memory.created.iter().map(|(pod, _)| pod.clone()));
-        {
-            let uids: HashSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
-            memory.certified.retain(|uid| uids.contains(uid.as_str()));
-        }
+        let certified = memory.certified(&pods);
         let sizes = self.sizes(&waiting, &pods, memory).await;
         let keeps_unused = memory.started.elapsed() < START_PHASE;
-        let changes = plan(&waiting, &pods, &sizes, &memory.certified, keeps_unused);
+        let changes = plan(&waiting, &pods, &sizes, &certified, keeps_unused);
         let mut count = 0;
         for change in in_turns(changes, &memory.last) {
             let namespace = change.namespace();
@@ -269,7 +276,7 @@ impl Maintenance {
             let secret = tls::issue_for_pod(&identity, &pod.namespace, None, &authority, now)?;
             self.parts.writer.apply::<Secret>(&secret).await?;
         }
-        memory.certified.insert(pod.uid.clone());
+        memory.certified.insert(pod.uid.clone(), Instant::now());
         Ok(())
     }
 
@@ -312,6 +319,25 @@ fn strip_unused_fields(pod: &mut Pod) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_certificate_of_an_idle_pod_is_checked_once_per_day() {
+        let pod = |uid: &str| FreePod {
+            namespace: "team".to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            key: "key".to_owned(),
+            is_ready: true,
+            has_ended: false,
+        };
+        let mut memory = Memory::new();
+        memory.certified.insert("a".to_owned(), Instant::now());
+        memory.certified.insert("gone".to_owned(), Instant::now());
+        assert_eq!(memory.certified(&[pod("a"), pod("new")]), HashSet::from(["a".to_owned()]));
+        assert_eq!(memory.certified.len(), 1);
+        tokio::time::advance(CERTIFIED).await;
+        assert!(memory.certified(&[pod("a")]).is_empty());
+    }
 
     #[test]
     fn a_shard_watches_only_the_pods_of_its_own_pools() {
