@@ -35,7 +35,8 @@ pub(super) fn decision(observed: &Observed, now: Timestamp) -> SleepDecision {
     let is_in_use = observed.open_run().is_some() || observed.interactive_session().is_some();
     // While another client changes the StatefulSet after each apply, the controller cannot set the number of
     // replicas.
-    if observed.workspace.is_asleep() || is_in_use || observed.contested.is_some() {
+    let is_contested = observed.contested.as_ref().is_some_and(|contested| contested.stateful_set);
+    if observed.workspace.is_asleep() || is_in_use || is_contested {
         return SleepDecision::Stay;
     }
     let Some(left) = observed.idle.time_left(now) else { return SleepDecision::Stay };

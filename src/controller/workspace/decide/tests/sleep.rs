@@ -90,6 +90,11 @@ fn an_idle_workspace_goes_to_sleep_only_if_nothing_requires_its_pod() {
             SleepDecision::Stay,
         ),
         (
+            "another client changes the Service",
+            |o| o.contested = Some(Contested::new(&["Service".to_owned()], Duration::from_secs(60), false)),
+            SleepDecision::Now,
+        ),
+        (
             "an object cannot be read",
             |o| o.idle.inputs = Inputs::Unreadable("forbidden".to_owned()),
             SleepDecision::Stay,
