@@ -197,7 +197,8 @@ pub(super) async fn observe(
     let desired = origin.and_then(|origin| desired(name, namespace, &workspace, origin, context));
     let rendered = desired.as_ref().ok().map(|desired| &desired.rendered);
     let pool_template = pool_template(&workspace, desired.as_ref().ok(), context);
-    let pooled = pooled(&workspace, pod.as_ref(), pool_template.as_ref().map(|template| template.key.as_str()));
+    let key = pool_template.as_ref().map(|template| template.key.as_str());
+    let pooled = pooled(&workspace, pod.as_ref(), key, desired.is_ok());
     let pod = pod.filter(|pod| is_ours(pod, name) && pooled != Pooled::Lost);
     let state = pod.as_ref().map(pod_state::read);
     let mut found = parts(&workspace, state.as_ref(), rendered, context, now).await?;

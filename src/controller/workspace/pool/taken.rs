@@ -29,15 +29,19 @@ pub enum Pooled {
 }
 
 /// Returns the state of the pod in `status.pooledPod`. `pod` is the pod that has the recorded name. `key` is the key
-/// of the pool whose template is the Workspace's current template.
-pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>) -> Pooled {
+/// of the pool whose template is the Workspace's current template. If `is_template_known` is `false`, for example because
+/// the controller has not resolved the Git repository of the Workspace yet, the Workspace keeps a free pod.
+pub fn pooled(workspace: &Workspace, pod: Option<&Pod>, key: Option<&str>, is_template_known: bool) -> Pooled {
     let Some(recorded) = workspace.pooled_pod() else { return Pooled::None };
     let Some(pod) = pod.filter(|pod| pod.metadata.uid.as_ref() == Some(&recorded.uid)) else { return Pooled::Lost };
     if is_ours(pod, &workspace.name_any()) {
         return if has_ended(pod) { Pooled::Ended } else { Pooled::Taken };
     }
     let is_deleted = pod.metadata.deletion_timestamp.is_some();
-    let is_of_pool = key.is_some() && pod.labels().get(LABEL_POOL).map(String::as_str) == key;
+    let is_of_pool = match is_template_known {
+        true => key.is_some() && pod.labels().get(LABEL_POOL).map(String::as_str) == key,
+        false => true,
+    };
     match workspace_name(pod).is_none() && !is_deleted && is_of_pool {
         true => Pooled::Free { version: pod.resource_version().unwrap_or_default() },
         false => Pooled::Lost,
@@ -117,10 +121,14 @@ mod tests {
         ];
         let recorded = workspace(json!({"name": "a", "uid": "1"}));
         for (case, pod, expected) in rows {
-            assert_eq!(pooled(&recorded, pod.as_ref(), Some("key")), expected, "{case}");
+            assert_eq!(pooled(&recorded, pod.as_ref(), Some("key"), true), expected, "{case}");
         }
-        assert_eq!(pooled(&recorded, Some(&pod(|_| ())), None), Pooled::Lost, "the template has changed");
-        assert_eq!(pooled(&workspace(json!(null)), Some(&pod(|_| ())), Some("key")), Pooled::None);
+        let free = pod(|_| ());
+        assert_eq!(pooled(&recorded, Some(&free), None, true), Pooled::Lost, "the template has changed");
+        let expected = Pooled::Free { version: "7".to_owned() };
+        assert_eq!(pooled(&recorded, Some(&free), None, false), expected, "the template is unknown");
+        assert_eq!(pooled(&recorded, None, None, false), Pooled::Lost, "no pod");
+        assert_eq!(pooled(&workspace(json!(null)), Some(&free), Some("key"), true), Pooled::None);
         assert_eq!(recorded.pod_name(), "a");
         let service = json!({"metadata": {"name": "app-workspace", "uid": "service"}});
         let service: Service = serde_json::from_value(service).expect("a Service");
