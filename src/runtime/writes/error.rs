@@ -75,6 +75,11 @@ impl WriteError {
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
     }
 
+    /// Returns whether the API server rejected the write because it cannot call an admission webhook.
+    pub fn is_webhook_unavailable(&self) -> bool {
+        self.code() == Some(500) && self.server_message().is_some_and(|text| text.contains("failed calling webhook"))
+    }
+
     /// Returns whether the object exceeds the size limit of the API server.
     pub fn is_too_large(&self) -> bool {
         self.code() == Some(413)
