@@ -226,7 +226,9 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::Report(Report::initializing(&pod.name, Some(container)));
     }
     match &observed.agent {
-        Agent::Unreachable(message) if pod.ready => Action::Report(Report::unreachable(message)),
+        Agent::Unreachable(message) if pod.ready || is_silent_for_long(observed, now) => {
+            Action::Report(Report::unreachable(message))
+        }
         // If the pod is not ready, the agent is starting, for example after a restart of the container.
         Agent::NotCalled | Agent::Unreachable(_) => {
             Action::Report(Report::starting(&pod.name, observed.start_event.as_ref()))

@@ -1,4 +1,4 @@
-//! Tests for outdated pods whose agent does not respond.
+//! Tests for pods whose agent does not respond.
 
 use k8s_openapi::jiff::SignedDuration;
 
@@ -104,6 +104,28 @@ fn the_pod_of_a_silent_agent_is_protected_without_readiness_and_during_a_deletio
                 silent(o, SILENT_SECONDS + 1);
             },
             Is::Action(Action::DeleteStatefulSet),
+        ),
+    ]);
+}
+
+#[test]
+fn an_agent_that_stays_silent_in_a_pod_that_is_not_ready_is_unreachable() {
+    check(vec![
+        (
+            "after a restart of the container",
+            |o| {
+                not_ready_pod(o);
+                silent(o, SILENT_SECONDS);
+            },
+            Is::Report(State::Working, reason::WAITING_FOR_REPLICAS, "is starting"),
+        ),
+        (
+            "after the timeout",
+            |o| {
+                not_ready_pod(o);
+                silent(o, SILENT_SECONDS + 1);
+            },
+            waits(),
         ),
     ]);
 }
