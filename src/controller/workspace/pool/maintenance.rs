@@ -39,7 +39,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(30);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of pod changes per round.
 const MAX_CHANGES: usize = 16;
-/// Backoff of all pools in a namespace after a failed change.
+/// Backoff of all pools in a namespace after a failed change, or after a pod has ended.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Maximum delay until the cache contains a new pod. During this delay, the plan includes the pod even if the cache
 /// does not contain it.
@@ -91,7 +91,7 @@ struct Memory {
     certified: HashMap<String, Instant>,
     /// Pods that the cache may not contain yet, and their creation times.
     created: Vec<(FreePod, Instant)>,
-    /// Times of failed changes by namespace.
+    /// Times at which the backoff of namespaces started.
     failed: HashMap<String, Instant>,
     /// Namespace of the last change. The next round starts with the following namespace.
     last: String,
@@ -181,7 +181,7 @@ impl Maintenance {
         let sizes = self.sizes(&waiting, &pods, memory).await;
         let keeps_unused = memory.started.elapsed() < START_PHASE;
         let changes = plan(&waiting, &pods, &sizes, &certified, keeps_unused);
-        let mut count = 0;
+        let (mut count, mut ended) = (0, Vec::new());
         for change in in_turns(changes, &memory.last) {
             let namespace = change.namespace();
             // The changes of a namespace in backoff do not count against the limit.
@@ -193,6 +193,9 @@ impl Maintenance {
             }
             count += 1;
             namespace.clone_into(&mut memory.last);
+            if change.deletes_ended_pod() {
+                ended.push(namespace.to_owned());
+            }
             if let Err(error) = self.perform(&change, memory).await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -202,6 +205,8 @@ impl Maintenance {
                 memory.failed.insert(namespace.to_owned(), Instant::now());
             }
         }
+        // A node under disk pressure, for example, can reject each new pod immediately.
+        memory.failed.extend(ended.into_iter().map(|namespace| (namespace, Instant::now())));
     }
 
     /// Returns the number of idle pods per pool, by namespace. Omits namespaces whose number is unknown, and

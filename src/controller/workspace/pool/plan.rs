@@ -55,6 +55,11 @@ impl Change {
             Change::Create { namespace, .. } => namespace,
         }
     }
+
+    /// Returns whether the change deletes a pod whose containers have terminated.
+    pub fn deletes_ended_pod(&self) -> bool {
+        matches!(self, Change::Delete(pod) if pod.has_ended)
+    }
 }
 
 /// Demand for a pool that at least one Workspace uses.
@@ -230,6 +235,9 @@ mod tests {
         );
         assert_eq!(changes(&[asleep("a", "k")], &[pod("new", "k", false)], 1, false), ["certify new"]);
         let evicted = FreePod { has_ended: true, ..pod("p", "k", false) };
+        assert!(Change::Delete(evicted.clone()).deletes_ended_pod());
+        assert!(!Change::Delete(pod("p", "k", false)).deletes_ended_pod());
+        assert!(!Change::Certify(evicted.clone()).deletes_ended_pod());
         assert_eq!(changes(&[asleep("a", "k")], &[evicted], 1, false), ["delete p", "create k of a"]);
     }
 
