@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
+use crate::api::auto::UpdateKind;
 use crate::api::conditions::{self, READY};
 use crate::api::pulumi::{LastUpdate, RunInputs, Stack, StackSpec, StackStatus};
 use crate::api::{duration, names};
@@ -32,8 +33,8 @@ pub struct Dependency {
 /// Condition that a dependency must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The last run has succeeded with the current spec and the current request. `within` is the maximum time between
-    /// the completion of this run and the check.
+    /// The last run has succeeded with the current spec and the current request, and is not the preview of a plan.
+    /// `within` is the maximum time between the completion of this run and the check.
     Succeeded { within: Option<SignedDuration> },
     /// The dependency is `Ready` for its current generation. If both Stacks use the same source, the dependency must
     /// also have applied the same revision.
@@ -103,6 +104,7 @@ pub fn part_of_status(status: StackStatus) -> StackStatus {
     let ready = status.conditions.into_iter().filter(|condition| condition.type_ == READY);
     let last = status.last_update.map(|last| LastUpdate {
         name: last.name,
+        kind: last.kind,
         state: last.state,
         inputs: RunInputs {
             generation: last.inputs.generation,
@@ -248,7 +250,14 @@ fn not_succeeded(stack: &Stack) -> Option<String> {
     if request.is_some() && request != last.inputs.reconcile_request.as_ref() {
         return Some("requested run has not ended".to_owned());
     }
-    (last.state.as_deref() != Some("succeeded")).then(|| "last run failed".to_owned())
+    if last.state.as_deref() != Some("succeeded") {
+        return Some("last run failed".to_owned());
+    }
+    // With approvals, a run starts as a preview that saves a plan. Until the controller has executed the plan, the
+    // resources are those of an earlier run. With `spec.preview`, all runs of the Stack are previews.
+    let is_preview = last.kind.as_deref() == Some(UpdateKind::Preview.as_str());
+    let has_only_plan = is_preview && !stack.spec.preview.unwrap_or_default();
+    has_only_plan.then(|| "last run created a plan that is not executed yet".to_owned())
 }
 
 #[cfg(test)]

@@ -169,15 +169,22 @@ fn approval_state(approval: &Approval) -> Option<String> {
     approval.metadata.resource_version.clone()
 }
 
-/// Keeps only the source references and the dependencies of a Stack, and the status fields that its dependents read.
+/// Keeps only the source references and the dependencies of a Stack, and the fields that its dependents read.
 /// Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
-    let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, .. } =
+    let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, preview, .. } =
         std::mem::take(&mut stack.spec);
     let without_config = |pack: PolicyPack| PolicyPack { config: BTreeMap::new(), ..pack };
     let policy_packs = policy_packs.into_iter().map(without_config).chain(policy_packs::in_spec(cluster)).collect();
-    stack.spec =
-        StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, ..StackSpec::default() };
+    stack.spec = StackSpec {
+        flux_source,
+        program_ref,
+        prerequisites,
+        depends_on,
+        policy_packs,
+        preview,
+        ..StackSpec::default()
+    };
     stack.status = stack.status.take().map(prerequisites::part_of_status);
 }
 

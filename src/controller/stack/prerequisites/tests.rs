@@ -60,8 +60,16 @@ fn a_prerequisite_is_satisfied_if_its_current_inputs_succeeded() {
     let annotate = |stack: &mut Stack| {
         stack.annotations_mut().insert(names::ANNOTATION_RECONCILIATION_REQUEST.to_owned(), "again".to_owned());
     };
+    let previewed = |previews: bool| {
+        changed(|stack| {
+            stack.spec.preview = previews.then_some(true);
+            stack.status.as_mut().unwrap().last_update.as_mut().unwrap().kind = Some("preview".to_owned());
+        })
+    };
     let rows = [
         ("missing", None, waits("not found")),
+        ("has a plan", previewed(false), waits("last run created a plan that is not executed yet")),
+        ("only previews", previewed(true), DependencyState::Satisfied),
         ("never ran", changed(|stack| stack.status = None), waits("has not run")),
         ("succeeded", Some(succeeded()), DependencyState::Satisfied),
         ("failed", ran(|last| last.state = Some("failed".to_owned())), waits("last run failed")),

@@ -53,11 +53,21 @@ mod watches {
 
 mod caches {
     use super::super::*;
-    use crate::api::pulumi::StackSpec;
+    use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
     use crate::controller::stack::stacks;
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
     use crate::runtime::fake_api::{FakeResponse, client};
+
+    #[test]
+    fn a_cached_stack_shows_whether_its_last_run_is_the_preview_of_a_plan() {
+        let mut stack = Stack::new("web", StackSpec { preview: Some(true), ..StackSpec::default() });
+        let last = LastUpdate { kind: Some("preview".to_owned()), ..LastUpdate::default() };
+        stack.status = Some(StackStatus { last_update: Some(last.clone()), ..StackStatus::default() });
+        strip_unused_fields(&mut stack, &[]);
+        assert_eq!(stack.spec.preview, Some(true));
+        assert_eq!(stack.status.and_then(|status| status.last_update), Some(last));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_stack_waits_until_the_update_and_stack_caches_are_synced() {
