@@ -184,8 +184,8 @@ async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp)
 /// then records the run again, under a different name.
 async fn discard_update(observed: &Observed, message: String, context: &Context) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
-    let binding = observed.update.as_ref().and_then(|update| update.status.as_ref()?.run.as_ref());
-    let next = next_step(stack, &status::without_current_update(stack, binding.is_some()), context).await?;
+    let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
+    let next = next_step(stack, &status::without_discarded_run(stack, update), context).await?;
     let event = Event::new(stack, EventKind::Warning, "UpdateDiscarded", message);
     context.events.publish(with_last_revision(stack, event));
     Ok(next)

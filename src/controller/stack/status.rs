@@ -3,14 +3,14 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::api::auto::UpdateKind;
+use crate::api::auto::{PendingCreates, Update, UpdateKind};
 use crate::api::conditions::{
     self, DRIFTED, OUTPUTS_WRITTEN, READY, RECONCILING, STALLED, Status, drift_reason, stack_reason,
 };
 use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
-use crate::controller::stack::annotations;
 use crate::controller::stack::run::queued_message;
+use crate::controller::stack::{annotations, identity};
 use crate::runtime::run_limiter::SlotWait;
 use crate::telemetry::stacks::{StackState, Violations, Wait};
 
@@ -114,6 +114,26 @@ pub fn without_current_update(stack: &Stack, has_started: bool) -> StackStatus {
     let mut status = StackStatus { current_update: None, ..stack.status.clone().unwrap_or_default() };
     if !has_started {
         annotations::restore_resolution(&mut status);
+    }
+    status
+}
+
+/// Returns the status without a run whose result the controller ignores, because a user has created or changed its
+/// Update. A started run may have executed the plan. A started `up` may also have changed resources: the deletion of
+/// the Stack must destroy these resources, and the next run must check for pending creates.
+pub fn without_discarded_run(stack: &Stack, update: &Update) -> StackStatus {
+    let result = update.status.clone().unwrap_or_default();
+    let mut status = without_current_update(stack, result.run.is_some());
+    let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
+    let Some(current) = current.filter(|_| result.run.is_some()) else { return status };
+    status.plan = None;
+    // The changed spec can name another Pulumi stack. The resources of this Pulumi stack do not belong to the Stack.
+    let is_of_stack = current.pulumi_stack.as_ref().is_none_or(|expected| expected.name == update.spec.stack_name);
+    if is_of_stack && identity::may_have_changed(update) {
+        status.applied_stack = Some(identity::applied_by(stack, identity::reported(stack, current, &result)));
+        if let Some(last) = &mut status.last_update {
+            last.pending_creates.get_or_insert(PendingCreates::Stop);
+        }
     }
     status
 }

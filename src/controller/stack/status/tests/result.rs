@@ -330,7 +330,7 @@ fn a_user_decision_applies_until_a_run_has_a_result() {
         with_result(stack, &revoked, None, at(20))
     };
     let forget: Change = |stack| without_current_update(stack, false);
-    let discard_started: Change = |stack| without_current_update(stack, true);
+    let discard_started: Change = |stack| without_discarded_run(stack, &changed_update(UpdateKind::Up, "dev"));
     let succeed: Change = |stack| with_result(stack, &ended_update(None), None, at(20));
     let fail: Change = |stack| with_result(stack, &failed_update("PendingCreates", true), None, at(20));
     let rows = [
@@ -352,6 +352,47 @@ fn a_user_decision_applies_until_a_run_has_a_result() {
         assert_eq!(handled, (!is_restored).then_some(decision), "{name} {reason}");
         let next = started(&stack, &current(), None, at(30)).handled_resolve;
         assert_eq!(next.as_deref(), Some(decision), "{name} {reason}: no later run applies the decision again");
+    }
+}
+
+/// Returns an Update with an open run whose spec a user has changed.
+fn changed_update(kind: UpdateKind, stack_name: &str) -> Update {
+    let mut update = ended_update(None);
+    (update.spec.kind, update.spec.stack_name) = (kind, stack_name.to_owned());
+    let run = Some(crate::api::auto::RunBinding::default());
+    update.status = Some(crate::api::auto::UpdateStatus { run, ..Default::default() });
+    update
+}
+
+#[test]
+fn a_discarded_run_may_have_changed_resources_and_executed_its_plan() {
+    let rows = [
+        ("an up", UpdateKind::Up, "dev", true, true),
+        ("an up of another Pulumi stack", UpdateKind::Up, "prod", true, false),
+        ("a preview", UpdateKind::Preview, "dev", true, false),
+        ("an up that has not started", UpdateKind::Up, "dev", false, false),
+    ];
+    for (name, kind, stack_name, has_started, may_have_resources) in rows {
+        let last = LastUpdate { inputs: current().inputs, ..failed("UpdateFailed", 1) };
+        let mut stack = stack(Some(last));
+        let pulumi_stack = Some(identity::desired(&stack, None));
+        let status = stack.status.as_mut().expect("value is set");
+        status.current_update = Some(Box::new(CurrentUpdate { pulumi_stack, ..current() }));
+        status.plan = serde_json::from_value(json!({
+            "digest": Digest::of(b"plan"), "updateName": "app-0", "fileDigest": Digest::of(b"file"),
+        }))
+        .expect("valid plan");
+        let mut update = changed_update(kind, stack_name);
+        if !has_started {
+            update.status = None;
+        }
+        let status = without_discarded_run(&stack, &update);
+        assert_eq!(status.current_update, None, "{name}");
+        assert_eq!(status.plan.is_none(), has_started, "{name}");
+        let pending_creates = status.last_update.as_ref().and_then(|last| last.pending_creates);
+        assert_eq!(pending_creates.is_some(), may_have_resources, "{name}");
+        stack.status = Some(status);
+        assert_eq!(identity::has_applied(&stack), may_have_resources, "{name}");
     }
 }
 
