@@ -290,7 +290,9 @@ fn is_current(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> b
     let kind = if deleting { UpdateKind::Destroy } else { run_kind(&observed.stack) };
     let is_restricted = restriction(observed, current.kind, now).is_some()
         || deleting && deletion::awaited_confirmation(observed).is_some();
-    if observed.stack.spec.suspend.unwrap_or_default() || is_restricted {
+    // The recorded plan, and its approvals, do not apply to an Update with a changed spec.
+    let has_changed = run_spec::has_changed(&observed.stack, &current.inputs);
+    if observed.stack.spec.suspend.unwrap_or_default() || is_restricted || has_changed {
         return false;
     }
     let requested = observed.workspace.as_ref().and_then(|w| w.spec.artifact.as_ref());

@@ -28,7 +28,13 @@ pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
     let is_permitted = current.filter(|current| current.name == update.name_any()).is_some_and(|current| {
         let has_plan = current.plan.is_some() || policy(stack, kind).is_none();
-        has_plan && build_update::update(stack, current).is_ok_and(|expected| expected.spec == update.spec)
+        // An earlier version of the controller can have created the Update. The spec that this version would create can
+        // differ, so the recorded digest takes precedence.
+        let is_unchanged = match current.spec_digest {
+            Some(_) => build_update::is_recorded(update, current),
+            None => build_update::update(stack, current).is_ok_and(|expected| expected.spec == update.spec),
+        };
+        has_plan && is_unchanged
     });
     (!is_permitted).then(|| {
         format!(
@@ -87,5 +93,26 @@ mod tests {
         assert!(changed(&destroy, |_| {}), "the settings require no approval for a destroy of the Stack");
         assert!(!changed(&destroy, mine), "a user starts no destroy");
         assert!(!changed(&destroy, |update| update.spec.remove = Some(true)));
+    }
+
+    #[test]
+    fn a_recorded_run_is_permitted_after_an_upgrade_of_the_controller() {
+        let digest = crate::artifact::Digest::of(b"file");
+        let plan = json!({"digest": digest, "updateName": "web-1", "fileDigest": digest});
+        let mut stack: Stack = serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "web", "uid": "uid-1"},
+            "spec": {"stack": "dev", "approval": {"mode": "Always"}},
+            "status": {"conditions": [], "currentUpdate": {"name": "web-2", "type": "up", "plan": plan}},
+        }))
+        .unwrap();
+        let status = stack.status.clone().unwrap();
+        let current = build_update::with_spec_digest(&stack, &status.current_update.unwrap()).unwrap();
+        let mut earlier = build_update::update(&stack, &current).unwrap();
+        earlier.spec.parallel = Some(2);
+        let recorded = build_update::with_admitted_spec(&current, &earlier).unwrap();
+        stack.status.as_mut().unwrap().current_update = Some(Box::new(recorded));
+        assert_eq!(unapproved_run(&stack, &earlier), None);
+        earlier.spec.target = vec!["urn".to_owned()];
+        assert!(unapproved_run(&stack, &earlier).is_some(), "a user has changed the Update");
     }
 }

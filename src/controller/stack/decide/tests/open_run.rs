@@ -13,6 +13,9 @@ fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
     assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
     let gone = Observed { workspace: None, ..observed(recorded.clone()) };
     assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
+    let mut edited = made.clone();
+    (edited.stack.metadata.generation, edited.stack.spec.targets) = (Some(2), vec!["urn".to_owned()]);
+    assert_eq!(decide(&edited, now()), Action::ForgetUpdate, "the spec has changed since the record");
     let mut update = Update::new("app-1", UpdateSpec::default());
     let bound = UpdateStatus { run: Some(crate::api::auto::RunBinding::default()), ..UpdateStatus::default() };
     update.status = Some(bound);
