@@ -99,10 +99,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         }
         None => generated,
     };
-    if is_destroy {
-        // A destroy with targets would leave resources that no Stack manages.
-        (update.spec.target, update.spec.target_dependents) = (Vec::new(), None);
-    }
+    remove_unsupported(&mut update.spec, current);
     if update.spec.message.as_ref() != Some(&message)
         && let Some(source) = &mut update.spec.source
     {
@@ -115,6 +112,19 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
     update.metadata.owner_references = ownership::references(stack);
     update.metadata.finalizers = Some(vec![names::UPDATE_FINALIZER.to_owned(), names::STACK_FINALIZER.to_owned()]);
     Ok(update)
+}
+
+/// Removes the options of `updateTemplate` that the run does not support.
+fn remove_unsupported(spec: &mut UpdateSpec, current: &CurrentUpdate) {
+    if is_of_destroy(current) {
+        // A destroy with targets would leave resources that no Stack manages.
+        (spec.target, spec.target_dependents) = (Vec::new(), None);
+    }
+    if current.save_plan.unwrap_or_default() {
+        // The plan belongs to the Update. If the Update expired while the plan waits for an approval, the controller
+        // would repeat the preview.
+        spec.ttl_after_completed = None;
+    }
 }
 
 /// Returns the applied Pulumi stack for a destroy. Also returns the applied Pulumi stack if its name has an
@@ -245,6 +255,16 @@ mod tests {
         assert_eq!(message(Some("main@sha1:a")), "Initial stack update (origin revision: main@sha1:a)");
         let long = message(Some(&"x".repeat(10_000)));
         assert!(long.len() == bounds::MESSAGE as usize && long.ends_with("..."), "{}", long.len());
+    }
+
+    #[test]
+    fn an_update_with_a_plan_does_not_expire() {
+        let stack = stack(json!({"updateTemplate": {"spec": {"ttlAfterCompleted": "0s"}}}));
+        let expires = |save_plan: Option<bool>| {
+            let current = CurrentUpdate { save_plan, ..current(UpdateKind::Preview) };
+            update(&stack, &current).unwrap().spec.ttl_after_completed
+        };
+        assert_eq!((expires(None).as_deref(), expires(Some(true))), (Some("0s"), None));
     }
 
     #[test]
