@@ -40,11 +40,12 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !has_to_destroy(stack) {
         return Action::RemoveFinalizer;
     }
-    if stack.spec.suspend.unwrap_or_default() {
-        return Action::Settled(Settled::DeletionSuspended);
-    }
+    // The conditions record that the destroy requires a confirmation. A suspension must not replace this record.
     if let Some(message) = awaited_confirmation(observed) {
         return Action::AwaitConfirmation(message);
+    }
+    if stack.spec.suspend.unwrap_or_default() {
+        return Action::Settled(Settled::DeletionSuspended);
     }
     if let Some(action) = waiting_for_dependents(observed, now) {
         return action;
