@@ -30,6 +30,8 @@ const CORRECTION: &str = "Drift detected by the last drift check";
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of rules for ignored drift.
 const MAX_RULES: usize = bounds::PATTERNS as usize;
+/// Maximum number of differing properties in the record of a resource.
+const MAX_PROPERTIES: usize = bounds::PLANNED_PROPERTIES as usize;
 /// Maximum number of drifted resources in a Stack's status.
 const MAX_RESOURCES: usize = 50;
 /// Maximum number of drifted resources in a message.
@@ -306,7 +308,11 @@ fn remaining(rules: &[DriftIgnoreRule], resource: &PlannedResource) -> Option<Pl
     let is_ignored = |property: &String| rules.iter().any(|rule| is_match(&rule.property, property));
     let properties: Vec<String> = resource.properties.iter().filter(|p| !is_ignored(p)).cloned().collect();
     let is_update = resource.operation == "update" && !resource.properties.is_empty();
-    (!is_update || !properties.is_empty()).then(|| PlannedResource { properties, ..resource.clone() })
+    // A full list can lack further differences, which only a rule for all properties certainly matches.
+    let may_be_truncated =
+        resource.properties.len() >= MAX_PROPERTIES && !rules.iter().any(|rule| rule.property.as_deref() == Some("*"));
+    let has_drifted = !is_update || !properties.is_empty() || may_be_truncated;
+    has_drifted.then(|| PlannedResource { properties, ..resource.clone() })
 }
 
 /// Returns the message about drift. `expected` is `the state` or `the state and the program`, from which the resources

@@ -204,6 +204,11 @@ fn ignore_rules_remove_matching_differences() {
         "a deletion is not a difference of a property"
     );
     assert!(remaining_with(json!([{"type": "aws:s3/*"}]), &deleted).is_none());
+    let many = |count: usize| resource("aws:s3/bucket:Bucket", "update", &vec!["tags.owner"; count]);
+    let tags = || json!([{"property": "tags.*"}]);
+    assert_eq!(remaining_with(tags(), &many(19)), None);
+    assert_eq!(remaining_with(tags(), &many(20)), properties(&[]), "the list can be truncated");
+    assert_eq!(remaining_with(json!([{"property": "*"}]), &many(20)), None);
     let unknown = resource("aws:s3/bucket:Bucket", "update", &[]);
     assert!(remaining_with(json!([{"property": "*"}]), &unknown).is_some(), "the differing properties are unknown");
 }
