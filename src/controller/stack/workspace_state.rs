@@ -116,9 +116,12 @@ impl MutatedWorkspaces {
     }
 }
 
-/// Returns whether the existing spec lacks a field of the desired spec or has a different value for the field.
+/// Returns whether the existing spec lacks a field of the desired spec or has a different value for the field. The
+/// policy packs must be equal, because an additional policy pack or configuration can disable the desired policies.
 pub fn has_drifted(desired: &Workspace, live: &Workspace) -> bool {
-    !is_part_of(&json!(desired.spec), &json!(live.spec))
+    let packs = &desired.spec.policy_packs;
+    let has_other_packs = !packs.is_empty() && *packs != live.spec.policy_packs;
+    has_other_packs || !is_part_of(&json!(desired.spec), &json!(live.spec))
 }
 
 /// Returns whether `live` contains `desired`. `live` can contain additional fields and list items. The function matches
@@ -202,6 +205,26 @@ mod tests {
             live.as_object_mut().expect("is a map").extend(changes.as_object().expect("is a map").clone());
             assert_eq!(has_drifted(&workspace(1, live_workspace()), &workspace(2, live)), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn additional_policy_packs_and_configurations_are_drift() {
+        let artifact = json!({"digest": crate::artifact::Digest::of(b"pack")});
+        let pack = |name: &str, config: Value| json!({"name": name, "artifact": artifact, "config": config});
+        let with = |packs: &[Value]| workspace(1, json!({ "policyPacks": packs }));
+        let house = || pack("cluster/house", json!({}));
+        let disabled = || json!({"all": "disabled"});
+        let rows = [
+            ("unchanged", vec![house()], false),
+            ("disabled", vec![pack("cluster/house", disabled())], true),
+            ("disabled by another entry", vec![house(), pack("mine", disabled())], true),
+            ("removed", vec![], true),
+        ];
+        for (name, live, expected) in rows {
+            assert_eq!(has_drifted(&with(&[house()]), &with(&live)), expected, "{name}");
+        }
+        let own = with(&[pack("mine", json!({}))]);
+        assert!(!has_drifted(&with(&[]), &own), "a Stack without policy packs keeps those of other clients");
     }
 
     #[test]

@@ -50,6 +50,17 @@ fn a_changed_pack_is_fetched_applied_and_starts_a_run() {
 }
 
 #[test]
+fn a_policy_pack_that_a_user_disables_in_the_workspace_is_restored_before_a_run() {
+    let packs = [pack("1", true)];
+    let (stack, mut workspace) = settled(&packs);
+    let due = Stack { status: Some(StackStatus::default()), ..stack };
+    workspace.spec.policy_packs[0].config = [("all".to_owned(), json!("disabled"))].into();
+    let observed = Observed { workspace: Some(workspace), policy_packs: Ok(packs.to_vec()), ..observed(due) };
+    let Action::ApplyWorkspace(desired, _) = decide(&observed, now()) else { panic!("expected an apply") };
+    assert_eq!(desired.spec.policy_packs, artifacts(&packs));
+}
+
+#[test]
 fn a_removed_pack_starts_no_run() {
     assert_eq!(action(&[pack("1", true)], vec![]), Action::Settled(Settled::Done(None)));
 }
