@@ -1,7 +1,7 @@
 //! Detects duplicates: Stacks that manage the same Pulumi stack and would revert each other's changes. Only one of
-//! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack. If no Stack has
-//! applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled until a user deletes the
-//! Stack that takes precedence, or until that Stack manages another Pulumi stack.
+//! these Stacks takes precedence and starts runs: the oldest Stack that has applied the Pulumi stack, even if its `up`
+//! has failed. If no Stack has applied the Pulumi stack, the oldest Stack takes precedence. The other Stacks are stalled
+//! until a user deletes the Stack that takes precedence, or until that Stack manages another Pulumi stack.
 //!
 //! A Stack in another namespace takes precedence only if it has applied the Pulumi stack, and this Stack has not. With
 //! `--no-cross-namespace-refs`, a Stack in another namespace never takes precedence. Otherwise, a user could block a
@@ -49,7 +49,7 @@ struct Claim {
 impl Claim {
     /// Returns the sort key of the claim. The claim with the smallest key takes precedence.
     fn sort_key<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
-        (!self.has_applied, self.created, key)
+        (!self.may_have_resources, self.created, key)
     }
 }
 

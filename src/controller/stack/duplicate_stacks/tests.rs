@@ -197,6 +197,10 @@ async fn an_applied_stack_takes_precedence_over_an_older_unapplied_one() {
     };
     assert_eq!(preceding(&older).await.as_deref(), Some("younger"));
     assert_eq!(preceding(&younger).await, None);
+    younger.status.as_mut().unwrap().last_applied_revision = None;
+    duplicates.record(&younger);
+    assert_eq!(preceding(&older).await.as_deref(), Some("younger"), "a failed up may have created resources");
+    assert_eq!(preceding(&younger).await, None);
 }
 
 #[tokio::test]
