@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::api::auto::{RunBinding, RunProgress, Update, UpdateKind, Workspace};
 use crate::api::names;
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{RunSchedule, Stack};
 use crate::controller::namespaces::{RunSettings, RunShare};
 use crate::controller::references::{Checked, Waiter};
 use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
@@ -114,12 +114,14 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         true => PlanFile::NotNeeded,
         false => plans::load(&update, context).await?,
     };
-    let forbidden = match has_started {
-        true => None,
-        false => forbidden(&update, preceding_update.as_ref(), context).await?,
-    };
     let settings = run_settings(&update, preceding_update.as_ref(), context).await?;
-    let restriction = settings.as_ref().and_then(|settings| restriction(&update, settings, now));
+    let governing = match has_started {
+        true => None,
+        false => governing_stack(&update, preceding_update.as_ref(), context).await?,
+    };
+    let forbidden = governing.as_ref().and_then(|stack| unapproved_run(stack, &update));
+    let schedule = governing.as_ref().and_then(|stack| schedule(stack, &update));
+    let restriction = settings.as_ref().and_then(|settings| restriction(&update, settings, schedule, now));
     let run_share = settings.map(|settings| settings.run_share).unwrap_or_default();
     let agent_ip = snapshot.as_ref().map(|snapshot| snapshot.ip);
     let task_may_start = snapshot.as_ref().is_some_and(|snapshot| snapshot.may_start);
@@ -242,21 +244,27 @@ async fn owner_state(update: &Update, context: &Context) -> Result<Owner, ReadEr
     })
 }
 
-/// Returns the reason why the approval settings do not permit the run. The settings are those of the Stack that has
-/// the same name as the Workspace.
-async fn forbidden(
+/// Returns the Stack whose settings can prevent the start of an `up` or a destroy: the Stack that has the same name as
+/// the Workspace. Returns `None` if the run is not the next run of the Workspace.
+async fn governing_stack(
     update: &Update,
     preceding_update: Option<&String>,
     context: &Context,
-) -> Result<Option<String>, ReadError> {
-    // The check includes a bound run, because users can change its Update until the run has started.
+) -> Result<Option<Stack>, ReadError> {
+    // The settings also apply to a bound run, because users can change its Update until the run has started.
     let may_start = may_be_next(update, preceding_update) || (binding(update).is_some() && !update.is_complete());
     if !may_start || !changes_resources(update) || !has_valid_workspace_name(update) {
         return Ok(None);
     }
     let namespace = update.namespace().unwrap_or_default();
-    let stack = context.reader.get_opt::<Stack>(&namespace, &update.spec.workspace_name).await?;
-    Ok(stack.and_then(|stack| unapproved_run(&stack, update)))
+    context.reader.get_opt::<Stack>(&namespace, &update.spec.workspace_name).await
+}
+
+/// Returns the schedule of a Stack if the Update is its recorded run. The schedule has no effect on Updates that users
+/// create.
+fn schedule<'a>(stack: &'a Stack, update: &Update) -> Option<&'a RunSchedule> {
+    let current = stack.status.as_ref()?.current_update.as_deref()?;
+    stack.spec.schedule.as_ref().filter(|_| current.name == update.name_any())
 }
 
 /// Returns the run settings that the namespace specifies for the next run of the Workspace.
@@ -271,11 +279,16 @@ async fn run_settings(
     Ok(Some(context.namespaces.run_settings(&update.namespace().unwrap_or_default()).await?))
 }
 
-/// Returns the restriction that the namespace settings impose on a run. The Stack controller enforces the
-/// `spec.schedule` of a Stack.
-fn restriction(update: &Update, settings: &RunSettings, now: Timestamp) -> Option<Restriction> {
+/// Returns the restriction that the namespace settings and the schedule of the Stack impose on a run. The Stack
+/// controller revokes a queued run when a window closes or a freeze starts, but the run can become ready earlier.
+fn restriction(
+    update: &Update,
+    settings: &RunSettings,
+    schedule: Option<&RunSchedule>,
+    now: Timestamp,
+) -> Option<Restriction> {
     let namespace = update.namespace().unwrap_or_default();
-    let run = RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule: None };
+    let run = RestrictedRun { kind: update.spec.kind, namespace: &namespace, schedule };
     run.restriction(settings, now)
 }
 
@@ -341,6 +354,26 @@ mod tests {
     use super::*;
     use crate::api::auto::{RunBinding, UpdateSpec, UpdateStatus};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use serde_json::json;
+
+    #[test]
+    fn the_schedule_of_a_stack_restricts_only_its_recorded_run() {
+        let freeze = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"});
+        let stack: Stack = serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "app", "namespace": "apps"},
+            "spec": {"stack": "dev", "schedule": {"freezes": [freeze]}},
+            "status": {"conditions": [], "currentUpdate": {"name": "app-1", "type": "up"}},
+        }))
+        .expect("valid Stack");
+        let is_restricted = |name: &str, now: &str| {
+            let update = Update::new(name, UpdateSpec { kind: UpdateKind::Up, ..UpdateSpec::default() });
+            let now = now.parse().expect("valid time");
+            restriction(&update, &RunSettings::default(), schedule(&stack, &update), now).is_some()
+        };
+        assert!(is_restricted("app-1", "2026-01-01T12:00:00Z"));
+        assert!(!is_restricted("app-1", "2026-01-02T12:00:00Z"), "the freeze has ended");
+        assert!(!is_restricted("by-hand", "2026-01-01T12:00:00Z"), "a user has created the Update");
+    }
 
     #[test]
     fn the_pod_of_a_reported_run_is_not_read_before_its_timeout() {
