@@ -62,11 +62,14 @@ fn saved(stack: &Stack, current: &CurrentUpdate, update: &Update, now: Timestamp
 }
 
 /// Returns the digest of a plan. Returns the digest of everything that determines the plan's changes. The digest also
-/// covers the UID of the Stack, so an Approval does not apply to another Stack with the same name.
+/// covers the UID of the Stack, so an Approval does not apply to another Stack with the same name, and the name of the
+/// preview, so an Approval does not apply to a later plan with the same changes.
 fn digest(stack: &Stack, current: &CurrentUpdate, update: &Update, file: &Digest) -> Digest {
     let status = update.status.as_ref();
     let content = json!({
         "stack": stack.uid(),
+        // The plan file of a destroy is the list of the deletions, which can be the same in the next plan.
+        "preview": update.name_any(),
         "pulumiStack": update.spec.stack_name,
         "operation": current.preview_of.unwrap_or_default(),
         "artifact": current.inputs.digest,
@@ -166,7 +169,10 @@ mod tests {
             status.run = Some(RunBinding { settings_digest: "sha256:2".to_owned(), ..RunBinding::default() });
         });
         let config = changed_status(|status| status.config_inputs = Some("2".to_owned()));
+        let mut later = update(b"p");
+        later.metadata.name = Some("web-2".to_owned());
         let others = [
+            ("a later preview", digest(&stack(), &preview(), &later)),
             ("stack", digest(&another_stack, &preview(), &update(b"p"))),
             ("artifact", digest(&stack(), &artifact, &update(b"p"))),
             ("directory", digest(&stack(), &directory, &update(b"p"))),
