@@ -219,10 +219,7 @@ pub(super) async fn observe(
     if (is_agent_too_old || agent.is_unavailable()) && context.memory.verified_parts.end_assumption((namespace, name)) {
         found = parts(&workspace, state.as_ref(), rendered, context, now).await?;
     }
-    let open_runs = match state.as_ref().filter(|pod| pod.held) {
-        Some(pod) => open_runs_in(pod, &updates, namespace, context).await?,
-        None => open_runs(&updates),
-    };
+    let open_runs = open_runs_in(state.as_ref().filter(|pod| pod.held), &updates, namespace, context).await?;
     let idle = idle::observe(&workspace, &updates, agent.is_busy(), context, now).await?;
     let observed = Observed {
         idle,
@@ -362,13 +359,14 @@ fn is_stored(desired: &DesiredState, namespace: &str, context: &Context) -> bool
 /// reads the Update that last marked the pod from the API server. Otherwise, the controller could release the pod
 /// during a run because of a stale cache.
 async fn open_runs_in(
-    pod: &PodState,
+    held_pod: Option<&PodState>,
     updates: &[Arc<Update>],
     namespace: &str,
     context: &Context,
 ) -> Result<Vec<OpenRun>, ReadError> {
     let known = open_runs(updates);
-    let Some(uid) = pod.run.as_deref().filter(|_| known.is_empty()) else { return Ok(known) };
+    let Some(pod) = held_pod.filter(|_| known.is_empty()) else { return Ok(known) };
+    let Some(uid) = pod.run.as_deref() else { return Ok(known) };
     let is_its = |update: &Update| update.metadata.uid.as_deref() == Some(uid);
     let cached = updates.iter().find(|update| is_its(update)).map(|update| update.name_any());
     let name = match cached.or_else(|| pod.run_update.clone()) {

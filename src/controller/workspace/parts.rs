@@ -58,6 +58,23 @@ pub(super) struct Parts {
     pub(super) contested: Option<Contested>,
 }
 
+impl Parts {
+    /// Returns the states of objects that the controller has not read.
+    fn assumed_current() -> Self {
+        let current = PartState::Current;
+        Parts {
+            service: current,
+            tls: current,
+            pooled_tls: current,
+            budget: current,
+            stateful_set: current,
+            stateful_set_uid: None,
+            template_revision: None,
+            contested: None,
+        }
+    }
+}
+
 /// Returns the states of the objects. If a pod exists and `VerifiedParts` contains the Workspace, the controller does
 /// not read the objects, and their state is [`PartState::Current`].
 pub(super) async fn parts(
@@ -77,17 +94,7 @@ pub(super) async fn parts(
         verified.assume_current(key, hash, &authority);
     }
     if pod.is_some_and(|pod| hash.is_some_and(|hash| verified.contains(key, hash, &authority, pod.ready))) {
-        let current = PartState::Current;
-        return Ok(Parts {
-            service: current,
-            tls: current,
-            pooled_tls: current,
-            budget: current,
-            stateful_set: current,
-            stateful_set_uid: None,
-            template_revision: None,
-            contested: None,
-        });
+        return Ok(Parts::assumed_current());
     }
     let started = Instant::now();
     let (object, secret) = (names::workspace_object(&name), names::workspace_tls_secret(&name));

@@ -77,7 +77,7 @@ async fn until_queued(stack: &StackHandle<'_>, commit: &Commit) -> Update {
         .until("to report the full queue", WaitLimit::Run, |stack| {
             let revision = stack.status.as_ref().and_then(|status| status.last_attempted_revision.clone());
             let message = condition(stack, RECONCILING).map(|found| found.message.as_str()).unwrap_or_default();
-            revision == Some(commit.revision()) && message.contains("(--max-concurrent-runs)")
+            revision == Some(commit.revision()) && message.contains("--max-concurrent-runs")
         })
         .await;
     wait_until(format!("the run of the Stack {} to be queued", stack.name), WaitLimit::Run, async || {
