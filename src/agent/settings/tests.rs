@@ -183,8 +183,9 @@ fn a_secret_that_changed_while_another_stack_was_in_use_is_encrypted_again() {
     assert!(!text(&place.layout).contains("v1:x"), "{}", text(&place.layout));
 }
 
-#[test]
-fn a_settings_file_that_the_cli_has_removed_with_its_stack_is_not_restored() {
+/// Returns a workspace with the second source after the CLI has removed the stack with its settings file. The file
+/// contained a secret that the CLI encrypted in the first source.
+fn place_without_settings_file() -> (Place, Settings) {
     let place = place(None);
     let settings = Settings::open(place.layout.clone());
     let path = place.layout.source().join("Pulumi.dev.yaml");
@@ -196,23 +197,21 @@ fn a_settings_file_that_the_cli_has_removed_with_its_stack_is_not_restored() {
     put_source(&place.layout, None);
     assert!(apply(&settings, &config, "one", &tree("b")).unwrap().is_empty());
     std::fs::remove_file(&path).unwrap();
+    (place, settings)
+}
+
+#[test]
+fn a_settings_file_that_the_cli_has_removed_with_its_stack_is_not_restored() {
+    let (place, settings) = place_without_settings_file();
+    let config = [("secret", "\"x\"")];
     assert_eq!(apply(&settings, &config, "one", &tree("b")).unwrap(), ["secret"]);
     assert!(!text(&place.layout).contains("v1:"), "{}", text(&place.layout));
 }
 
 #[test]
 fn a_source_after_the_removal_of_a_stack_does_not_restore_an_earlier_settings_file() {
-    let place = place(None);
-    let settings = Settings::open(place.layout.clone());
-    let path = place.layout.source().join("Pulumi.dev.yaml");
+    let (place, settings) = place_without_settings_file();
     let config = [("secret", "\"x\"")];
-    assert_eq!(apply(&settings, &config, "one", &tree("a")).unwrap(), ["secret"]);
-    std::fs::write(&path, "encryptionsalt: v1:a\nconfig:\n  example:secret:\n    secure: v1:x\n").unwrap();
-    settings.record_secret("secret").unwrap();
-    settings.keep(Some(&tree("a")));
-    put_source(&place.layout, None);
-    assert!(apply(&settings, &config, "one", &tree("b")).unwrap().is_empty());
-    std::fs::remove_file(&path).unwrap();
     settings.keep(Some(&tree("b")));
     put_source(&place.layout, None);
     assert_eq!(apply(&settings, &config, "one", &tree("c")).unwrap(), ["secret"]);
