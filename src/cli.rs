@@ -173,6 +173,18 @@ pub struct ManagerFlags {
           default_missing_value = "true")]
     pub restrict_workspace_pods: bool,
 
+    /// Set the user and the group of workspace pods with the security profile `restricted` to 1000. With `false`, the
+    /// cluster sets them, for example the SecurityContextConstraints of OpenShift.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub assign_workspace_user: bool,
+
+    /// Protect workspace pods from evictions during a run, with a PodDisruptionBudget and with annotations for the Cluster
+    /// Autoscaler and Karpenter. Without this protection, a node drain interrupts the runs on the node.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub eviction_protection: bool,
+
     /// Reject references to sources and Stacks in other namespaces.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]

@@ -135,6 +135,10 @@ pub struct ManagerConfig {
     /// Whether to reject pods that violate the Pod Security Standard `restricted` or have labels that network policies
     /// commonly select.
     pub restrict_workspace_pods: bool,
+    /// Whether the controller, instead of the cluster, sets the user and the group of workspace pods.
+    pub assign_workspace_user: bool,
+    /// Whether the controller protects the pods of open runs from evictions, if the Workspace does not decide.
+    pub eviction_protection: bool,
     /// Whether to reject references to other namespaces.
     pub no_cross_namespace_refs: bool,
     /// Source kinds whose artifacts have the same content if they have the same revision, even if their digests differ.
@@ -219,6 +223,8 @@ impl ManagerConfig {
             allowed_service_accounts: accounts(flags.allowed_service_accounts)?,
             default_access_token_secret: access_token_secret(flags.default_access_token_secret)?,
             restrict_workspace_pods: flags.restrict_workspace_pods,
+            assign_workspace_user: flags.assign_workspace_user,
+            eviction_protection: flags.eviction_protection,
             policy_packs: cluster_policy_packs(&flags.policy_packs)?,
             requeue_dependency: requeue_dependency(&flags.requeue_dependency)?,
             no_cross_namespace_refs: flags.no_cross_namespace_refs,

@@ -97,6 +97,9 @@ pub const ANNOTATION_RUN: &str = "auto.pulumi.com/run-id";
 /// slash. The name is valid only if the UID is equal to the value of [`ANNOTATION_RUN`]. Otherwise, a version of the
 /// controller that does not support this annotation has marked the pod.
 pub const ANNOTATION_RUN_UPDATE: &str = "auto.pulumi.com/run-update";
+/// Annotation on a workspace pod with an open run. The value is a JSON object with the values that the user has set for
+/// [`ANNOTATION_SAFE_TO_EVICT`] and [`ANNOTATION_DO_NOT_DISRUPT`]. After the run, the controller restores these values.
+pub const ANNOTATION_RUN_REPLACED: &str = "auto.pulumi.com/run-replaced";
 /// Annotation with the hash of a workspace pod's inputs. The pod is outdated if the value differs from the hash of
 /// the current inputs.
 pub const ANNOTATION_REVISION_HASH: &str = "auto.pulumi.com/revision-hash";
@@ -110,7 +113,8 @@ pub const ANNOTATION_CANCEL_REQUESTED: &str = "auto.pulumi.com/cancel-requested"
 pub const ANNOTATION_PHASE_TIMES: &str = "auto.pulumi.com/phase-times";
 /// Annotation of a Secret with outputs. The value is a JSON list of the keys whose outputs are secret.
 pub const ANNOTATION_SECRETS: &str = "pulumi.com/secrets";
-/// Annotation that prevents the cluster autoscaler from evicting a workspace pod with an open run.
+/// Annotation that permits the Cluster Autoscaler to evict an idle workspace pod, although the pod has an `emptyDir`, and
+/// prevents the eviction of a pod with an open run.
 pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 /// Annotation that prevents Karpenter from disrupting a workspace pod with an open run.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
@@ -120,6 +124,9 @@ pub const TAINT_OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Port of the agent's gRPC service.
 pub const AGENT_PORT: u16 = 50051;
+/// Name of [`AGENT_PORT`] in the pod and in the Service. The prefix `tls-` declares to Istio that the connections use TLS,
+/// so that the sidecar passes them through.
+pub const AGENT_PORT_NAME: &str = "tls-agent";
 /// Port of the agent's readiness probe (plain HTTP).
 pub const AGENT_HEALTH_PORT: u16 = 50052;
 /// Default termination grace period of a workspace pod, in seconds.

@@ -50,7 +50,7 @@ const fn with_component(component: &'static str) -> Case {
     Case { values: component, namespace: "flux-system", overlay: "default", component: Some(component) }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     case("", "flux-system", "default"),
     case("no-flux", "pulumi-controller", "no-flux"),
     case("multi-tenant", "flux-system", "multi-tenant"),
@@ -63,6 +63,7 @@ const CASES: [Case; 12] = [
     with_component("grafana-dashboards"),
     with_component("history-api"),
     with_component("web-ui"),
+    with_component("openshift"),
 ];
 
 fn root() -> &'static Path {

@@ -133,7 +133,12 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
     run("drain", async |scene| {
         let source = scene.source("app").await;
         let commit = source.push(&slow("drain", 12).files()).await;
-        let main = scene.start(scene.stack("main", &source)).await;
+        let keep =
+            json!({"cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": "false"});
+        let mut stack = scene.stack("main", &source);
+        stack.spec.workspace_template.get_or_insert_default()["spec"]["podTemplate"]["metadata"]["annotations"] =
+            keep.clone();
+        let main = scene.start(stack).await;
         main.log.wait_for("create", "slow", "begin").await;
         // The test waits until the pod is running, because the API server can evict a pending pod despite a
         // PodDisruptionBudget.
@@ -152,7 +157,11 @@ fn a_drain_waits_for_an_open_run_but_not_for_an_idle_pod() {
             pod => Poll::NotYet(format!("{:?}", pod.metadata)),
         })
         .await;
-        let before = main.pod().await.uid();
+        let idle = main.pod().await;
+        for (name, value) in keep.as_object().expect("is a map") {
+            assert_eq!(idle.annotations().get(name).map(String::as_str), value.as_str(), "the value of the user");
+        }
+        let before = idle.uid();
         assert_eq!(evict(scene, "main").await, Ok(()), "an idle pod can be evicted");
         wait_until("a new pod to replace it", WaitLimit::Run, async || {
             match scene.api::<Pod>().get_opt("main-workspace-0").await {

@@ -77,5 +77,7 @@ Parameters: root, instance, args (the arguments in kustomize/base). */}}
 {{- end -}}
 {{- end -}}
 {{- if or $values.workspace.restricted $values.multiTenant.enabled -}}{{- $args = append $args "--restrict-workspace-pods" -}}{{- end -}}
+{{- if not $values.workspace.evictionProtection -}}{{- $args = append $args "--eviction-protection=false" -}}{{- end -}}
+{{- if $values.openshift.enabled -}}{{- $args = append $args "--assign-workspace-user=false" -}}{{- end -}}
 {{- concat $args $values.extraArgs | toYaml -}}
 {{- end -}}

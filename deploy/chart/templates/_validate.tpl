@@ -89,6 +89,7 @@
   "default-workspace-image" "workspace.image" "default-service-account" "workspace.defaultServiceAccount"
   "default-access-token-secret" "workspace.defaultAccessTokenSecret"
   "allowed-service-accounts" "workspace.allowedServiceAccounts" "restrict-workspace-pods" "workspace.restricted"
+  "eviction-protection" "workspace.evictionProtection" "assign-workspace-user" "openshift.enabled"
   "max-concurrent-runs" "runs.maxConcurrent" "max-concurrent-runs-per-namespace" "runs.maxConcurrentPerNamespace"
   "max-concurrent-runs-per-node" "runs.maxConcurrentPerNode" "default-run-timeout" "runs.defaultTimeout"
   "max-run-timeout" "runs.maxTimeout" "cluster-name" "controller.clusterName" "history-url" "history.url" "history-addr" "history.endpoint.enabled"

@@ -101,6 +101,11 @@ pub struct WorkspaceSpec {
     #[schemars(length(max = bounds::WORD))]
     pub security_profile: Option<String>,
 
+    /// Whether the controller protects the pod from evictions during a run, with a PodDisruptionBudget and with annotations
+    /// for the Cluster Autoscaler and Karpenter. Default: the controller flag `--eviction-protection`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_protection: Option<bool>,
+
     /// Artifact that is the source of the Workspace. A Stack sets this field in its Workspace. A Workspace has at most
     /// one source. Without a source, init containers in `podTemplate` must provide the project in `/share/workspace`.
     /// Default: none. Example: `{digest: "sha256:…", revision: "main@sha1:…", dir: program}`.

@@ -2,17 +2,23 @@
 //!
 //! - The finalizer keeps the pod object after a forced deletion, so that the controller can read how the run ended.
 //! - The change of the resource version prevents the Workspace controller from deleting the pod as an idle pod.
-//! - The annotations prevent autoscalers from evicting the pod.
+//! - With `evictionProtection`, the annotations prevent autoscalers from evicting the pod. Another annotation keeps the values that the user has
+//!   set, so that the end of the run restores them.
 //! - The label adds the pod to the PodDisruptionBudget of the Workspace, which blocks a node drain.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::auto::Update;
+use crate::api::names::{ANNOTATION_DO_NOT_DISRUPT, ANNOTATION_RUN_REPLACED, ANNOTATION_SAFE_TO_EVICT};
 use crate::api::{conditions, names};
 use crate::runtime::writes::{WriteError, Writer};
 
+/// Annotations that pin the pod to its node during the run, and their values.
+const PINS: [(&str, &str); 2] = [(ANNOTATION_SAFE_TO_EVICT, "false"), (ANNOTATION_DO_NOT_DISRUPT, "true")];
 /// Maximum length of the API server's message in the message about a rejected mark, in bytes.
 const MAX_CAUSE: usize = 1024;
 
@@ -30,19 +36,22 @@ pub fn update_name(pod: &Pod) -> Option<String> {
     (uid == run).then(|| name.to_owned())
 }
 
-/// Marks the pod for the run of an Update.
-pub async fn mark(pod: &Pod, update: &Update, writer: &Writer) -> Result<(), WriteError> {
+/// Marks the pod for the run of an Update. `is_pinned` adds the annotations that prevent autoscalers from evicting the
+/// pod.
+pub async fn mark(pod: &Pod, update: &Update, is_pinned: bool, writer: &Writer) -> Result<(), WriteError> {
     let uid = update.uid().unwrap_or_default();
     let mut finalizers = pod.finalizers().to_vec();
     if !finalizers.iter().any(|f| f == names::RUN_FINALIZER) {
         finalizers.push(names::RUN_FINALIZER.to_owned());
     }
-    let annotations = json!({
+    let mut annotations = json!({
         names::ANNOTATION_RUN: uid,
         names::ANNOTATION_RUN_UPDATE: format!("{}/{uid}", update.name_any()),
-        names::ANNOTATION_SAFE_TO_EVICT: "false",
-        names::ANNOTATION_DO_NOT_DISRUPT: "true",
+        ANNOTATION_RUN_REPLACED: json!(before_mark(pod)).to_string(),
     });
+    for (name, value) in PINS.into_iter().filter(|_| is_pinned) {
+        set(&mut annotations, name, json!(value));
+    }
     patch(pod, &finalizers, &annotations, Some(names::RUN_OPEN), writer).await
 }
 
@@ -65,13 +74,36 @@ pub fn rejection(pod: &Pod, error: &WriteError) -> Option<String> {
 /// Removes the metadata of the run from the pod.
 pub async fn unmark(pod: &Pod, writer: &Writer) -> Result<(), WriteError> {
     let finalizers: Vec<String> = pod.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
-    let annotations = json!({
+    let mut annotations = json!({
         names::ANNOTATION_RUN: null,
         names::ANNOTATION_RUN_UPDATE: null,
-        names::ANNOTATION_SAFE_TO_EVICT: null,
-        names::ANNOTATION_DO_NOT_DISRUPT: null,
+        ANNOTATION_RUN_REPLACED: null,
     });
+    let before = before_mark(pod);
+    for (name, _) in PINS {
+        set(&mut annotations, name, json!(before.get(name)));
+    }
     patch(pod, &finalizers, &annotations, None, writer).await
+}
+
+/// Returns the values that the annotations in [`PINS`] have without the mark. A marked pod contains these values in
+/// [`ANNOTATION_RUN_REPLACED`].
+fn before_mark(pod: &Pod) -> BTreeMap<String, String> {
+    let annotations = pod.annotations();
+    let is_marked = annotations.contains_key(names::ANNOTATION_RUN);
+    let mut before = match annotations.get(ANNOTATION_RUN_REPLACED) {
+        Some(replaced) if is_marked => serde_json::from_str(replaced).unwrap_or_default(),
+        _ if is_marked => BTreeMap::new(),
+        _ => annotations.clone(),
+    };
+    before.retain(|name, _| PINS.iter().any(|(pin, _)| pin == name));
+    before
+}
+
+fn set(annotations: &mut Value, name: &str, value: Value) {
+    if let Some(annotations) = annotations.as_object_mut() {
+        annotations.insert(name.to_owned(), value);
+    }
 }
 
 async fn patch(
@@ -104,6 +136,55 @@ mod tests {
     use crate::runtime::writes::{AttemptedWrite, Leadership};
     use crate::telemetry::metrics::Metrics;
 
+    /// Returns the pod's annotations after the pod was marked twice for a run, and after the run.
+    async fn annotations_during_and_after_a_run(before: Value, is_pinned: bool) -> [BTreeMap<String, String>; 2] {
+        let metadata = json!({"name": "web-workspace-0", "namespace": "apps", "resourceVersion": "1"});
+        let mut object = json!({"metadata": metadata});
+        object["metadata"]["annotations"] = before;
+        let response = object.clone();
+        let (client, log) = client(move |_| FakeResponse::Json(200, response.clone()));
+        let writer = Writer::new(client, Duration::from_secs(1), Leadership::sole(), Metrics::default());
+        let pod = |object: &Value| from_value::<Pod>(object.clone()).expect("valid pod");
+        for uid in ["first", "second"] {
+            let mut update = Update::new("web-1", UpdateSpec::default());
+            update.metadata.uid = Some(uid.to_owned());
+            mark(&pod(&object), &update, is_pinned, &writer).await.expect("successful write");
+            apply_json_merge_patch(&mut object, &log.all().last().expect("a write").body);
+        }
+        let during = pod(&object);
+        unmark(&during, &writer).await.expect("successful write");
+        apply_json_merge_patch(&mut object, &log.all().last().expect("a write").body);
+        [during, pod(&object)].map(|pod| pod.annotations().clone())
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_run_restores_the_annotations_of_the_user() {
+        let (evict, disrupt) = (ANNOTATION_SAFE_TO_EVICT, ANNOTATION_DO_NOT_DISRUPT);
+        let rows = [
+            json!({}),
+            json!({evict: "true"}),
+            json!({evict: "false", disrupt: "true", "example.com/keep": "1"}),
+            json!({disrupt: "false"}),
+        ];
+        for before in rows {
+            let [during, after] = annotations_during_and_after_a_run(before.clone(), true).await;
+            assert_eq!((during[evict].as_str(), during[disrupt].as_str()), ("false", "true"), "{before}");
+            assert_eq!(json!(after), before);
+            let [during, after] = annotations_during_and_after_a_run(before.clone(), false).await;
+            assert_eq!(json!([during.get(evict), during.get(disrupt)]), json!([before[evict], before[disrupt]]));
+            assert_eq!(json!(after), before);
+        }
+        // A tenant can change the annotation, which then restores nothing else than the two values.
+        let replaced = json!({"example.com/other": "1", evict: "true"}).to_string();
+        let pod =
+            json!({"metadata": {"annotations": {names::ANNOTATION_RUN: "uid", ANNOTATION_RUN_REPLACED: replaced}}});
+        let restored = before_mark(&from_value(pod).expect("valid pod"));
+        assert_eq!(json!(restored), json!({evict: "true"}));
+        let damaged =
+            json!({"metadata": {"annotations": {names::ANNOTATION_RUN: "uid", ANNOTATION_RUN_REPLACED: "x"}}});
+        assert_eq!(before_mark(&from_value(damaged).expect("valid pod")), BTreeMap::new());
+    }
+
     #[tokio::test]
     async fn the_mark_names_the_update() {
         let mut object = json!({"metadata": {"name": "web-workspace-0", "namespace": "apps", "resourceVersion": "1"}});
@@ -114,7 +195,7 @@ mod tests {
         update.metadata.uid = Some("uid".to_owned());
         let pod = |object: &Value| from_value::<Pod>(object.clone()).expect("valid pod");
         assert_eq!(update_name(&pod(&object)), None, "no mark");
-        mark(&pod(&object), &update, &writer).await.expect("successful write");
+        mark(&pod(&object), &update, true, &writer).await.expect("successful write");
         apply_json_merge_patch(&mut object, &log.all()[0].body);
         let marked = pod(&object);
         assert!(is_of(&marked, &update));

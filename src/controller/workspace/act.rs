@@ -191,8 +191,10 @@ impl Act<'_> {
         if tls {
             Box::pin(self.apply_certificate(certificate)).await?;
         }
-        if budget {
-            writer.apply::<PodDisruptionBudget>(&rendered.budget).await?;
+        match &rendered.budget {
+            Some(rendered) if budget => drop(writer.apply::<PodDisruptionBudget>(rendered).await?),
+            None if budget => self.delete_parts([false, false, true]).await?,
+            Some(_) | None => {}
         }
         if stateful_set {
             let applied = writer.apply::<StatefulSet>(&rendered.stateful_set).await?;

@@ -69,7 +69,18 @@ pub(super) async fn call_agent(
     let address = AgentAddress { ip, port: names::AGENT_PORT, server_name, namespace };
     match status(&address, request, context).await {
         Ok((reply, client)) => (Agent::Responded(Box::new(reply)), Some(client)),
-        Err(error) => (after_failed_call(pod, workspace, error.to_string()), None),
+        Err(error) => (after_failed_call(pod, workspace, describe(&error, pod)), None),
+    }
+}
+
+/// Describes a failed call. A proxy of a service mesh that does not pass the TLS connection through resets it.
+fn describe(error: &RpcError, pod: &PodState) -> String {
+    match pod.mesh_proxy.as_ref().filter(|_| error.is_unavailable()) {
+        Some(proxy) => format!(
+            "{error}; the container {proxy} of a service mesh can have closed the connection: exclude port {} of the pod from the mesh",
+            names::AGENT_PORT
+        ),
+        None => error.to_string(),
     }
 }
 
@@ -96,6 +107,18 @@ async fn status(
 mod tests {
     use super::*;
     use crate::api::auto::{WorkspaceSpec, WorkspaceStatus};
+
+    #[test]
+    fn a_failed_connection_to_a_pod_in_a_mesh_names_the_proxy() {
+        let of = |code: tonic::Code, proxy: Option<&str>| {
+            let error = RpcError { call: "Status", code, message: "Connection reset by peer".to_owned() };
+            describe(&error, &PodState { mesh_proxy: proxy.map(str::to_owned), ..PodState::default() })
+        };
+        let hint = "the container istio-proxy of a service mesh can have closed the connection: exclude port 50051";
+        assert!(of(tonic::Code::Unavailable, Some("istio-proxy")).contains(hint));
+        assert!(!of(tonic::Code::Unavailable, None).contains("mesh"));
+        assert!(!of(tonic::Code::InvalidArgument, Some("istio-proxy")).contains("mesh"));
+    }
 
     #[test]
     fn an_agent_that_has_responded_before_is_unreachable_after_a_failed_call() {

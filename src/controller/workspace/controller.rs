@@ -6,7 +6,7 @@
 use std::hash::Hash;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -40,33 +40,40 @@ use crate::runtime::work_queue::Urgency;
 const MAX_STEPS: usize = 32;
 
 /// Inputs of the Workspace controller in addition to the Workspace watch.
-pub struct Feeds<W, F> {
+pub struct Feeds<W, F, P> {
     /// Workspaces that the controller must reconcile immediately, for example because the bytes of their artifact are
     /// available, or because of [`run_changes`].
     pub requeues: W,
     /// Receives each event about a Workspace after the store contains the change.
     pub on_event: F,
+    /// Receives each workspace pod that the watch reports.
+    pub on_pod: P,
 }
 
-impl<W, F> std::fmt::Debug for Feeds<W, F> {
+impl<W, F, P> std::fmt::Debug for Feeds<W, F, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Feeds").finish_non_exhaustive()
     }
 }
 
 /// Reconciles all Workspaces in scope until the controller is stopped.
-pub async fn controller<W, F>(start: Start<Writer<Workspace>>, feeds: Feeds<W, F>, context: Arc<Context>)
+pub async fn controller<W, F, P>(start: Start<Writer<Workspace>>, feeds: Feeds<W, F, P>, context: Arc<Context>)
 where
+    P: FnMut(&Pod) + Send + 'static,
     W: Stream<Item = ObjectRef<Workspace>> + Send + 'static,
     F: FnMut(&Event<Workspace>) + Send + 'static,
 {
-    let Feeds { requeues, on_event } = feeds;
+    let Feeds { requeues, on_event, mut on_pod } = feeds;
     let (client, scope) = (start.client.clone(), start.scope.clone());
     let labelled = scope.other_kinds().labels(&format!("{LABEL_COMPONENT}=workspace"));
     let first_lists = start.runner.first_lists().clone();
     let pods = tolerant_watcher::watcher::<Pod>(scope.api(client.clone()), labelled.clone());
     let stateful_sets = tolerant_watcher::watcher::<StatefulSet>(scope.api(client), labelled);
     let (pods, stateful_sets) = (first_lists.track(pods), first_lists.track(stateful_sets));
+    let pods = pods.inspect_ok(move |event| match event {
+        Event::Apply(pod) | Event::InitApply(pod) => on_pod(pod),
+        Event::Init | Event::InitDone | Event::Delete(_) => {}
+    });
     // Each listed Update requeues its Workspace.
     let updates = first_lists.track_list(context.updates.is_listed());
     let (changed, runner) = (context.clone(), start.runner.clone());

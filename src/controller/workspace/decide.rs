@@ -152,7 +152,7 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
         return Action::Drain;
     }
     let is_due = |part: PartState| match part {
-        PartState::Current => false,
+        PartState::Current | PartState::NotNeeded => false,
         PartState::Outdated => observed.contested.is_none(),
         PartState::Missing | PartState::Foreign | PartState::ManagedByOperator => true,
     };

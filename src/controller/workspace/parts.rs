@@ -31,12 +31,19 @@ pub(super) enum PartState {
     /// An object with the same name exists, but does not belong to the Workspace.
     Foreign,
     Outdated,
+    /// The object does not exist, and the Workspace does not need it.
+    NotNeeded,
     /// The Pulumi Kubernetes Operator manages fields of the object.
     ManagedByOperator,
     Current,
 }
 
 impl PartState {
+    /// Returns whether the object needs no change.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, PartState::Current | PartState::NotNeeded)
+    }
+
     pub(super) fn is_ours(self) -> bool {
         matches!(self, PartState::Outdated | PartState::ManagedByOperator | PartState::Current)
     }
@@ -114,16 +121,19 @@ pub(super) async fn parts(
         }),
         tls: part_state(&name, secret.as_ref(), certified),
         pooled_tls,
-        budget: part_state(&name, budget.as_ref(), |budget| {
-            is_as_desired(budget, rendered.map(|rendered| &rendered.budget))
-        }),
+        budget: match rendered.is_some_and(|rendered| rendered.budget.is_none()) {
+            true => unneeded_state(&name, budget.as_ref()),
+            false => part_state(&name, budget.as_ref(), |budget| {
+                is_as_desired(budget, rendered.and_then(|rendered| rendered.budget.as_ref()))
+            }),
+        },
         stateful_set: part_state(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
         template_revision: stateful_set.as_ref().and_then(template_revision),
         contested: None,
     };
     let all = [parts.service, parts.tls, parts.pooled_tls, parts.budget, parts.stateful_set];
-    match hash.filter(|_| all == [PartState::Current; 5]) {
+    match hash.filter(|_| all.into_iter().all(PartState::is_final)) {
         Some(hash) => verified.insert(key, hash, &authority, started),
         None => verified.invalidate(key),
     }
@@ -183,7 +193,8 @@ fn contested(
 ) -> Option<Contested> {
     let is_outdated = |part: PartState| part == PartState::Outdated;
     let service = service.filter(|_| is_outdated(parts.service)).map(|found| describe(found, &rendered.service));
-    let budget = budget.filter(|_| is_outdated(parts.budget)).map(|found| describe(found, &rendered.budget));
+    let budget = budget.filter(|_| is_outdated(parts.budget)).zip(rendered.budget.as_ref());
+    let budget = budget.map(|(found, rendered)| describe(found, rendered));
     let stateful_set =
         stateful_set.filter(|_| is_outdated(parts.stateful_set)).map(|found| describe(found, &rendered.stateful_set));
     let is_stateful_set = stateful_set.is_some();
@@ -198,6 +209,14 @@ fn part_state<K: Resource>(name: &str, found: Option<&K>, is_current: impl FnOnc
         Some(object) if field_managers::is_managed_by_operator(object) => PartState::ManagedByOperator,
         Some(object) if is_current(object) => PartState::Current,
         Some(_) => PartState::Outdated,
+    }
+}
+
+/// Returns the state of an object that the Workspace does not need. An object of another owner can keep the name.
+fn unneeded_state<K: Resource>(name: &str, found: Option<&K>) -> PartState {
+    match found {
+        Some(object) if is_ours(object, name) => PartState::Outdated,
+        Some(_) | None => PartState::NotNeeded,
     }
 }
 
@@ -244,6 +263,7 @@ mod tests {
 
     fn rendered() -> Rendered {
         let [service, budget, stateful_set] = [Value::Null, Value::Null, Value::Null];
+        let budget = Some(budget);
         let (revision_hash, rendered_hash, parts_hash) = ("r1".to_owned(), "r2".to_owned(), "r3".to_owned());
         Rendered { service, budget, stateful_set, revision_hash, replicas: 1, rendered_hash, parts_hash }
     }
@@ -276,6 +296,18 @@ mod tests {
         for (what, workspace, pod, expected) in rows {
             assert_eq!(was_current(&workspace, Some(&pod), Some(&rendered()), "agent:2"), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn an_object_that_the_workspace_does_not_need_is_deleted_only_if_it_belongs_to_the_workspace() {
+        let budget = |labels: Value| -> PodDisruptionBudget {
+            serde_json::from_value(json!({"metadata": {"name": "app-workspace", "labels": labels}})).expect("a budget")
+        };
+        let ours = budget(super::super::metadata::metadata("app", "team")["labels"].clone());
+        assert_eq!(unneeded_state("app", Some(&ours)), PartState::Outdated);
+        assert_eq!(unneeded_state("app", Some(&budget(json!({})))), PartState::NotNeeded);
+        assert_eq!(unneeded_state::<PodDisruptionBudget>("app", None), PartState::NotNeeded);
+        assert!(!PartState::NotNeeded.is_ours() && PartState::NotNeeded.is_final());
     }
 
     #[test]

@@ -8,15 +8,16 @@ use sha2::{Digest, Sha256};
 
 use super::config::Mounted;
 use super::environment::has_name;
-use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
+use super::init_containers::{BOOTSTRAP_CONTAINER, FETCH_CONTAINER, GENERATED_CONTAINERS};
 use super::metadata::labels;
 use super::pod_settings::PodSettings;
 use super::source::DesiredSource;
 use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
-    AGENT_HEALTH_PORT, AGENT_PORT, ANNOTATION_REVISION_HASH, ENV_FILE, ENV_FILE_VARIABLE, GRACE_VARIABLE,
-    PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME, TERMINATION_GRACE_SECONDS, TLS_DIRECTORY, workspace_tls_secret,
+    AGENT_HEALTH_PORT, AGENT_PORT, AGENT_PORT_NAME, ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, ENV_FILE,
+    ENV_FILE_VARIABLE, GRACE_VARIABLE, PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME, TERMINATION_GRACE_SECONDS,
+    TLS_DIRECTORY, workspace_tls_secret,
 };
 
 const TLS_VOLUME: &str = "tls";
@@ -35,6 +36,8 @@ const MAX_STARTUP_PROBES: u32 = 3600;
 /// Default memory request of a workspace pod. An idle pod used 7 MiB in a measurement. The request excludes the
 /// memory for a run, because few pods on a node execute runs at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
+/// Resources that the generated init containers take over from the `pulumi` container. They need no devices.
+const SHARED_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 /// Tag suffix of an image that runs as a non-root user. The image with the same tag but without the suffix runs as
 /// root.
 const NONROOT: &str = "-nonroot";
@@ -52,15 +55,21 @@ pub(super) fn template(
         "initContainers": [bootstrap(settings, source), fetch(settings)],
         "containers": [pulumi(spec, settings, profile, mounted)],
         "volumes": volumes(name, mounted),
-        "securityContext": profile.of_pod(),
+        "securityContext": profile.of_pod(settings.assigns_user),
         "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
         "enableServiceLinks": false,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
     });
     set(&mut pod, "serviceAccountName", spec.service_account_name.as_deref());
     json!({
         "metadata": {
             "labels": labels(name),
-            "annotations": {"kubectl.kubernetes.io/default-container": PULUMI_CONTAINER},
+            "annotations": {
+                "kubectl.kubernetes.io/default-container": PULUMI_CONTAINER,
+                // Without this annotation, the Cluster Autoscaler does not evict a pod with an `emptyDir`. During a
+                // run, the controller changes the value.
+                ANNOTATION_SAFE_TO_EVICT: "true",
+            },
         },
         "spec": pod,
     })
@@ -82,6 +91,29 @@ pub(super) fn set_grace_period(template: &mut Value) {
     environment.retain(|variable| !has_name(variable, GRACE_VARIABLE));
     // If the grace period is invalid, the container has no variable, because the API server rejects the pod anyway.
     environment.extend(grace.map(|seconds| json!({"name": GRACE_VARIABLE, "value": seconds.to_string()})));
+}
+
+/// Sets the resources of the generated init containers to those of the `pulumi` container, unless the user has set them.
+/// The scheduler uses the maximum of the init containers and the sum of the containers, so this does not increase the
+/// request of the pod. With other values, a LimitRange or a quota could reject the pod although the user has set
+/// `resources`.
+pub(super) fn set_init_resources(template: &mut Value) {
+    let resources = pulumi_container(template).and_then(|container| container.get("resources")).cloned();
+    let Some(mut resources) = resources.filter(|resources| !resources.is_null()) else { return };
+    for kind in ["requests", "limits"] {
+        if let Some(quantities) = resources.get_mut(kind).and_then(Value::as_object_mut) {
+            quantities.retain(|resource, _| SHARED_RESOURCES.contains(&resource.as_str()));
+        }
+    }
+    if let Some(resources) = resources.as_object_mut() {
+        resources.remove("claims");
+    }
+    let containers = template.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten() {
+        let is_generated = GENERATED_CONTAINERS.iter().any(|name| has_name(container, name));
+        let Some(container) = container.as_object_mut().filter(|_| is_generated) else { continue };
+        container.entry("resources").or_insert_with(|| resources.clone());
+    }
 }
 
 /// In all containers, sets the environment variable that contains the path of the CLI's environment file. Overrides a
@@ -138,7 +170,6 @@ fn own_container(settings: &PodSettings, name: &str, role: &[&str], mounts: &[Va
         "image": settings.agent_image,
         "command": command,
         "volumeMounts": mounts,
-        "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}},
         "securityContext": restricted(),
     });
     set(&mut container, "imagePullPolicy", settings.agent_image_pull_policy.as_deref());
@@ -176,7 +207,7 @@ fn pulumi(
         // Commands that users run with `kubectl exec` start in this directory. The agent uses another directory.
         "workingDir": PROJECT_DIRECTORY,
         "env": environment,
-        "ports": [{"name": "grpc", "containerPort": AGENT_PORT}],
+        "ports": [{"name": AGENT_PORT_NAME, "containerPort": AGENT_PORT}],
         // The container has no liveness probe, because the kubelet must not interrupt the run of a throttled
         // container. The startup probe runs every second, so that the kubelet detects a started agent early. After
         // the startup probe has succeeded, the readiness probe runs at a longer interval.
@@ -316,10 +347,11 @@ impl SecurityProfile {
         }
     }
 
-    /// Returns the security context of the pod.
-    pub(super) fn of_pod(self) -> Value {
+    /// Returns the security context of the pod. If `assigns_user` is `false`, the cluster sets the user and the group.
+    pub(super) fn of_pod(self, assigns_user: bool) -> Value {
         let seccomp = json!({"type": "RuntimeDefault"});
         match self {
+            Self::Restricted if !assigns_user => json!({"runAsNonRoot": true, "seccompProfile": seccomp}),
             Self::Restricted => json!({
                 "runAsNonRoot": true,
                 "runAsUser": 1000,
@@ -380,6 +412,8 @@ mod tests {
             agent_image_pull_policy: None,
             default_image: "pulumi/pulumi:3-nonroot".to_owned(),
             default_access_token_secret: None,
+            assigns_user: true,
+            eviction_protection: true,
             restrictions: Default::default(),
             storage: Default::default(),
         };

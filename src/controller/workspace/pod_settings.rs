@@ -41,6 +41,11 @@ pub struct PodSettings {
     pub default_image: String,
     /// Secret that contains the default access token for Pulumi Cloud.
     pub default_access_token_secret: Option<String>,
+    /// Whether the controller, instead of the cluster, sets the user and the group of pods with the security profile
+    /// `restricted`.
+    pub assigns_user: bool,
+    /// Default of `evictionProtection`.
+    pub eviction_protection: bool,
     pub restrictions: PodRestrictions,
     /// Default storage that an idle Workspace keeps.
     pub storage: StorageConfig,

@@ -22,8 +22,12 @@ const ORDINARY_WAITING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 const LABEL_TEMPLATE_REVISION: &str = "controller-revision-hash";
 /// Path of the agent in pods that the Pulumi Kubernetes Operator created.
 const PKO_AGENT: &str = "/share/agent";
+/// Names of the proxy containers of Istio, Linkerd, Consul and Kuma.
+const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "consul-dataplane", "kuma-sidecar"];
 /// Word in the scheduler's message about a resource request that no node can satisfy.
 const DOES_NOT_FIT: &str = "Insufficient";
+/// Part of the container runtime's message about an image without a variant for the node.
+const NO_PLATFORM: &str = "no match for platform";
 /// Reason of the event that reports an image pull.
 const PULLING: &str = "Pulling";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -82,6 +86,8 @@ pub(super) struct PodState {
     pub problem: Option<String>,
     /// Whether the pod does not start because no node meets its requirements.
     pub unschedulable: bool,
+    /// Name of the container with the proxy of a service mesh.
+    pub mesh_proxy: Option<String>,
 }
 
 /// Returns the state of a pod.
@@ -117,7 +123,15 @@ pub(super) fn read(pod: &Pod) -> PodState {
             .map(|container| container.name.clone()),
         problem: problem(pod),
         unschedulable: unscheduled(pod).is_some(),
+        mesh_proxy: mesh_proxy(pod),
     }
+}
+
+/// Returns the name of the container that a service mesh has added to the pod.
+fn mesh_proxy(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let mut names = spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|found| &found.name);
+    names.find(|name| MESH_PROXIES.contains(&name.as_str())).cloned()
 }
 
 fn agent_image(pod: &Pod) -> Option<String> {
@@ -198,8 +212,19 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     Some(match last.filter(|_| reason == CRASH_LOOP) {
         Some(last) => failure(container, last),
-        None => with_message(reason, waiting.message.as_deref()),
+        None => with_architecture_advice(with_message(reason, waiting.message.as_deref())),
     })
+}
+
+/// Adds the solution if the image does not support the architecture of the node.
+fn with_architecture_advice(problem: String) -> String {
+    if !problem.contains(NO_PLATFORM) {
+        return problem;
+    }
+    format!(
+        "{problem}; the image does not support the architecture of the node: set spec.nodeSelector[kubernetes.io/arch] in podTemplate, \
+         or use another image"
+    )
 }
 
 /// Returns the last failure of an init container that is running again. The status reports the failure until a retry

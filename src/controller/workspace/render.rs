@@ -18,7 +18,7 @@ use super::storage::Storage;
 use super::{config, environment, guard, init_containers, pod, source, storage};
 use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::api::bounds;
-use crate::api::names::{AGENT_PORT, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
+use crate::api::names::{AGENT_PORT, AGENT_PORT_NAME, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
 use crate::controller::merge::{POD_TEMPLATE, SERVICE_TEMPLATE, TooLarge, check_size, merge};
 
 /// Metadata fields that the `serviceTemplate` can set. The `serviceTemplate` can set no other fields of the Service.
@@ -28,8 +28,8 @@ const SERVICE_FIELDS: [&str; 2] = ["annotations", "labels"];
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rendered {
     pub service: Value,
-    /// PodDisruptionBudget that blocks a node drain while a run is open.
-    pub budget: Value,
+    /// PodDisruptionBudget that blocks a node drain while a run is open, or `None` if runs are not protected.
+    pub budget: Option<Value>,
     pub stateful_set: Value,
     /// Hash of the user-defined inputs. A pod annotation contains this hash.
     pub revision_hash: String,
@@ -88,7 +88,8 @@ pub fn render(
         metadata.insert("annotations".to_owned(), json!({ANNOTATION_RENDERED: rendered_hash}));
     }
     let service = service(name, namespace, workspace.spec.service_template.as_ref())?;
-    let budget = budget(name, namespace);
+    let is_protected = workspace.spec.eviction_protection.unwrap_or(settings.eviction_protection);
+    let budget = is_protected.then(|| budget(name, namespace));
     let parts_hash = hash(&json!([service, budget, stateful_set, pooled_pod]));
     Ok(Rendered { service, budget, stateful_set, revision_hash, replicas, rendered_hash, parts_hash })
 }
@@ -113,7 +114,7 @@ fn pod_template(
     let profile = SecurityProfile::parse(spec.security_profile.as_deref())?;
     let mut generated = pod::template(name, spec, settings, profile, &mounted, source);
     credentials.mount(&mut generated);
-    Storage::of(spec, &settings.storage)?.mount(&mut generated, name);
+    Storage::of(spec, &settings.storage)?.mount(&mut generated, name, settings.assigns_user);
     let mut merged = match &spec.pod_template {
         Some(patch) => {
             guard::check_fields(patch)?;
@@ -125,6 +126,7 @@ fn pod_template(
     if let Some(container) = pod::pulumi_container(&mut merged) {
         environment::make_optional(container);
     }
+    pod::set_init_resources(&mut merged);
     pod::set_grace_period(&mut merged);
     pod::set_env_file(&mut merged);
     Ok(merged)
@@ -165,7 +167,7 @@ fn service(name: &str, namespace: &str, template: Option<&Value>) -> Result<Valu
             // The agent accepts requests before the pod is ready.
             "publishNotReadyAddresses": true,
             "selector": labels(name),
-            "ports": [{"name": "grpc", "port": AGENT_PORT}],
+            "ports": [{"name": AGENT_PORT_NAME, "port": AGENT_PORT, "appProtocol": "tls"}],
         },
     });
     // If a user removes fields from the template, only the hash reveals the removal, because the remaining fields still

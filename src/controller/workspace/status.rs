@@ -27,6 +27,8 @@ const MAX_PROJECT_NAME: usize = 100;
 /// Reason of the event that lists the template fields that have no effect.
 const NO_EFFECT: &str = "PodTemplateNoEffect";
 
+/// Reason of the event about runs that are not protected from evictions.
+const NOT_PROTECTED: &str = "RunsNotProtected";
 /// Reason of the event that lists the objects that another client changes after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
 
@@ -67,7 +69,8 @@ async fn write_status(
         context.events.publish(event);
     }
     if written.is_some() {
-        for event in without_effect(workspace).into_iter().chain(contested_event(observed)) {
+        let events = [without_effect(workspace), unprotected(observed), contested_event(observed)];
+        for event in events.into_iter().flatten() {
             context.events.publish(event);
         }
     }
@@ -259,6 +262,18 @@ fn without_effect(workspace: &Workspace) -> Option<Event> {
         fields.join(", ")
     );
     (!fields.is_empty()).then(|| Event::new(workspace, EventKind::Warning, NO_EFFECT, message))
+}
+
+/// Returns an event if the controller does not protect the pod from evictions during a run, once per generation of the
+/// Workspace.
+fn unprotected(observed: &Observed) -> Option<Event> {
+    let workspace = &observed.workspace;
+    let reported = workspace.status.as_ref().and_then(|status| status.observed_generation);
+    let is_unprotected = observed.desired.as_ref().is_ok_and(|desired| desired.rendered.budget.is_none());
+    let message = "runs are not protected from evictions, so a node drain or an autoscaler can interrupt a run: to protect \
+                   them, set spec.evictionProtection or the flag --eviction-protection to true";
+    (is_unprotected && reported != workspace.metadata.generation)
+        .then(|| Event::new(workspace, EventKind::Warning, NOT_PROTECTED, message))
 }
 
 fn event_reason(report: &Report) -> &'static str {

@@ -53,14 +53,17 @@ impl<'a> Storage<'a> {
         }
     }
 
-    /// Adds the PersistentVolumeClaim to the generated pod template of the Workspace `name`.
-    pub(super) fn mount(&self, template: &mut Value, name: &str) {
+    /// Adds the PersistentVolumeClaim to the generated pod template of the Workspace `name`. If `assigns_user` is `false`,
+    /// the cluster sets the group of the volume.
+    pub(super) fn mount(&self, template: &mut Value, name: &str, assigns_user: bool) {
         match *self {
             Storage::Nothing => return,
             Storage::Cache { claim, size } => mount_cache(template, claim, size),
             Storage::Volume { claim } => mount_share(template, claim, name),
         }
-        set_file_system_group(template);
+        if assigns_user {
+            set_file_system_group(template);
+        }
     }
 }
 

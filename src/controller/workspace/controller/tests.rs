@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
@@ -114,6 +115,8 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: Requeue<Workspa
             agent_image_pull_policy: None,
             default_image: "pulumi".to_owned(),
             default_access_token_secret: None,
+            assigns_user: true,
+            eviction_protection: true,
             restrictions: PodRestrictions::default(),
             storage: Default::default(),
         },
@@ -149,7 +152,7 @@ fn start_with(
     }));
     let context = Arc::new(context(&parts, updates, requeue));
     let (_, workspaces) = reflector::store::<Workspace>();
-    let feeds = Feeds { requeues, on_event: |_: &Event<Workspace>| () };
+    let feeds = Feeds { requeues, on_event: |_: &Event<Workspace>| (), on_pod: |_: &Pod| () };
     let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone());
     let start = Start {
         client: parts.client.clone(),

@@ -59,6 +59,8 @@ fn at_rest() -> Observed {
         agent_image_pull_policy: None,
         default_image: "pulumi".to_owned(),
         default_access_token_secret: None,
+        assigns_user: true,
+        eviction_protection: true,
         restrictions: Default::default(),
         storage: Default::default(),
     };

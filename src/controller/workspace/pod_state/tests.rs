@@ -20,6 +20,18 @@ fn container(state: Value, last: Value) -> Value {
 }
 
 #[test]
+fn the_proxy_of_a_service_mesh_is_found_among_all_containers() {
+    let of = |list: &str, name: &str| {
+        let mut spec = json!({"containers": [{"name": "pulumi"}]});
+        spec[list] = json!([{"name": "pulumi"}, {"name": name}]);
+        read(&serde_json::from_value(json!({"spec": spec})).expect("valid pod")).mesh_proxy
+    };
+    assert_eq!(of("containers", "istio-proxy").as_deref(), Some("istio-proxy"));
+    assert_eq!(of("initContainers", "linkerd-proxy").as_deref(), Some("linkerd-proxy"), "a native sidecar");
+    assert_eq!(of("containers", "proxy"), None);
+}
+
+#[test]
 fn the_problem_of_a_pod_that_does_not_start_has_the_kubelet_message() {
     let terminated = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no certificate\n"}});
     let killed = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
@@ -45,6 +57,11 @@ fn the_problem_of_a_pod_that_does_not_start_has_the_kubelet_message() {
         ),
         (container(killed, json!({})), "container pulumi: terminated with exit code 137 (OOMKilled)"),
         (condition, "cannot be scheduled: Unschedulable: 0/1 nodes are available"),
+        (
+            container(waiting("ErrImagePull", "no match for platform in manifest: not found"), json!({})),
+            "container pulumi: ErrImagePull: no match for platform in manifest: not found; the image does not support the \
+             architecture of the node: set spec.nodeSelector[kubernetes.io/arch] in podTemplate, or use another image",
+        ),
         (
             json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}),
             "Evicted: The node was low on memory.",

@@ -4,8 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 
 use crate::api::names::{
-    ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, LABEL_POOL, LABEL_POOL_SHARD, LABEL_WORKSPACE_NAME,
-    POOL_POD_PREFIX, pool_pod_tls_secret,
+    ANNOTATION_REVISION_HASH, LABEL_POOL, LABEL_POOL_SHARD, LABEL_WORKSPACE_NAME, POOL_POD_PREFIX, pool_pod_tls_secret,
 };
 use crate::controller::workspace::environment::has_name;
 use crate::controller::workspace::init_containers::FETCH_CONTAINER;
@@ -54,8 +53,7 @@ impl PoolTemplate {
         format!("{POOL_POD_PREFIX}{key}-{random}")
     }
 
-    /// Returns a new pool pod for the pool of a shard. `kubectl drain` evicts the pod only if a controller owns it. The
-    /// annotation permits the cluster autoscaler to evict the pod.
+    /// Returns a new pool pod for the pool of a shard. `kubectl drain` evicts the pod only if a controller owns it.
     pub fn pod(&self, namespace: &str, name: &str, shard: Option<&str>, owner: &OwnerReference) -> Value {
         let mut pod = self.template.clone();
         set_tls_secret(&mut pod, &pool_pod_tls_secret(name));
@@ -66,7 +64,6 @@ impl PoolTemplate {
         if let Some(shard) = shard {
             insert(&mut pod, "/metadata/labels", LABEL_POOL_SHARD, json!(shard));
         }
-        insert(&mut pod, "/metadata/annotations", ANNOTATION_SAFE_TO_EVICT, json!("true"));
         pod
     }
 }
@@ -109,6 +106,8 @@ mod tests {
             agent_image_pull_policy: None,
             default_image: "pulumi".to_owned(),
             default_access_token_secret: None,
+            assigns_user: true,
+            eviction_protection: true,
             restrictions: Default::default(),
             storage: Default::default(),
         };

@@ -15,6 +15,8 @@ fn settings() -> PodSettings {
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
         default_image: "pulumi/pulumi:latest-nonroot".to_owned(),
         default_access_token_secret: None,
+        assigns_user: true,
+        eviction_protection: true,
         restrictions: PodRestrictions::default(),
         storage: Default::default(),
     }
@@ -58,7 +60,7 @@ fn a_service_a_stateful_set_and_a_disruption_budget_are_rendered() {
     let pretty = |value: &Value| serde_json::to_string_pretty(value).expect("valid JSON");
     insta::assert_snapshot!("service", pretty(&rendered.service));
     insta::assert_snapshot!("stateful_set", pretty(&rendered.stateful_set));
-    insta::assert_snapshot!("budget", pretty(&rendered.budget));
+    insta::assert_snapshot!("budget", pretty(rendered.budget.as_ref().expect("runs are protected")));
 }
 
 #[test]
@@ -111,6 +113,74 @@ fn only_memory_is_requested_by_default() {
         let rendered = rendered(json!({"resources": requested})).expect("renders");
         assert_eq!(pulumi(&rendered)["resources"], expected, "{requested}");
     }
+}
+
+#[test]
+fn the_generated_init_containers_have_the_resources_of_the_pulumi_container() {
+    let resources = json!({
+        "requests": {"cpu": "100m", "memory": "128Mi", "nvidia.com/gpu": "1"}, "limits": {"memory": "256Mi"},
+        "claims": [{"name": "gpu"}],
+    });
+    let taken_over = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}});
+    let own = json!({"requests": {"memory": "32Mi"}});
+    let in_template = json!({"spec": {"containers": [{"name": "pulumi", "resources": resources}]}});
+    let of_bootstrap = json!({"spec": {"initContainers": [{"name": "bootstrap", "resources": own}]}});
+    let with_user = json!({"spec": {"initContainers": [{"name": "mine", "image": "i"}]}});
+    let rows = [
+        ("default", json!({}), vec![json!({"requests": {"memory": "16Mi"}})]),
+        ("resources", json!({"resources": resources}), vec![taken_over.clone()]),
+        ("podTemplate", json!({"podTemplate": in_template}), vec![taken_over.clone()]),
+        ("own values", json!({"resources": resources, "podTemplate": of_bootstrap}), vec![own]),
+        (
+            "a user-defined init container",
+            json!({"resources": resources, "podTemplate": with_user, "artifact": {"digest": format!("sha256:{}", "0".repeat(64))}}),
+            vec![taken_over.clone(), taken_over, Value::Null],
+        ),
+    ];
+    for (name, spec, expected) in rows {
+        let rendered = rendered(spec).expect("renders");
+        let containers = template(&rendered)["spec"]["initContainers"].as_array().expect("is a list").clone();
+        let found: Vec<Value> = containers.iter().map(|container| container["resources"].clone()).collect();
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn the_spec_or_else_the_flag_decides_about_the_protection_from_evictions() {
+    for (spec, flag, expected) in [
+        (json!({}), true, true),
+        (json!({}), false, false),
+        (json!({"evictionProtection": true}), false, true),
+        (json!({"evictionProtection": false}), true, false),
+    ] {
+        let settings = PodSettings { eviction_protection: flag, ..settings() };
+        let rendered = render("app", "team", &workspace(spec.clone()), &settings).expect("renders");
+        assert_eq!(rendered.budget.is_some(), expected, "{spec} {flag}");
+    }
+}
+
+#[test]
+fn the_cluster_can_assign_the_user_of_a_pod_that_meets_the_restricted_standard() {
+    let restricted = PodRestrictions { is_restricted: true, ..PodRestrictions::default() };
+    let settings = PodSettings { assigns_user: false, restrictions: restricted, ..settings() };
+    let rendered = render("app", "team", &workspace(json!({})), &settings).expect("meets the standard");
+    let text = template(&rendered).to_string();
+    assert!(!text.contains("runAsUser") && !text.contains("runAsGroup") && !text.contains("fsGroup"), "{text}");
+}
+
+#[test]
+fn the_pod_runs_on_linux_and_can_be_evicted_while_it_is_idle_unless_the_user_decides() {
+    let of = |template: Value| {
+        let rendered = with_template(template).expect("renders");
+        let template = self::template(&rendered).clone();
+        let annotation = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+        (template["spec"]["nodeSelector"].clone(), template["metadata"]["annotations"][annotation].clone())
+    };
+    assert_eq!(of(json!({})), (json!({"kubernetes.io/os": "linux"}), json!("true")));
+    let metadata = json!({"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}});
+    let spec = json!({"nodeSelector": {"pool": "a"}});
+    let expected = (json!({"kubernetes.io/os": "linux", "pool": "a"}), json!("false"));
+    assert_eq!(of(json!({"metadata": metadata, "spec": spec})), expected);
 }
 
 #[test]
