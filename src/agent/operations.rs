@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
-use super::cancellation::{CancelRequest, Cause, Liveness};
+use super::cancellation::{CancelRequest, Cause, Liveness, cancellation_grace};
 use super::environment::{self, Environment};
 use super::interactive_session;
 use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request};
@@ -318,11 +318,15 @@ impl Operations {
     /// repeats the call if it does not receive the reply, so a repeated call has no effect. The call has no effect
     /// either if the operation is complete. If a `Run` call is starting the operation, the operation ends as soon as it
     /// begins.
-    pub fn cancel(&self, id: &str) -> Result<(), Refusal> {
+    pub fn cancel(&self, id: &str, pod_ends_in_seconds: u32) -> Result<(), Refusal> {
         let now = Instant::now();
-        let forced_at = now + self.cancellation_grace;
+        let (cause, grace) = match pod_ends_in_seconds {
+            0 => (Cause::Requested, self.cancellation_grace),
+            seconds => (Cause::Terminated, cancellation_grace(Duration::from_secs(seconds.into()))),
+        };
+        let forced_at = now + grace;
         let cancel = |sender: &watch::Sender<CancelRequest>| {
-            sender.send_modify(|cancel_request| cancel_request.cancel(Cause::Requested, now, forced_at));
+            sender.send_modify(|cancel_request| cancel_request.cancel(cause, now, forced_at));
         };
         // Cancels the start first, because the operation can begin at any time and then keeps this cancellation.
         let starting = self.starting.find(id);

@@ -153,7 +153,8 @@ impl Agent for Service {
     }
 
     async fn cancel(&self, request: Request<proto::CancelRequest>) -> Result<Response<proto::CancelReply>, Status> {
-        self.operations.cancel(&request.into_inner().id)?;
+        let proto::CancelRequest { id, pod_ends_in_seconds } = request.into_inner();
+        self.operations.cancel(&id, pod_ends_in_seconds)?;
         Ok(Response::new(proto::CancelReply {}))
     }
 

@@ -108,6 +108,9 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let first_workspaces = FirstObjects::default();
     let wiring = Wiring { config, parts };
     let run_queue = wiring.run_queue();
+    let interruptions = update::Interruptions::new(requeue_update.clone());
+    let nodes = interruptions.clone().watch_nodes(updates.clone(), parts.reader.clone(), parts.end.clone());
+    parts.critical_tasks.spawn(nodes);
     tokio::join!(
         wiring.stacks(
             (updates.clone(), run_queue.clone()),
@@ -117,13 +120,13 @@ pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
         wiring.updates(
             (updates.clone(), updates_writer),
             (run_queue, references.clone()),
-            namespaces.clone(),
+            (namespaces.clone(), interruptions.clone()),
             (requeues, requeued_updates)
         ),
         wiring.workspaces(
             (workspaces_writer, first_workspaces, updates),
             (probes, inputs, references),
-            namespaces,
+            (namespaces, interruptions),
             (requeue_update, requeued_workspaces)
         ),
         wiring.programs(),
@@ -334,7 +337,7 @@ impl Wiring<'_> {
         self,
         (updates, store): (update::Updates, IndexWriter<Update, update::UpdateGroup>),
         (run_queue, references): (update::RunQueue, References),
-        namespaces: Namespaces,
+        (namespaces, interruptions): (Namespaces, update::Interruptions),
         ((requeue, requeue_workspace), requeues): ((Requeue<Update>, Requeue<Workspace>), Requeues<Update>),
     ) {
         let (config, parts) = (self.config, self.parts);
@@ -359,6 +362,7 @@ impl Wiring<'_> {
             reader: parts.reader.clone(),
             writer: parts.writer.clone(),
             attachments: attachments.clone(),
+            interruptions,
             history,
             stored_secrets: update::StoredSecrets::default(),
             run_limiter: run_queue.run_limiter.clone(),
@@ -370,6 +374,7 @@ impl Wiring<'_> {
             updates,
             adopted: Arc::default(),
             timeouts: update::RunTimeouts { default: config.default_run_timeout, maximum: config.max_run_timeout },
+            eviction_protection: config.eviction_protection,
             cluster_name: config.cluster_name.as_str().into(),
             traces,
         });
@@ -407,7 +412,7 @@ impl Wiring<'_> {
             update::Updates,
         ),
         (probes, inputs, references): (workspace::AgentProbes, workspace::InputWatch, References),
-        namespaces: Namespaces,
+        (namespaces, interruptions): (Namespaces, update::Interruptions),
         (requeue_update, requeues): (Requeue<Update>, Requeues<Workspace>),
     ) {
         let (config, parts) = (self.config, self.parts);
@@ -432,6 +437,8 @@ impl Wiring<'_> {
                 agent_image_pull_policy: None,
                 default_image: config.default_workspace_image.clone(),
                 default_access_token_secret: config.default_access_token_secret.clone(),
+                assigns_user: config.assign_workspace_user,
+                eviction_protection: config.eviction_protection,
                 restrictions: workspace::PodRestrictions {
                     is_restricted: config.restrict_workspace_pods,
                     service_accounts: config.allowed_service_accounts.clone(),
@@ -452,7 +459,8 @@ impl Wiring<'_> {
         });
         let followers = followers.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
         let requeues = futures::stream::select(requeues, followers);
-        let feeds = workspace::Feeds { requeues, on_event };
+        let on_pod = move |pod: &_| interruptions.observe_pod(pod);
+        let feeds = workspace::Feeds { requeues, on_event, on_pod };
         // A reconciliation waits until the agent has received the source and installed its dependencies.
         let timeout = PUT_SOURCE_TIMEOUT + RECONCILE_TIMEOUT;
         let known = context.clone();

@@ -402,7 +402,14 @@ impl AgentClient {
     /// effect.
     pub async fn cancel(&self, id: &str) -> Result<(), RpcError> {
         let mut calls = self.calls.clone();
-        let request = proto::CancelRequest { id: id.to_owned() };
+        let request = proto::CancelRequest { id: id.to_owned(), pod_ends_in_seconds: 0 };
+        unary(&self.close_reason, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
+    }
+
+    /// Cancels an operation in a pod that is being deleted. `seconds` is the time until the kubelet kills the containers.
+    pub async fn end_with_pod(&self, id: &str, seconds: u32) -> Result<(), RpcError> {
+        let mut calls = self.calls.clone();
+        let request = proto::CancelRequest { id: id.to_owned(), pod_ends_in_seconds: seconds.max(1) };
         unary(&self.close_reason, "Cancel", CALL_TIMEOUT, calls.cancel(request)).await.map(|_| ())
     }
 

@@ -370,6 +370,33 @@ fn a_run_on_an_unreachable_node_ends_after_the_out_of_service_taint() {
     });
 }
 
+/// The test cluster has a single node, so the binding of the run names another Node, which has the taint.
+#[test]
+fn a_run_on_a_node_that_is_being_removed_is_interrupted_and_repeated() {
+    run("node-removed", async |scene| {
+        let node = create_node(scene).await;
+        let source = scene.source("app").await;
+        let commit = source.push(&slow("node-removed", 25).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        let first = running_update(scene, &main).await.name_any();
+        let binding = Patch::Merge(json!({"status": {"run": {"nodeName": node}}}));
+        let (api, parameters) = (scene.api::<Update>(), PatchParams::default());
+        api_call("moving the run to the Node", api.patch_status(&first, &parameters, &binding)).await;
+        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
+        let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
+        api_call("tainting the Node", nodes(scene).patch(&node, &PatchParams::default(), &patch)).await;
+
+        main.until_applied_within(WaitLimit::Long, &commit).await;
+        delete_node(scene, &node).await;
+        let interrupted = read(scene, &first).await;
+        assert_eq!(failure(&interrupted), Some(update_reason::ABORTED), "{:?}", interrupted.status);
+        let expected = ["create slow begin", "create slow cancelled", "create slow begin", "create slow done"];
+        assert_eq!(main.log.operations().await, expected);
+        assert_eq!(main.updates().await.len(), 2);
+    });
+}
+
 #[test]
 fn a_run_on_a_deleted_node_is_aborted() {
     run("node-gone", async |scene| {

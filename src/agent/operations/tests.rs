@@ -54,11 +54,11 @@ fn an_operation_that_a_call_is_starting_is_not_unknown_and_can_be_canceled() {
     let (settings, environment) = (proto::Settings::default(), Environment::default());
     for (id, is_canceled) in [("canceled", true), ("continued", false)] {
         assert!(matches!(operations.find(id), Err(Refusal::UnknownOperation(_))), "{id}");
-        assert!(matches!(operations.cancel(id), Err(Refusal::UnknownOperation(_))), "{id}");
+        assert!(matches!(operations.cancel(id, 0), Err(Refusal::UnknownOperation(_))), "{id}");
         let call = operations.starting.register(id);
         assert!(matches!(operations.find(id), Err(Refusal::Starting(_))), "{id}");
         if is_canceled {
-            operations.cancel(id).unwrap();
+            operations.cancel(id, 0).unwrap();
         }
         let request = proto::RunRequest { id: id.to_owned(), ..proto::RunRequest::default() };
         operations.begin(&request, &settings, &environment, &call.cancel_request).unwrap();
@@ -67,6 +67,24 @@ fn an_operation_that_a_call_is_starting_is_not_unknown_and_can_be_canceled() {
         let open = lock(&operations.open);
         assert!(open.as_ref().is_some_and(|open| open.cancel_request.borrow().is_requested() == is_canceled), "{id}");
     }
+}
+
+#[test]
+fn the_end_of_the_pod_brings_the_forced_cancellation_forward() {
+    let directory = tempfile::tempdir().unwrap();
+    let operations = operations(directory.path());
+    let (sender, cancel_request) = watch::channel(CancelRequest::default());
+    let call = operations.starting.register("one");
+    let request = proto::RunRequest { id: "one".to_owned(), ..proto::RunRequest::default() };
+    operations.begin(&request, &proto::Settings::default(), &Environment::default(), &call.cancel_request).unwrap();
+    *lock(&operations.open) = Some(RunningOperation { id: "one".into(), cancel_request: sender });
+    operations.terminate();
+    operations.cancel("one", 20).unwrap();
+    let forced_at = cancel_request.borrow().forced_at.unwrap();
+    assert!(forced_at <= Instant::now() + Duration::from_secs(10), "half of the time is left for the state");
+    operations.cancel("one", 600).unwrap();
+    assert_eq!(cancel_request.borrow().forced_at, Some(forced_at), "a later end has no effect");
+    assert_eq!(cancel_request.borrow().cause, Some(Cause::Terminated));
 }
 
 #[test]

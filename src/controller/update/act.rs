@@ -19,6 +19,7 @@ use crate::controller::update::context::Context;
 use crate::controller::update::decide::{Action, may_start};
 use crate::controller::update::events::{end_event, with_revision};
 use crate::controller::update::history::{self, Stored as StoredHistory};
+use crate::controller::update::interruptions::Disruption;
 use crate::controller::update::observe::{Observed, binding, is_held_by_stack, is_of_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
@@ -44,6 +45,10 @@ const QUEUED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
 const REPORTED_REQUEUE_INTERVAL: Duration = Duration::from_secs(120);
 /// Requeue interval of a run whose outcome is unknown.
 const UNKNOWN_OUTCOME_REQUEUE_INTERVAL: Duration = Duration::from_secs(30);
+/// Requeue interval of a run that the agent interrupts, because its pod is being deleted.
+const INTERRUPTION_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
+/// Reason of the event about a run that the controller interrupts, because its node is being removed.
+const NODE_DISRUPTED: &str = "NodeDisrupted";
 /// Requeue interval after a cancellation request to the agent has failed.
 const CANCEL_REQUEUE_INTERVAL: Duration = Duration::from_secs(5);
 /// Grace period in seconds for deleting a pod after the deadline of its run. The period is short, because the run
@@ -104,6 +109,8 @@ pub async fn act(
         Action::OutcomeUnknown(cause) => report_unknown_outcome(observed, &cause, context, now).await,
         Action::Cancel => cancel(observed, context, now).await,
         Action::DeletePod(why) => delete_pod(observed, &why, context, now).await,
+        Action::LeaveNode(disruption) => leave_node(observed, &disruption, context, now).await,
+        Action::EndWithPod(seconds) => end_with_pod(observed, seconds, context, now).await,
         Action::Record(outcome) => store_and_record(observed, *outcome, context, now).await,
         Action::Release => release(observed, context).await,
         Action::Abandon => {
@@ -191,7 +198,10 @@ async fn record_binding(
     // The binding contains the concurrency group. A restarted controller then counts the open run in the same group,
     // even if the annotation of the namespace has changed.
     let binding = &RunBinding { concurrency_group: group, ..binding.clone() };
-    if let Err(error) = pod_mark::mark(pod, update, &context.writer).await {
+    let workspace = observed.workspace.as_ref();
+    let is_pinned = workspace.and_then(|workspace| workspace.spec.eviction_protection);
+    let is_pinned = is_pinned.unwrap_or(context.eviction_protection);
+    if let Err(error) = pod_mark::mark(pod, update, is_pinned, &context.writer).await {
         drop(permit);
         return mark_failed(update, pod, error, context, now).await;
     }
@@ -322,6 +332,47 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
     }
     written?;
     Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL)))
+}
+
+/// Deletes the pod of a run whose node is being removed. The agent then interrupts the run and saves the state, and the
+/// next pod starts on another node. The deletion ignores the PodDisruptionBudget of the Workspace.
+async fn leave_node(
+    observed: &Observed,
+    disruption: &Disruption,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
+    let message = format!("{}; deleting pod {} to interrupt the run", disruption.cause, pod.name_any());
+    context.writer.status(update, &status::running(update, observed.progress.as_ref(), &message, now)).await?;
+    context.events.publish(with_revision(update, Event::new(update, EventKind::Warning, NODE_DISRUPTED, message)));
+    let (namespace, name, uid) = (pod.namespace().unwrap_or_default(), pod.name_any(), pod.uid().unwrap_or_default());
+    match disruption.seconds {
+        Some(seconds) => context.writer.delete_within::<Pod>(&namespace, &name, &uid, seconds).await?,
+        None => context.writer.delete::<Pod>(&namespace, &name, Some(&uid)).await?,
+    }
+    Ok(Next::Done(Some(INTERRUPTION_REQUEUE_INTERVAL)))
+}
+
+/// Tells the agent how much time is left until the kubelet kills its container. A repeated call has no effect, because
+/// the agent keeps the earliest time of the forced cancellation.
+async fn end_with_pod(
+    observed: &Observed,
+    seconds: u32,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = &observed.update;
+    let message = "the pod is being deleted, and the agent interrupts the run";
+    context.writer.status(update, &status::running(update, observed.progress.as_ref(), message, now)).await?;
+    if let Some(address) = address(observed) {
+        let sent = context.attachments.end_with_pod(&address, &update.uid().unwrap_or_default(), seconds).await;
+        if let Err(error) = sent {
+            tracing::warn!(error = &error as &dyn std::error::Error, "failed to pass the grace period to the agent");
+        }
+    }
+    Ok(Next::Done(Some(INTERRUPTION_REQUEUE_INTERVAL)))
 }
 
 /// Reports a run whose outcome is unknown, and keeps the run open. Releases the slot if the deadline of the run has

@@ -250,6 +250,11 @@ impl Attachments {
         self.agents.connect(address).await?.cancel(uid).await
     }
 
+    /// Tells the agent of a run when the kubelet kills the containers of its pod, which is being deleted.
+    pub async fn end_with_pod(&self, address: &AgentAddress, uid: &str, seconds: u32) -> Result<(), RpcError> {
+        self.agents.connect(address).await?.end_with_pod(uid, seconds).await
+    }
+
     /// Informs the agent in the background that the controller has recorded the result. The caller does not wait for
     /// the response. An agent that does not receive this call keeps the run journal.
     pub fn acknowledge(&self, address: AgentAddress, uid: String) {

@@ -15,6 +15,7 @@ use crate::controller::references::References;
 use crate::controller::update::attachments::Attachments;
 use crate::controller::update::deadline;
 use crate::controller::update::history::HistoryWriter;
+use crate::controller::update::interruptions::Interruptions;
 use crate::controller::update::queue::{UpdateGroup, Updates, open_runs};
 use crate::controller::update::request::RunTimeouts;
 use crate::controller::update::stored_secrets::StoredSecrets;
@@ -31,6 +32,7 @@ pub struct Context {
     pub reader: Reader,
     pub writer: Writer,
     pub attachments: Attachments,
+    pub interruptions: Interruptions,
     /// Writer of the run history, or `None` if the history is disabled.
     pub history: Option<HistoryWriter>,
     pub stored_secrets: StoredSecrets,
@@ -47,6 +49,8 @@ pub struct Context {
     /// Guard that ensures that [`Context::adopt_open_runs`] assigns slots only once per process.
     pub adopted: Arc<OnceCell<()>>,
     pub timeouts: RunTimeouts,
+    /// Whether the controller protects the pod of a run from evictions, if the Workspace does not decide.
+    pub eviction_protection: bool,
     /// Cluster name for the Pulumi stack tags, or an empty string.
     pub cluster_name: Arc<str>,
     pub traces: RunTraces,
@@ -116,6 +120,7 @@ impl Context {
     pub fn forget(&self, update: &Update) {
         let uid = update.uid().unwrap_or_default();
         self.attachments.detach(&uid);
+        self.interruptions.forget(&uid);
         self.history.iter().for_each(|history| history.forget(&uid));
         self.stored_secrets.forget(&uid);
         self.run_limiter.withdraw(&uid);

@@ -15,6 +15,7 @@ use crate::controller::stack::Restriction;
 use crate::controller::update::attach_target::address;
 use crate::controller::update::attachments::RunState;
 use crate::controller::update::deadline;
+use crate::controller::update::interruptions::Disruption;
 use crate::controller::update::observe::{Observed, Owner, binding, is_cancel_requested, is_held_by_stack};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
@@ -60,6 +61,10 @@ pub enum Action {
     Cancel,
     /// Delete the pod, because the agent has not ended the run. Contains the reason.
     DeletePod(String),
+    /// Delete the pod, because its node is being removed. The agent interrupts the run, and the Stack repeats it.
+    LeaveNode(Disruption),
+    /// Tell the agent that the kubelet kills the containers of the pod after this number of seconds.
+    EndWithPod(u32),
     /// Record the result of the completed run in the status.
     Record(Box<RunOutcome>),
     /// Remove the run metadata from the pod, because the result is recorded. Also remove the finalizer from an Update
@@ -90,6 +95,8 @@ impl Action {
             Action::OutcomeUnknown(_) => "OutcomeUnknown",
             Action::Cancel => "Cancel",
             Action::DeletePod(_) => "DeletePod",
+            Action::LeaveNode(_) => "LeaveNode",
+            Action::EndWithPod(_) => "EndWithPod",
             Action::Record(_) => "Record",
             Action::Release => "Release",
             Action::Abandon => "Abandon",
@@ -179,7 +186,8 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
         Some(RunState::Running | RunState::Held(_))
             if is_on_time(observed, now) || is_in_bound_pod(observed, binding) =>
         {
-            return from_agent_report(observed, binding, None, now);
+            return interruption(observed, binding, now)
+                .unwrap_or_else(|| from_agent_report(observed, binding, None, now));
         }
         _ => {}
     }
@@ -190,6 +198,23 @@ fn decide_bound(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Ac
         End::Proven(outcome) => proven_end(observed, binding, outcome, now),
         End::Unknown(cause) => outcome_unknown(&observed.update, &cause),
         End::Open(known) => from_agent_report(observed, binding, known.as_deref(), now),
+    }
+}
+
+/// Returns the action for a run in progress whose pod is being deleted or whose node is being removed. Without this
+/// action, a PodDisruptionBudget would block the eviction of the pod until the machine is gone, and the agent would not
+/// know that it has less time than the grace period of the pod.
+fn interruption(observed: &Observed, binding: &RunBinding, now: Timestamp) -> Option<Action> {
+    let pod = observed.pod.as_ref().filter(|_| observed.run_state == Some(RunState::Running))?;
+    if !is_in_bound_pod(observed, binding) || is_end_requested(observed) {
+        return None;
+    }
+    match &pod.metadata.deletion_timestamp {
+        Some(end) => {
+            let left = end.0.duration_since(now).as_secs();
+            u32::try_from(left).ok().filter(|left| *left > 0).map(Action::EndWithPod)
+        }
+        None => observed.disruption.clone().map(Action::LeaveNode),
     }
 }
 

@@ -18,6 +18,7 @@ mod deadline;
 mod decide;
 mod events;
 mod history;
+mod interruptions;
 mod observe;
 mod order;
 pub mod outcome;
@@ -46,6 +47,7 @@ pub use attachments::Attachments;
 pub use context::Context;
 pub use controller::{Feeds, controller, reconcile, requeue_after_run, requeue_of_workspace};
 pub use history::HistoryWriter;
+pub use interruptions::Interruptions;
 pub use outputs::is_of as is_outputs_of;
 pub use pod_mark::{is_of as is_marked_for, update_name as marked_update_name};
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
+use crate::controller::update::interruptions::{self, Disruption};
 use crate::controller::update::order;
 use crate::controller::update::plans::{self, PlanFile};
 use crate::controller::update::pod_mark;
@@ -36,6 +37,8 @@ pub struct Observed {
     /// State of the node on which the run executes. `observe` reads the node only if the outcome of the run is
     /// unknown.
     pub node: NodeState,
+    /// Announced removal of the node.
+    pub disruption: Option<Disruption>,
     /// Name of the open Update directly before this Update in the order of the Workspace.
     pub preceding_update: Option<String>,
     pub timeouts: RunTimeouts,
@@ -98,13 +101,15 @@ pub fn is_held_by_stack(update: &Update) -> bool {
 /// Reads the state that the step needs.
 pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Result<Observed, ReadError> {
     let snapshot = context.attachments.snapshot(&update.uid().unwrap_or_default());
-    let needs_pod = needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
+    let is_interrupted = context.interruptions.contains(&update.uid().unwrap_or_default());
+    let needs_pod = is_interrupted || needs_pod(&update, snapshot.as_ref(), context.timeouts, now);
     let (workspace, pod) = match !needs_pod || !has_valid_workspace_name(&update) {
         true => (None, None),
         false => workspace_and_pod(&update, context).await?,
     };
     let is_expired = deadline::end_expired(&update, context.timeouts, pod.as_ref(), now).is_some();
-    let node = node(&update, pod.as_ref(), snapshot.as_ref().filter(|_| !is_expired), context).await?;
+    let reported = snapshot.as_ref().filter(|_| !is_expired && !is_interrupted);
+    let (node, disruption) = node(&update, pod.as_ref(), reported, context).await?;
     let preceding_update = preceding_update(&update, pod.as_ref(), context).await?;
     let timeouts = context.timeouts;
     let stack = owner_state(&update, context).await?;
@@ -131,6 +136,7 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         workspace,
         pod,
         node,
+        disruption,
         preceding_update,
         timeouts,
         run_state,
@@ -321,18 +327,20 @@ async fn node(
     pod: Option<&Pod>,
     snapshot: Option<&RunSnapshot>,
     context: &Context,
-) -> Result<NodeState, ReadError> {
-    let Some(binding) = binding(update).filter(|_| !update.is_complete()) else { return Ok(NodeState::NotRead) };
+) -> Result<(NodeState, Option<Disruption>), ReadError> {
+    let not_read = (NodeState::NotRead, None);
+    let Some(binding) = binding(update).filter(|_| !update.is_complete()) else { return Ok(not_read) };
     let is_reported = snapshot.is_some_and(|snapshot| {
         matches!(snapshot.run_state, RunState::Running | RunState::Held(_) | RunState::Ended(_))
     });
     let is_unreachable = snapshot.is_some_and(|snapshot| matches!(snapshot.run_state, RunState::Unreachable(_)));
-    if is_reported || !pod_termination::needs_node(binding, pod, is_unreachable) {
-        return Ok(NodeState::NotRead);
+    let is_interrupted = context.interruptions.contains(&update.uid().unwrap_or_default());
+    if !is_interrupted && (is_reported || !pod_termination::needs_node(binding, pod, is_unreachable)) {
+        return Ok(not_read);
     }
     match context.reader.get_cluster_opt::<Node>(&binding.node_name).await {
-        Ok(node) => Ok(NodeState::of(node.as_ref())),
-        Err(error) if error.is_forbidden() => Ok(NodeState::Unreadable(error.to_string())),
+        Ok(node) => Ok((NodeState::of(node.as_ref()), node.as_ref().and_then(interruptions::disruption))),
+        Err(error) if error.is_forbidden() => Ok((NodeState::Unreadable(error.to_string()), None)),
         Err(error) => Err(error),
     }
 }

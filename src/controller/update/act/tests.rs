@@ -17,6 +17,7 @@ use crate::controller::update::context::Context;
 use crate::controller::update::decide::Action;
 use crate::controller::update::events::end_event;
 use crate::controller::update::history::HistoryWriter;
+use crate::controller::update::interruptions::Interruptions;
 use crate::controller::update::observe::{Observed, Owner};
 use crate::controller::update::outcome::RunOutcome;
 use crate::controller::update::plans::PlanFile;
@@ -92,6 +93,7 @@ fn context(parts: &TestParts) -> Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         attachments: Attachments::new(parts.agents.clone(), requeue, parts.tasks.clone(), parts.end.clone()),
+        interruptions: Interruptions::new(requeue::queue().0),
         history: None,
         stored_secrets: StoredSecrets::default(),
         run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
@@ -103,6 +105,7 @@ fn context(parts: &TestParts) -> Context {
         updates: updates().0,
         adopted: Arc::default(),
         timeouts: RunTimeouts::default(),
+        eviction_protection: true,
         cluster_name: "".into(),
         traces: RunTraces::default(),
     }
@@ -127,6 +130,7 @@ fn observed(update: Value, pod: Option<Value>) -> Observed {
         workspace: None,
         pod: pod.map(|pod| serde_json::from_value(pod).unwrap()),
         node: NodeState::NotRead,
+        disruption: None,
         preceding_update: None,
         timeouts: RunTimeouts::default(),
         run_state: None,

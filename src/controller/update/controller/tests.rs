@@ -14,6 +14,7 @@ use crate::artifact::Digest;
 use crate::controller::namespaces::Namespaces;
 use crate::controller::test_parts::TestParts;
 use crate::controller::update::attachments::Attachments;
+use crate::controller::update::interruptions::Interruptions;
 use crate::controller::update::queue::updates;
 use crate::controller::update::request::RunTimeouts;
 use crate::controller::update::stored_secrets::StoredSecrets;
@@ -37,7 +38,8 @@ fn context(parts: &TestParts) -> Context {
     Context {
         reader: parts.reader.clone(),
         writer: parts.writer.clone(),
-        attachments: Attachments::new(parts.agents.clone(), requeue, parts.tasks.clone(), parts.end.clone()),
+        attachments: Attachments::new(parts.agents.clone(), requeue.clone(), parts.tasks.clone(), parts.end.clone()),
+        interruptions: Interruptions::new(requeue),
         history: None,
         stored_secrets: StoredSecrets::default(),
         run_limiter: RunLimiter::new(limits, parts.metrics.clone()),
@@ -49,6 +51,7 @@ fn context(parts: &TestParts) -> Context {
         updates: updates().0,
         adopted: Arc::default(),
         timeouts: RunTimeouts::default(),
+        eviction_protection: true,
         cluster_name: "".into(),
         traces: RunTraces::default(),
     }

@@ -1,6 +1,7 @@
 //! Tests for the next action of an Update.
 
 mod deadline;
+mod interruption;
 mod lost_journal;
 mod start;
 mod ttl;
@@ -77,6 +78,7 @@ fn observed(update: Update) -> Observed {
         workspace: Some(workspace()),
         pod: Some(pod("pod-uid")),
         node: NodeState::NotRead,
+        disruption: None,
         preceding_update: None,
         timeouts: RunTimeouts::default(),
         run_state: None,
