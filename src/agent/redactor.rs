@@ -8,9 +8,9 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use zeroize::Zeroizing;
 
+use crate::pulumi::console::REDACTED;
 use crate::pulumi::failure::plan;
 
-const REPLACEMENT: &str = "[secret]";
 /// Minimum length of a value that the agent redacts, in bytes. A shorter value often occurs in unrelated text, and the
 /// text around the replacement would reveal the value.
 const MIN_LENGTH: usize = 4;
@@ -84,7 +84,7 @@ impl Redactor {
         let mut redacted = if self.has_plan_values { plan::without_values(text).0 } else { text.to_owned() };
         for value in self.values.iter() {
             if redacted.contains(value.as_str()) {
-                redacted = redacted.replace(value.as_str(), REPLACEMENT);
+                redacted = redacted.replace(value.as_str(), REDACTED);
             }
         }
         redacted
@@ -224,10 +224,10 @@ mod tests {
         fn redacted_base64_text_reveals_little_of_a_secret(before in "[a-z]{0,9}", value in "[!-~]{12,40}", after in "[a-z]{0,9}") {
             for engine in [STANDARD, URL_SAFE_NO_PAD] {
                 let shown = Redactor::new([value.as_str()]).redact(&engine.encode(format!("{before}{value}{after}")));
-                prop_assert!(shown.contains(REPLACEMENT), "{}", shown);
+                prop_assert!(shown.contains(REDACTED), "{}", shown);
                 // Only the first and the last group of four characters can encode both the value and adjacent bytes.
                 let around = engine.encode(before.as_bytes()).len() + engine.encode(after.as_bytes()).len();
-                prop_assert!(shown.len() <= REPLACEMENT.len() + around + 12, "{}", shown);
+                prop_assert!(shown.len() <= REDACTED.len() + around + 12, "{}", shown);
             }
         }
 

@@ -3,6 +3,8 @@
 use super::stack_name;
 use crate::text::is_format;
 
+/// Text that replaces a secret value.
+pub const REDACTED: &str = "[secret]";
 /// Labels that the CLI prints before an update URL.
 const PERMALINK_LABELS: [&str; 4] = ["View Live: ", "View in Browser: ", "View in Browser (Ctrl+O): ", "Permalink: "];
 /// Maximum length of an update URL, in bytes.

@@ -80,10 +80,26 @@ pub struct ResourceStep {
     /// Paths of the properties that differ. The list has at most [`MAX_PATHS`] paths. `None` if the engine has not
     /// compared the resource.
     pub properties: Option<Vec<String>>,
-    /// Whether a provider manages the resource. `false` for components, and for resources that the program only reads.
-    pub is_managed: bool,
+    /// The resource in the state before the step. `None` if the state does not contain the resource.
+    pub old: Option<ResourceState>,
+    /// The resource in the state after the step. `None` if the step removes the resource from the state.
+    pub new: Option<ResourceState>,
     /// Outputs of the stack. Present only in the `ResourceOutputs` event of the resource that represents the stack.
     pub stack_outputs: Option<Vec<Output>>,
+}
+
+/// A resource in the state, without its inputs and outputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceState {
+    pub urn: String,
+    /// Whether a provider manages the resource. `false` for components, and for resources that the program only reads.
+    pub is_managed: bool,
+    /// Whether the program only reads the resource.
+    pub is_external: bool,
+    /// Whether the resource is an old copy that an earlier replacement has not deleted yet.
+    pub is_replaced: bool,
+    /// URN of the provider. Empty for components and providers.
+    pub provider: String,
 }
 
 /// A diagnostic message.
@@ -228,8 +244,12 @@ struct Metadata {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct State {
+    urn: String,
     custom: bool,
     external: bool,
+    delete: bool,
+    /// URN and ID of the provider, which `::` separates.
+    provider: String,
 }
 
 /// The first [`MAX_PATHS`] paths in a list of paths, or in an object whose keys are paths.
@@ -382,8 +402,21 @@ fn resource_step(step: Step, redact: &dyn Fn(&str) -> String) -> ResourceStep {
     };
     let properties = paths.map(|paths| paths.0.iter().map(|path| property_path(path, redact)).collect());
     let urn = urn(full_urn, redact);
-    let is_managed = new.or(old).is_some_and(|state| state.custom && !state.external);
-    ResourceStep { urn, operation: op, resource_type: r#type, properties, is_managed, stack_outputs: None }
+    let state = |state: State| resource_state(state, redact);
+    let (old, new) = (old.map(state), new.map(state));
+    ResourceStep { urn, operation: op, resource_type: r#type, properties, old, new, stack_outputs: None }
+}
+
+fn resource_state(state: State, redact: &dyn Fn(&str) -> String) -> ResourceState {
+    let State { urn: full_urn, custom, external, delete, mut provider } = state;
+    provider.truncate(provider.rfind("::").unwrap_or(provider.len()));
+    ResourceState {
+        urn: urn(full_urn, redact),
+        is_managed: custom && !external,
+        is_external: external,
+        is_replaced: delete,
+        provider,
+    }
 }
 
 /// Redacts secrets in a property path, for example in the key of an object, and limits the length of the path.

@@ -14,6 +14,7 @@ pub mod events;
 pub mod failure;
 pub mod install;
 pub mod oidc;
+pub mod operations;
 pub mod outputs;
 pub mod planned_steps;
 pub mod project;

@@ -1,9 +1,10 @@
 //! The resources that a run changes. The list has a limited size, because a stack can have 100,000 resources.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 
-use super::events::{MAX_URN, ResourceStep};
+use super::events::{MAX_URN, ResourceState, ResourceStep};
+use super::operations::{Effect, MISSING, REASSIGN, RELINQUISH, RENAME};
 
 /// Maximum number of steps in the list.
 pub const MAX_STEPS: usize = 200;
@@ -24,30 +25,19 @@ const PROVIDER_TYPE: &str = "pulumi:providers:";
 const DEFAULT_PROVIDER: &str = "default";
 const CREATE: &str = "create";
 const DELETE: &str = "delete";
+const READ: &str = "read";
+const REFRESH: &str = "refresh";
 const REPLACE: &str = "replace";
+const SAME: &str = "same";
 const UPDATE: &str = "update";
-/// Operations that change no resource.
-const UNCHANGED: [&str; 9] = [
-    "same",
-    "read",
-    "read-replacement",
-    "discard",
-    "discard-replaced",
-    "refresh",
-    "remove-pending-replace",
-    "diff",
-    "extend-parameterize",
-];
-/// Operations that are part of a resource replacement.
-const REPLACEMENT: [&str; 4] = [REPLACE, "create-replacement", "import-replacement", "delete-replaced"];
-
 /// The planned change to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
     pub urn: String,
-    /// Engine operation. The operations of a resource replacement form one step, `replace`.
+    /// Operation of the engine, or an operation in [`super::operations`] that the engine does not report. The
+    /// operations of a resource replacement form one step, `replace`.
     pub operation: String,
-    /// Paths of the changed properties.
+    /// Paths of the changed properties. For `rename`, the new URN.
     pub properties: Vec<String>,
 }
 
@@ -83,7 +73,7 @@ impl HashedSet {
 pub struct PlannedSteps {
     /// Whether the run is a refresh.
     is_refresh: bool,
-    /// The deletions, the replacements and the other steps, in this order.
+    /// The deletions and other losses, the replacements and the other steps, in this order.
     groups: [Vec<PlannedStep>; 3],
     /// Index of the first group that accepts no more steps, because the list is full.
     full_from: Option<usize>,
@@ -93,6 +83,8 @@ pub struct PlannedSteps {
     /// change repeatedly.
     known: HashedSet,
     count: usize,
+    /// Number of resources for each operation that the engine does not report.
+    derived: BTreeMap<&'static str, u64>,
     /// The URNs of all deletions. `None` if the caller does not need a list of the deletions.
     deletions: Option<Deletions>,
 }
@@ -122,40 +114,55 @@ impl PlannedSteps {
         {
             deletions.add(&step.urn);
         }
+        if step.resource_type == STACK_TYPE {
+            return;
+        }
         if self.is_change(step) {
-            self.add(step);
+            let properties = step.properties.as_deref().unwrap_or_default();
+            self.add(&step.urn, &step.operation, properties);
+        }
+        if !self.is_refresh {
+            for (urn, operation, property) in derived(step) {
+                if self.add(urn, operation, &[property.to_owned()]) {
+                    *self.derived.entry(operation).or_default() += 1;
+                }
+            }
         }
     }
 
     fn is_change(&self, step: &ResourceStep) -> bool {
-        let is_operation = !UNCHANGED.contains(&step.operation.as_str()) && step.operation.len() <= MAX_OPERATION;
         let is_compared = !self.is_refresh || step.operation != UPDATE || is_compared_by_refresh(step);
-        is_operation && is_compared && step.resource_type != STACK_TYPE && !is_default_provider(step)
+        Effect::of(&step.operation) != Some(Effect::None) && is_compared && !is_default_provider(step)
     }
 
-    fn add(&mut self, step: &ResourceStep) {
-        let (operation, group) = match step.operation.as_str() {
-            DELETE => (DELETE, 0),
-            operation if REPLACEMENT.contains(&operation) => (REPLACE, 1),
-            operation => (operation, 2),
+    /// Adds the operation on a resource. Returns `false` if the collector already contains the operation.
+    fn add(&mut self, urn: &str, operation: &str, properties: &[String]) -> bool {
+        let operation = operation.get(..operation.floor_char_boundary(MAX_OPERATION)).unwrap_or_default();
+        let (operation, group) = match Effect::of(operation) {
+            Some(Effect::Loss) => (operation, 0),
+            Some(Effect::Replacement) => (REPLACE, 1),
+            _ => (operation, 2),
         };
-        let properties = step.properties.as_deref().unwrap_or_default();
-        if !self.known.insert((&step.urn, operation)) {
-            self.add_properties(&step.urn, operation, group, properties);
-            return;
+        if !self.known.insert((urn, operation)) {
+            self.add_properties(urn, operation, group, properties);
+            return false;
         }
         self.count += 1;
-        if self.full_from.is_some_and(|full| group >= full) {
-            return;
+        // Without a complete URN, the controller cannot compare the resource with patterns.
+        if self.full_from.is_some_and(|full| group >= full) || urn.len() > MAX_URN {
+            return true;
         }
-        let end = step.urn.floor_char_boundary(MAX_URN);
-        let urn = step.urn.get(..end).unwrap_or_default().to_owned();
-        let planned = PlannedStep { urn, operation: operation.to_owned(), properties: properties.to_vec() };
+        let planned = PlannedStep {
+            urn: urn.to_owned(),
+            operation: operation.to_owned(),
+            properties: properties.iter().filter(|path| !path.is_empty()).cloned().collect(),
+        };
         self.size += size(&planned);
         if let Some(steps) = self.groups.get_mut(group) {
             steps.push(planned);
         }
         self.truncate();
+        true
     }
 
     /// Adds the properties to a step that the list contains without properties. The first operation of a replacement
@@ -188,8 +195,13 @@ impl PlannedSteps {
         self.count
     }
 
-    /// Returns the changed resources: first deletions, then replacements, then other changes. Omits resources that do
-    /// not fit into the list.
+    /// Returns the number of resources for each operation that the engine does not report.
+    pub fn derived(&self) -> &BTreeMap<&'static str, u64> {
+        &self.derived
+    }
+
+    /// Returns the changed resources: first deletions and other losses, then replacements, then other changes. Omits
+    /// resources that do not fit into the list, and resources with an overlong URN.
     pub fn steps(&self) -> impl Iterator<Item = &PlannedStep> {
         self.groups.iter().flatten()
     }
@@ -209,23 +221,53 @@ impl Deletions {
     }
 }
 
+/// Returns the changes in a step that the engine does not report as an operation. Each change consists of the URN in the
+/// state before the step, the operation, and a property for the list.
+fn derived(step: &ResourceStep) -> impl Iterator<Item = (&str, &'static str, &str)> {
+    let old = step.old.as_ref();
+    let managed = old.filter(|old| old.is_managed && !old.is_replaced);
+    let is_renamed = |old: &&ResourceState| !old.is_external && !old.urn.is_empty() && old.urn != step.urn;
+    let is_reassigned = |old: &&ResourceState| {
+        let provider = step.new.as_ref().map(|new| new.provider.as_str()).unwrap_or_default();
+        // A new version of a plugin has another default provider.
+        step.operation == SAME
+            && provider != old.provider
+            && !(is_default_provider_name(name(provider)) && is_default_provider_name(name(&old.provider)))
+    };
+    let changes = [
+        managed.filter(|_| step.operation == REFRESH && step.new.is_none()).map(|old| (MISSING, old, "")),
+        managed.filter(|_| step.operation == READ).map(|old| (RELINQUISH, old, "")),
+        old.filter(is_renamed).map(|old| (RENAME, old, step.urn.as_str())),
+        managed.filter(is_reassigned).map(|old| (REASSIGN, old, "provider")),
+    ];
+    changes.into_iter().flatten().map(|(operation, old, property)| (old.urn.as_str(), operation, property))
+}
+
 /// Returns whether a refresh has compared the resource that it reports as updated. If a refresh runs the program, the
 /// engine reports the stack, providers and components as updated without comparing them. The properties can be missing
 /// for a compared resource, because some providers do not report them, and old versions of the CLI report none.
 fn is_compared_by_refresh(step: &ResourceStep) -> bool {
-    step.properties.is_some() || (step.is_managed && !step.resource_type.starts_with(PROVIDER_TYPE))
+    let is_managed = step.new.as_ref().or(step.old.as_ref()).is_some_and(|state| state.is_managed);
+    step.properties.is_some() || (is_managed && !step.resource_type.starts_with(PROVIDER_TYPE))
 }
 
 /// Returns whether the step creates or deletes a default provider. The engine does not count default providers as
 /// resources.
 fn is_default_provider(step: &ResourceStep) -> bool {
-    let name = step.urn.splitn(4, "::").nth(3).unwrap_or_default();
-    let version = name.strip_prefix(DEFAULT_PROVIDER).unwrap_or("no");
-    let is_default =
-        version.strip_prefix('_').map_or(version.is_empty(), |rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     // An update to a default provider, for example to its region, counts as a change to a resource.
     let is_by_use = step.operation == CREATE || step.operation == DELETE;
-    step.resource_type.starts_with(PROVIDER_TYPE) && is_default && is_by_use
+    step.resource_type.starts_with(PROVIDER_TYPE) && is_default_provider_name(name(&step.urn)) && is_by_use
+}
+
+/// Returns whether a provider has the name of a default provider: `default`, or `default_` with a version.
+fn is_default_provider_name(name: &str) -> bool {
+    let version = name.strip_prefix(DEFAULT_PROVIDER).unwrap_or("no");
+    version.strip_prefix('_').map_or(version.is_empty(), |rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Returns the name of a resource, or an empty string if the URN is invalid.
+fn name(urn: &str) -> &str {
+    urn.splitn(4, "::").nth(3).unwrap_or_default()
 }
 
 fn size(step: &PlannedStep) -> usize {

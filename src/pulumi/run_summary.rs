@@ -151,10 +151,12 @@ impl RunSummary {
         self.summary.as_ref()?.result.as_deref()
     }
 
-    /// Returns the number of resources per operation from the engine's summary event. If the engine has not reported a
-    /// summary, returns the number of completed steps per operation.
+    /// Returns the number of resources per operation from the engine's summary event, and the number for each operation
+    /// that the engine does not report. If the engine has not reported a summary, counts the completed steps instead.
     pub fn resource_changes(&self) -> BTreeMap<String, u64> {
-        self.summary.as_ref().map_or_else(|| self.steps.clone(), |summary| summary.resource_changes.clone())
+        let counted = self.summary.as_ref().map_or(&self.steps, |summary| &summary.resource_changes);
+        let derived = self.planned.derived().iter().map(|(operation, count)| ((*operation).to_owned(), *count));
+        counted.clone().into_iter().chain(derived).collect()
     }
 
     /// Returns the first and the last error diagnostics. The maximum total size is 16 KiB.

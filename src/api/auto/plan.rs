@@ -55,10 +55,12 @@ pub struct PlannedResource {
     /// URN of the resource.
     #[schemars(length(max = bounds::URN))]
     pub urn: String,
-    /// Operation of the Pulumi engine, such as `create`, `update`, `replace` or `delete`.
+    /// Operation of the Pulumi engine, such as `create`, `update`, `replace` or `delete`, or one of the operations
+    /// `rename`, `reassign`, `relinquish` and `missing`.
     #[schemars(length(max = bounds::WORD))]
     pub operation: String,
-    /// Paths of the changed properties, without the values. At most 20 entries. Example: `["tags.owner"]`.
+    /// Paths of the changed properties, without the values. For `rename`, the new URN. At most 20 entries.
+    /// Example: `["tags.owner"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PLANNED_PROPERTIES), inner(length(max = bounds::WORD)))]
     pub properties: Vec<String>,

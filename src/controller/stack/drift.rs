@@ -19,6 +19,7 @@ use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::run_spec;
 use crate::controller::stack::run_windows;
 use crate::controller::stack::schedule::{self, Due};
+use crate::pulumi::operations;
 
 mod cron;
 
@@ -283,12 +284,17 @@ fn set_condition(
 fn found(policy: Option<&DriftPolicy>, plan: &UpdatePlan) -> StackDrift {
     let rules = policy.map(|policy| policy.ignore.as_slice()).unwrap_or_default();
     let rules = rules.get(..MAX_RULES).unwrap_or(rules);
-    let listed = plan.resources.len();
-    let drifted: Vec<PlannedResource> =
-        plan.resources.iter().filter_map(|resource| remaining(rules, resource)).collect();
-    let ignored = i64::try_from(listed - drifted.len()).unwrap_or(i64::MAX);
+    // A preview of an `up` lists a missing resource that the program contains also as a creation.
+    let is_created_again = |missing: &PlannedResource| {
+        let is_creation = |other: &PlannedResource| other.operation == "create" && other.urn == missing.urn;
+        missing.operation == operations::MISSING && plan.resources.iter().any(is_creation)
+    };
+    let listed: Vec<&PlannedResource> = plan.resources.iter().filter(|resource| !is_created_again(resource)).collect();
+    let drifted: Vec<PlannedResource> = listed.iter().filter_map(|resource| remaining(rules, resource)).collect();
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let ignored = number(listed.len() - drifted.len());
     StackDrift {
-        count: plan.resource_count.saturating_sub(ignored),
+        count: plan.resource_count.saturating_sub(number(plan.resources.len() - drifted.len())),
         ignored,
         resources: drifted.into_iter().take(MAX_RESOURCES).collect(),
         ..StackDrift::default()

@@ -10,6 +10,7 @@ use crate::api::pulumi::{
 use crate::controller::stack::markdown::inline;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{drift, identity, policy_report, schedule, status};
+use crate::pulumi::operations;
 use crate::runtime::events::{Event, EventKind};
 
 /// Metadata key of the revision in an event. As in Flux, metadata keys start with the API group of the object.
@@ -304,6 +305,9 @@ fn past_participle(operation: &str) -> &str {
         "update" => "updated",
         "delete" => "deleted",
         "replace" => "replaced",
+        operations::RENAME => "renamed",
+        operations::REASSIGN => "reassigned",
+        operations::RELINQUISH => "relinquished",
         other => other,
     }
 }

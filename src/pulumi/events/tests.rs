@@ -14,6 +14,7 @@ fn each_kind_of_event_is_parsed() {
         urn: "urn:x".into(),
         operation: "create".into(),
         resource_type: "a:b:C".into(),
+        new: Some(ResourceState::default()),
         ..ResourceStep::default()
     };
     let diagnostic =

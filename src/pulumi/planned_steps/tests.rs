@@ -75,6 +75,78 @@ fn changes_are_listed_once_with_deletions_and_replacements_first() {
     assert_eq!(run.planned().count(), expected.len());
 }
 
+/// Returns the states before and after a step. Each state consists of the name of the resource and its provider.
+fn states(old: Option<(&str, &str)>, new: Option<(&str, &str)>) -> serde_json::Value {
+    let state = |(name, provider): (&str, &str)| {
+        let provider = format!("urn:pulumi:dev::web::pulumi:providers:aws::{provider}::an-id");
+        json!({"urn": format!("urn:pulumi:dev::web::aws:s3:Bucket::{name}"), "custom": true, "provider": provider})
+    };
+    json!({"detailedDiff": null, "old": old.map(state), "new": new.map(state)})
+}
+
+#[test]
+fn changes_that_the_engine_reports_as_other_operations_are_listed() {
+    let mut run = RunSummary::default();
+    let with = |mut states: serde_json::Value, side: &str, field: &str| {
+        states[side][field] = json!(true);
+        states
+    };
+    let unchanged = |name| states(Some((name, "default_6_1_0")), Some((name, "default_6_1_0")));
+    let gone = |name| states(Some((name, "default")), None);
+    for (operation, name, states) in [
+        ("same", "same", unchanged("same")),
+        ("refresh", "refreshed", unchanged("refreshed")),
+        ("same", "upgraded", states(Some(("upgraded", "default_6_1_0")), Some(("upgraded", "default_6_2_0")))),
+        ("same", "moved", states(Some(("moved", "default")), Some(("moved", "tokyo")))),
+        ("update", "updated", states(Some(("updated", "default")), Some(("updated", "tokyo")))),
+        ("same", "new", states(Some(("old", "default")), Some(("new", "default")))),
+        ("update", "changed", states(Some(("before", "default")), Some(("changed", "default")))),
+        ("replace", "other", states(Some(("previous", "default")), Some(("other", "default")))),
+        ("read", "relinquished", with(unchanged("relinquished"), "new", "external")),
+        ("read", "first-read", states(None, Some(("first-read", "default")))),
+        ("read", "read", with(unchanged("read"), "old", "external")),
+        ("refresh", "gone", gone("gone")),
+        ("refresh", "gone", gone("gone")),
+        ("refresh", "read-gone", with(gone("read-gone"), "old", "external")),
+        ("refresh", "replaced-gone", with(gone("replaced-gone"), "old", "delete")),
+        ("delete", "deleted", states(Some(("deleted", "default")), None)),
+    ] {
+        observe(&mut run, operation, "aws:s3:Bucket", name, states);
+    }
+    let urn = |name: &str| format!("urn:pulumi:dev::web::aws:s3:Bucket::{name}");
+    let expected = [
+        "relinquish relinquished".to_owned(),
+        "missing gone".to_owned(),
+        "delete deleted".to_owned(),
+        "replace other".to_owned(),
+        "reassign moved provider".to_owned(),
+        "update updated".to_owned(),
+        format!("rename old {}", urn("new")),
+        "update changed".to_owned(),
+        format!("rename before {}", urn("changed")),
+        format!("rename previous {}", urn("other")),
+    ];
+    assert_eq!(steps(&run), expected);
+    assert_eq!(run.planned().count(), expected.len());
+    let changes = run.resource_changes();
+    let count = |operation: &str| changes.get(operation).copied();
+    let counts = [RENAME, REASSIGN, RELINQUISH, MISSING].map(count);
+    assert_eq!(counts, [Some(3), Some(1), Some(1), Some(1)], "{changes:?}");
+
+    let mut refresh = RunSummary::new(PlannedSteps::of_refresh());
+    observe(&mut refresh, "same", "aws:s3:Bucket", "new", states(Some(("old", "default")), Some(("new", "default"))));
+    assert_eq!(steps(&refresh), [""; 0], "a refresh finds only differences of the actual resources");
+}
+
+#[test]
+fn unknown_operations_are_listed() {
+    let mut run = RunSummary::default();
+    observe(&mut run, "teleport", "aws:s3:Bucket", "a", json!({}));
+    observe(&mut run, &"x".repeat(100), "aws:s3:Bucket", "b", json!({}));
+    observe(&mut run, "extend-parameterize", "", "", json!({}));
+    assert_eq!(steps(&run), ["teleport a".to_owned(), format!("{} b", "x".repeat(MAX_OPERATION))]);
+}
+
 #[test]
 fn a_refresh_lists_only_resources_whose_actual_state_differs() {
     let mut run = RunSummary::new(PlannedSteps::of_refresh());
@@ -108,7 +180,7 @@ fn the_list_is_bounded_and_keeps_the_first_and_most_important_steps() {
         (found.len(), found[149].as_str(), found[150].as_str()),
         (200, "delete deleted-149", "update updated-0")
     );
-    let long = |number: usize| format!("{}-{number}", "x".repeat(10_000));
+    let long = |number: usize| format!("{}-{number}", "x".repeat(3_000));
     for number in 0..200 {
         let paths: serde_json::Map<String, serde_json::Value> =
             (0..100).map(|path| (format!("{path:03}{}", "ä".repeat(500)), json!({}))).collect();
@@ -117,9 +189,15 @@ fn the_list_is_bounded_and_keeps_the_first_and_most_important_steps() {
     let list: Vec<&PlannedStep> = run.planned().steps().collect();
     assert!(list.iter().map(|step| size(step)).sum::<usize>() <= MAX_SIZE);
     let replaced = list.iter().find(|step| step.operation == "replace").unwrap();
-    assert_eq!((replaced.urn.len(), replaced.properties.len()), (MAX_URN, 20));
+    assert!(replaced.urn.len() > 3000 && replaced.properties.len() == 20);
     assert!(replaced.properties.iter().all(|path| path.len() <= 256));
     assert_eq!(run.planned().count(), 100_350);
+    observe(&mut run, "delete", "aws:s3:Bucket", &"x".repeat(MAX_URN), json!({}));
+    assert_eq!(run.planned().count(), 100_351);
+    assert!(
+        run.planned().steps().all(|step| !step.urn.ends_with(&"x".repeat(MAX_URN - 100))),
+        "a truncated URN matches no pattern"
+    );
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn resource(kind: &str, name: &str, resource: &Resource<'_>) -> Markup {
     let tone = match resource.operation {
         _ if resource.has_failed => "bad",
         "create" | "import" => "good",
-        "delete" | "replace" | "delete-replaced" | "create-replacement" => "bad",
+        "delete" | "replace" | "delete-replaced" | "create-replacement" | "relinquish" | "missing" => "bad",
         "same" | "read" => "idle",
         _ => "warn",
     };

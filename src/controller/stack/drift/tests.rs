@@ -213,6 +213,16 @@ fn ignore_rules_remove_matching_differences() {
     assert!(remaining_with(json!([{"property": "*"}]), &unknown).is_some(), "the differing properties are unknown");
 }
 
+#[test]
+fn a_missing_resource_that_the_program_creates_again_counts_once() {
+    let (missing, create) = (resource("a:b:C", "missing", &[]), resource("a:b:C", "create", &[]));
+    let other = resource("a:b:D", "missing", &[]);
+    let plan = UpdatePlan { resources: vec![missing, other, create], resource_count: 5, file_digest: None };
+    let drift = found(None, &plan);
+    let operations: Vec<&str> = drift.resources.iter().map(|resource| resource.operation.as_str()).collect();
+    assert_eq!((drift.count, drift.ignored, operations), (4, 0, vec!["missing", "create"]));
+}
+
 fn update(plan: Option<UpdatePlan>, failure: Option<(&str, &str)>) -> Update {
     let mut update = Update::new("web-7", UpdateSpec::default());
     let mut status = UpdateStatus { plan, ..UpdateStatus::default() };

@@ -14,6 +14,7 @@ use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::describe_run;
 use crate::controller::stack::{drift, expiry, output_objects};
+use crate::pulumi::operations;
 
 /// Advice for a Stack whose last run has no retry.
 const RESUME_ADVICE: &str = "The Stack runs again when the spec or the source changes, or when the annotation \
@@ -329,8 +330,12 @@ pub fn changes(last: &LastUpdate) -> String {
 
 /// Returns a description of the planned operations, such as `2 to create, 1 to delete`.
 pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
-    let changes = changes.iter().filter(|(operation, _)| *operation != "same");
-    let changes: Vec<String> = changes.map(|(operation, count)| format!("{count} to {operation}")).collect();
+    let changes = changes.iter().filter(|(operation, count)| *operation != "same" && **count > 0);
+    let change = |(operation, count): (&String, &i64)| match operation.as_str() {
+        operations::MISSING => format!("{count} missing"),
+        _ => format!("{count} to {operation}"),
+    };
+    let changes: Vec<String> = changes.map(change).collect();
     if changes.is_empty() { "no changes".to_owned() } else { changes.join(", ") }
 }
 
