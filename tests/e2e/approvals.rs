@@ -1,9 +1,9 @@
 //! Tests Stacks whose changes require an approval.
 
-use pulumi_controller::api::auto::{Update, UpdateKind};
+use pulumi_controller::api::auto::{PlannedResource, Update, UpdateKind};
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason, update_reason};
 use pulumi_controller::api::names::ANNOTATION_REQUESTED_AT;
-use pulumi_controller::api::pulumi::{Stack, StackPlan};
+use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, Stack, StackPlan};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -147,13 +147,24 @@ fn a_plan_needs_enough_different_users_and_one_rejection_stops_it() {
         };
         let withdrawn = approve(scene, &plan, "alice").await;
         approve(scene, &plan, "alice").await;
-        main.until("to have one approval", WaitLimit::Reaction, waits_with("1 of 2 approvals")).await;
+        main.until(
+            "to have one approval",
+            WaitLimit::Reaction,
+            waits_with("approval needed (1/2): 2 to create, plan "),
+        )
+        .await;
         // Deletes both of alice's Approvals, the first as alice and the second as the administrator.
         kubectl(&["--namespace", &scene.namespace, "--as", "alice", "delete", &withdrawn], "").await;
         kubectl(&["--namespace", &scene.namespace, "delete", "approvals", "--all"], "").await;
-        main.until("to have no approval", WaitLimit::Reaction, waits_with("0 of 2 approvals")).await;
+        main.until("to have no approval", WaitLimit::Reaction, waits_with("approval needed (0/2): 2 to create, plan "))
+            .await;
         approve(scene, &plan, "bob").await;
-        main.until("to have one approval", WaitLimit::Reaction, waits_with("1 of 2 approvals")).await;
+        main.until(
+            "to have one approval",
+            WaitLimit::Reaction,
+            waits_with("approval needed (1/2): 2 to create, plan "),
+        )
+        .await;
         decide_as(scene, &plan, "Reject", "alice").await.expect("alice may reject plans");
         let rejected = main
             .until("to be rejected", WaitLimit::Reaction, |stack| {
@@ -303,7 +314,7 @@ fn a_destroy_waits_for_its_approval() {
         let first = source.push(&with_text("one").files()).await;
         let mut stack = scene.stack("main", &source);
         stack.spec.destroy_on_finalize = Some(true);
-        let approval = json!({"mode": "OnRisk", "destroy": true});
+        let approval = json!({"mode": "Never", "destroy": true});
         stack.spec.approval = serde_json::from_value(approval).expect("approval settings");
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
@@ -320,5 +331,95 @@ fn a_destroy_waits_for_its_approval() {
         approve(scene, &plan, "alice").await;
         main.until_gone().await;
         assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
+    });
+}
+
+/// Waits until a plan with this operation requires an approval. Returns the plan and the message.
+async fn until_awaiting_operation(stack: &StackHandle<'_>, operation: &str) -> (StackPlan, String) {
+    let awaiting = stack
+        .until("to wait for the approval of an operation", WaitLimit::Run, |stack| {
+            let plan = stack.status.as_ref().and_then(|status| status.plan.as_ref());
+            has_condition(stack, READY, "False", stack_reason::AWAITING_APPROVAL)
+                && plan.is_some_and(|plan| plan.changes.contains_key(operation))
+        })
+        .await;
+    let message = condition(&awaiting, READY).expect("Ready condition").message.clone();
+    (*awaiting.status.and_then(|status| status.plan).expect("a plan"), message)
+}
+
+#[test]
+fn hidden_changes_of_protected_resources_require_an_approval() {
+    run("hidden-changes", async |scene| {
+        let source = scene.source("app").await;
+        let program = || Program::new("approvals").step("other", json!({}));
+        let original = || program().step("db", json!({"value": "one"})).output("id", json!("${db.id}")).files();
+        let first = source.push(&original()).await;
+        let settings = json!({"mode": "OnRisk", "protect": ["urn:pulumi:*::db"], "maxDeletes": -1});
+        let main = start(scene, &source, settings).await;
+        let applied = main.until_applied(&first).await;
+        let id = applied.status.and_then(|status| status.outputs.get("id").cloned()).expect("the ID of the resource");
+        let created = main.log.operations().await;
+
+        let alias = json!({"properties": {"name": "db", "value": "two"}, "options": {"aliases": [{"name": "db"}]}});
+        source.push(&program().step_with("renamed", alias).files()).await;
+        let (plan, message) = until_awaiting_operation(&main, "rename").await;
+        assert!(message.contains("it changes protected resources: urn:pulumi:"), "{message}");
+        let is_previous = |resource: &PlannedResource| resource.operation == "rename" && resource.urn.ends_with("::db");
+        assert!(plan.resources.iter().any(is_previous), "{plan:?}");
+
+        source.push(&program().step_with("db", json!({"get": {"id": id}})).files()).await;
+        let (_, message) = until_awaiting_operation(&main, "relinquish").await;
+        assert!(message.contains("it changes protected resources: urn:pulumi:"), "{message}");
+
+        source.push(&original()).await;
+        let literal = Some(LiteralRef { value: "db".to_owned() });
+        let gone = ResourceRef { kind: "Literal".to_owned(), literal, ..ResourceRef::default() };
+        main.change(json!({"spec": {"refresh": true, "envRefs": {"PROVIDER_GONE": gone}}})).await;
+        let (_, message) = until_awaiting_operation(&main, "missing").await;
+        assert!(message.starts_with("approval needed (0/1): 1 to create, 1 missing, plan "), "{message}");
+        assert!(message.contains("it changes protected resources: urn:pulumi:"), "{message}");
+
+        let other = format!("{}-other", main.get().await.spec.stack);
+        let without_refresh = json!({"refresh": null, "envRefs": {"PROVIDER_GONE": null}, "stack": other});
+        main.change(json!({ "spec": without_refresh })).await;
+        let is_for_other = |stack: &Stack| {
+            let ready = condition(stack, READY);
+            ready.is_some_and(|ready| ready.message.contains("it is for another Pulumi stack ("))
+        };
+        main.until("to wait for the approval of the other Pulumi stack", WaitLimit::Run, is_for_other).await;
+        assert_eq!(main.log.operations().await, created, "no plan ran without an approval");
+    });
+}
+
+#[test]
+fn approval_settings_without_effect_are_rejected() {
+    run("approval-settings", async |scene| {
+        let flux = json!({"fluxSource": {"sourceRef": {"kind": "GitRepository", "name": "app"}}});
+        let git = json!({"projectRepo": "https://git.example.com/app", "branch": "main"});
+        let rows = [
+            (&flux, json!(null), None),
+            (&flux, json!({"approvers": 2, "destroy": true}), None),
+            (&flux, json!({"mode": "Never", "destroy": true, "approvers": 2}), None),
+            (&flux, json!({"mode": "OnRisk", "protect": ["*"], "maxDeletes": -1, "maxReplaces": -1}), None),
+            (&git, json!({"excludeAuthor": true}), None),
+            (&flux, json!({"protect": ["*"]}), Some("require mode: OnRisk")),
+            (&flux, json!({"mode": "Never", "approvers": 2}), Some("require destroy: true")),
+            (&flux, json!({"mode": "OnRisk", "maxDeletes": -2}), Some("maxDeletes")),
+            (&flux, json!({"excludeAuthor": true}), Some("excludeAuthor requires projectRepo")),
+        ];
+        for (source, approval, expected) in rows {
+            let mut stack = json!({
+                "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "settings"},
+                "spec": {"stack": "dev", "approval": approval},
+            });
+            let spec = stack["spec"].as_object_mut().expect("a spec");
+            spec.extend(source.as_object().expect("a source").clone());
+            let create = ["--namespace", &scene.namespace, "create", "--dry-run=server", "--filename", "-"];
+            match (try_kubectl(&create, &stack.to_string()).await, expected) {
+                (Ok(_), None) => {}
+                (Err(refusal), Some(words)) => assert!(refusal.contains(words), "{stack}: {refusal}"),
+                (found, expected) => panic!("{stack}: {found:?} instead of {expected:?}"),
+            }
+        }
     });
 }

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::api::auto::{PlannedResource, PreviewOf};
 use crate::api::bounds;
@@ -69,13 +70,51 @@ pub enum ApprovalDecision {
     Reject,
 }
 
+/// Value of `maxDeletes` and `maxReplaces` for no limit.
+pub const NO_LIMIT: i32 = -1;
+/// Combinations of approval settings that the API server rejects. The controller checks the same rules, because the
+/// served schema can be outdated.
+const RULES: [PolicyRule; 2] = [
+    PolicyRule {
+        rule: "has(self.mode) && self.mode == 'OnRisk' || !has(self.autoApproveExpr) && !has(self.maxDeletes) \
+               && !has(self.maxReplaces) && (!has(self.protect) || size(self.protect) == 0)",
+        message: "autoApproveExpr, maxDeletes, maxReplaces and protect require mode: OnRisk",
+        is_met: |policy| {
+            let has_conditions = policy.auto_approve_expr.is_some()
+                || policy.max_deletes.is_some()
+                || policy.max_replaces.is_some()
+                || !policy.protect.is_empty();
+            policy.mode == ApprovalMode::OnRisk || !has_conditions
+        },
+    },
+    PolicyRule {
+        rule: "!has(self.mode) || self.mode != 'Never' || has(self.destroy) && self.destroy == true \
+               || !has(self.approvers) && !(has(self.excludeAuthor) && self.excludeAuthor == true)",
+        message: "with mode: Never, approvers and excludeAuthor require destroy: true",
+        is_met: |policy| {
+            let has_approvers = policy.approvers.is_some() || policy.exclude_author.unwrap_or_default();
+            policy.mode != ApprovalMode::Never || policy.destroy.unwrap_or_default() || !has_approvers
+        },
+    },
+];
+
+/// A rule for approval settings.
+struct PolicyRule {
+    /// CEL expression for the API server.
+    rule: &'static str,
+    message: &'static str,
+    /// Evaluates the rule in the controller.
+    is_met: fn(&ApprovalPolicy) -> bool,
+}
+
 /// Rules for the approval of changes. With `mode: Always` or `mode: OnRisk`, each run starts as a preview that saves
 /// its plan, and an `up` executes only an approved plan.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = validations()))]
 pub struct ApprovalPolicy {
-    /// Mode that selects the plans that require an approval: `Never`, `Always` or `OnRisk`. A plan without changes
-    /// never requires an approval. Default: `Never`.
+    /// Mode that selects the plans of updates that require an approval: `Never`, `Always` or `OnRisk`. A plan without
+    /// changes never requires an approval. Default: `Always`.
     #[serde(default)]
     pub mode: ApprovalMode,
 
@@ -85,41 +124,43 @@ pub struct ApprovalPolicy {
     pub approvers: Option<u32>,
 
     /// Whether the controller ignores approvals by the commit author. The controller compares the Approval's `by` with
-    /// the author's name and email address. If the source does not report the author, the controller ignores all
-    /// approvals. Default: `false`.
+    /// the author's name and email address. Requires `projectRepo`, because no other source reports the author.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_author: Option<bool>,
 
     /// CEL expression for `mode: OnRisk`. A plan requires an approval unless the expression is `true`. The variable
     /// `changes` contains the number of resources for each operation, such as `changes.delete`. The variable
-    /// `resources` is the list of changed resources, with the fields `urn`, `type`, `name` and `operation`. Default: no
-    /// expression.
+    /// `resources` is the list of changed resources, with the fields `urn`, `type`, `name` and `operation`. The other
+    /// conditions also apply. Default: no expression.
     /// Example: `changes.delete == 0 && !resources.exists(r, r.type.startsWith("aws:rds"))`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub auto_approve_expr: Option<String>,
 
-    /// Maximum number of resources that a plan can delete without an approval, with `mode: OnRisk`. Default: 0, or no
-    /// limit if `autoApproveExpr` is set.
+    /// Maximum number of resources that a plan can delete without an approval, with `mode: OnRisk`. Includes resources
+    /// that Pulumi no longer manages after the run (operations `relinquish` and `missing`). -1 means no limit.
+    /// Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 1_000_000))]
-    pub max_deletes: Option<u32>,
+    #[schemars(range(min = NO_LIMIT, max = 1_000_000))]
+    pub max_deletes: Option<i32>,
 
-    /// Maximum number of resources that a plan can replace without an approval, with `mode: OnRisk`. Default: 0, or no
-    /// limit if `autoApproveExpr` is set.
+    /// Maximum number of resources that a plan can replace without an approval, with `mode: OnRisk`. -1 means no limit.
+    /// Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 1_000_000))]
-    pub max_replaces: Option<u32>,
+    #[schemars(range(min = NO_LIMIT, max = 1_000_000))]
+    pub max_replaces: Option<i32>,
 
-    /// Patterns of resources whose update, replacement or deletion always requires an approval with `mode: OnRisk`. A
-    /// pattern that starts with `urn:` applies to the URN, and any other pattern to the type. `*` matches any
-    /// characters. Default: none. Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
+    /// Patterns of resources whose change, replacement or deletion always requires an approval with `mode: OnRisk`,
+    /// including a change to the URN or the provider. A pattern that starts with `urn:` applies to the URN, and any
+    /// other pattern to the type. `*` matches any characters. Default: none.
+    /// Example: `["aws:rds/*", "urn:pulumi:prod::*::database"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PATTERNS), inner(length(min = 1, max = bounds::WORD)))]
     pub protect: Vec<String>,
 
-    /// Whether the destroy before the Stack's deletion requires an approval. With `mode: OnRisk`, the destroy then
-    /// always requires an approval. Has no effect with `mode: Never`. Default: `false`.
+    /// Whether the destroy before the Stack's deletion always requires an approval. Applies with every mode. With
+    /// `mode: Never`, only the destroy requires an approval. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy: Option<bool>,
 }
@@ -127,10 +168,10 @@ pub struct ApprovalPolicy {
 /// Mode that selects the plans that require an approval.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 pub enum ApprovalMode {
-    /// No plan requires an approval.
-    #[default]
+    /// No plan of an `up` requires an approval.
     Never,
     /// Each plan with changes requires an approval.
+    #[default]
     Always,
     /// A plan requires an approval unless it meets all of `autoApproveExpr`, `maxDeletes`, `maxReplaces` and `protect`.
     OnRisk,
@@ -190,8 +231,56 @@ pub struct ApprovedPlan {
 }
 
 impl ApprovalPolicy {
+    /// Checks that all settings have an effect. Returns an error message for the first setting without effect.
+    pub fn check(&self) -> Result<(), &'static str> {
+        RULES.iter().find(|rule| !(rule.is_met)(self)).map_or(Ok(()), |rule| Err(rule.message))
+    }
+
     /// Returns the number of different users who must approve a plan.
     pub fn required_approvers(&self) -> usize {
         usize::try_from(self.approvers.unwrap_or(1)).unwrap_or(usize::MAX).max(1)
+    }
+}
+
+/// Returns the validation rules for the schema.
+fn validations() -> Value {
+    RULES.iter().map(|PolicyRule { rule, message, .. }| json!({"rule": rule, "message": message})).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_without_effect_are_rejected_by_the_api_server_and_by_the_controller() {
+        let rows = [
+            (json!({}), None),
+            (json!({"mode": "Always", "approvers": 2, "excludeAuthor": true, "destroy": true}), None),
+            (
+                json!({"mode": "OnRisk", "maxDeletes": -1, "maxReplaces": 0, "protect": ["*"], "autoApproveExpr": "true"}),
+                None,
+            ),
+            (json!({"mode": "Never", "destroy": true, "approvers": 2, "excludeAuthor": true}), None),
+            (json!({"mode": "Never", "destroy": false, "excludeAuthor": false, "protect": []}), None),
+            (json!({"protect": ["*"]}), Some("OnRisk")),
+            (json!({"mode": "Always", "maxDeletes": 0}), Some("OnRisk")),
+            (json!({"mode": "Always", "maxReplaces": 0}), Some("OnRisk")),
+            (json!({"mode": "Never", "autoApproveExpr": "true"}), Some("OnRisk")),
+            (json!({"mode": "Never", "approvers": 1}), Some("destroy: true")),
+            (json!({"mode": "Never", "destroy": false, "excludeAuthor": true}), Some("destroy: true")),
+        ];
+        for (settings, expected) in rows {
+            let policy: ApprovalPolicy = serde_json::from_value(settings.clone()).unwrap();
+            let found = policy.check();
+            assert!(
+                found.err().map(|message| message.contains(expected.unwrap_or("-"))) == expected.map(|_| true),
+                "{settings}: {found:?}"
+            );
+            let mut context = cel::Context::default();
+            context.add_variable("self", settings.clone()).unwrap();
+            let evaluate = |rule: &PolicyRule| cel::Program::compile(rule.rule).unwrap().execute(&context).unwrap();
+            let is_met = RULES.iter().all(|rule| evaluate(rule) == cel::Value::Bool(true));
+            assert_eq!(is_met, expected.is_none(), "{settings}");
+        }
     }
 }

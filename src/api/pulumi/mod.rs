@@ -15,7 +15,8 @@ mod stack;
 mod stack_status;
 
 pub use approval::{
-    Approval, ApprovalDecision, ApprovalMode, ApprovalPolicy, ApprovalSpec, ApprovedPlan, ApprovedStack, StackPlan,
+    Approval, ApprovalDecision, ApprovalMode, ApprovalPolicy, ApprovalSpec, ApprovedPlan, ApprovedStack, NO_LIMIT,
+    StackPlan,
 };
 pub use cloud_oidc::PulumiCloudOidc;
 pub use concurrency::{BoundConcurrencyGroup, ConcurrencyGroup};

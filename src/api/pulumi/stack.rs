@@ -26,6 +26,10 @@ use crate::api::{bounds, schema};
     category = "pulumi",
     doc = "Stack is a Pulumi stack, kept up to date with its source.",
     validation = ("size(self.metadata.name) <= 42", "Stack name must be no more than 42 characters in length."),
+    validation = (
+        "!has(self.spec.approval) || dyn(self.spec.approval) == null || !has(self.spec.approval.excludeAuthor) || self.spec.approval.excludeAuthor != true || !has(self.spec.fluxSource) && !has(self.spec.programRef)",
+        "approval.excludeAuthor requires projectRepo: fluxSource and programRef do not report the author of a commit"
+    ),
     printcolumn = r#"{"name":"Stack","type":"string","jsonPath":".spec.stack","priority":10}"#,
     printcolumn = r#"{"name":"Last Update","type":"string","jsonPath":".status.lastUpdate.state","priority":10}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,

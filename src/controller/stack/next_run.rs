@@ -211,6 +211,7 @@ fn check_fields(stack: &Stack) -> Result<(), String> {
     build_workspace::check_times(stack).map_err(|error| error.to_string())?;
     drift::check_schedule(stack)?;
     output_objects::check(stack)?;
+    approval::check(stack)?;
     concurrency_group::check(stack)
 }
 

@@ -124,7 +124,8 @@ mod tests {
             }
             stack(name, &json!({}), &status)
         };
-        let plan = format!("waiting for approval of plan {PLAN}: up of revision {REVISION}, 2 to create");
+        let plan =
+            format!("approval needed (0/1): 2 to create, plan d242d1f0; up of revision {REVISION}; digest {PLAN}");
         vec![
             of(
                 "database",

@@ -52,7 +52,14 @@ impl Program {
     pub fn step(self, name: &str, properties: Value) -> Program {
         let mut properties = properties;
         properties["name"] = json!(name);
-        self.with("resources", name, json!({"type": "testing:index:Step", "properties": properties}))
+        self.step_with(name, json!({"properties": properties}))
+    }
+
+    /// Adds a resource of the test provider with these fields, such as `options` or `get`.
+    pub fn step_with(self, name: &str, fields: Value) -> Program {
+        let mut resource = fields;
+        resource["type"] = json!("testing:index:Step");
+        self.with("resources", name, resource)
     }
 
     pub fn output(self, name: &str, value: Value) -> Program {

@@ -10,10 +10,12 @@ use crate::controller::stack::approval::message;
 use crate::controller::stack::approval::observed_plan::ObservedPlan;
 use crate::controller::stack::approval::policy::policy;
 use crate::controller::stack::approval::risk::{self, PlannedChanges};
+use crate::controller::stack::identity;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::prerequisites::expression::ExpressionError;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::schedule::{self, Due};
+use crate::pulumi::operations;
 
 /// Cause of a run that executes a plan without changes.
 const WITHOUT_CHANGES: &str = "Plan without changes";
@@ -108,14 +110,20 @@ fn decide(observed: &Observed, policy: &ApprovalPolicy, plan: &StackPlan, state:
         Gate::Execute(ApprovedPlan { digest, update_name, file_digest: plan.file_digest.clone(), approved_by }, reason)
     };
     let Some(resources) = &state.changes else { return Gate::Evaluating };
-    if plan.resource_count == 0 {
+    let left = left_behind(&observed.stack);
+    if plan.resource_count == 0 && left.is_none() {
         return execute(Vec::new(), WITHOUT_CHANGES.to_owned());
     }
     let votes = votes(observed, policy, plan, state);
     if let Some(rejection) = votes.rejection {
         return Gate::Rejected(message::rejected(plan, rejection));
     }
-    let reasons = match required(policy, plan, resources, state.expression.as_ref()) {
+    let exceptions: Vec<String> = left.into_iter().chain(removed_missing(&observed.stack)).collect();
+    let required = match exceptions.is_empty() {
+        true => required(policy, plan, resources, state.expression.as_ref()),
+        false => Required::Yes(exceptions),
+    };
+    let reasons = match required {
         Required::No => return execute(Vec::new(), WITHIN_LIMITS.to_owned()),
         Required::Unknown => return Gate::Evaluating,
         Required::Invalid(why) => return Gate::Invalid(format!("spec.approval.autoApproveExpr: {why}")),
@@ -161,6 +169,25 @@ fn required(
     }
     let reasons = risk::reasons(policy, PlannedChanges { counts: &plan.changes, resources }, expression);
     if reasons.is_empty() { Required::No } else { Required::Yes(reasons) }
+}
+
+/// Returns the reason why a plan for another Pulumi stack than the applied one always requires an approval. The preview
+/// that has saved the plan recorded its Pulumi stack.
+fn left_behind(stack: &Stack) -> Option<String> {
+    let applied = stack.status.as_ref()?.applied_stack.as_ref()?;
+    let planned = last(stack)?.pulumi_stack.as_ref()?;
+    identity::differ(applied, planned).then(|| {
+        format!("it is for another Pulumi stack ({planned}), and the resources in {applied} stay behind, unmanaged")
+    })
+}
+
+/// Returns the reason if the refresh of the last update has removed resources from the state, and the update has then
+/// failed, for example because its plan did not contain these resources. The next plan would only create them.
+fn removed_missing(stack: &Stack) -> Option<String> {
+    let mut runs = stack.status.as_ref()?.runs.iter();
+    let last = runs.find(|run| run.kind == UpdateKind::Up.as_str())?;
+    let missing = last.changes.get(operations::MISSING).filter(|count| **count > 0 && last.reason.is_some())?;
+    Some(format!("the failed run {} removed {missing} missing resource(s) from the state", last.name))
 }
 
 /// Decisions of users about a plan.

@@ -6,7 +6,10 @@ use crate::api::auto::PlannedResource;
 use crate::api::conditions;
 use crate::api::pulumi::{Approval, Stack, StackPlan};
 use crate::controller::stack::status::planned_changes;
+use crate::pulumi::operations::{self, Effect};
 
+/// Number of digits in a shortened digest.
+const SHORT_DIGEST: usize = 8;
 /// Maximum number of deleted and replaced resources in a message.
 const MAX_LISTED: usize = 5;
 /// Maximum length of the summary in an event, in bytes. An event has at most 1024 bytes, and the command that approves
@@ -24,15 +27,17 @@ pub struct Awaited<'a> {
     pub ignored: Option<&'static str>,
 }
 
-/// Returns the message about a plan that requires an approval.
+/// Returns the message about a plan that requires an approval. The column `STATUS` shows only the beginning.
 pub fn awaiting(plan: &StackPlan, awaited: &Awaited<'_>) -> String {
     let Awaited { reasons, approvals, required, ignored } = awaited;
+    let (changes, origin, losses) = (planned_changes(&plan.changes), origin(plan), losses(plan));
     let reasons = if reasons.is_empty() { String::new() } else { format!("; reason: {}", reasons.join("; ")) };
     let ignored = ignored.map(|why| format!("; {}{why}", conditions::APPROVAL_DOES_NOT_COUNT)).unwrap_or_default();
+    let digest = plan.digest.hex();
+    let short = digest.get(..SHORT_DIGEST).unwrap_or(digest);
     format!(
-        "waiting for approval of plan {}: {}; {approvals} of {required} approvals{reasons}{ignored}",
-        plan.digest,
-        summary(plan)
+        "approval needed ({approvals}/{required}): {changes}, plan {short}; {origin}{losses}{reasons}{ignored}; digest {}",
+        plan.digest
     )
 }
 
@@ -60,27 +65,35 @@ pub fn approval_required(stack: &Stack, plan: &StackPlan) -> String {
     )
 }
 
-/// Returns a summary of a plan: the operation, the revision, the number of changes, and the deleted and replaced
-/// resources.
+/// Returns a summary of a plan: the operation, the revision, the number of changes, and the lost and replaced resources.
 fn summary(plan: &StackPlan) -> String {
+    format!("{}, {}{}", origin(plan), planned_changes(&plan.changes), losses(plan))
+}
+
+/// Returns the operation and the revision of a plan.
+fn origin(plan: &StackPlan) -> String {
     let operation = plan.operation.as_str();
     let revision = plan.revision.as_ref().filter(|revision| !revision.is_empty());
-    let revision = revision.map(|revision| format!(" of revision {revision}")).unwrap_or_default();
-    let changes = planned_changes(&plan.changes);
-    let is_loss = |resource: &&PlannedResource| matches!(resource.operation.as_str(), "delete" | "replace");
-    let losses: Vec<&PlannedResource> = plan.resources.iter().filter(is_loss).collect();
+    revision.map_or_else(|| operation.to_owned(), |revision| format!("{operation} of revision {revision}"))
+}
+
+/// Returns the resources that a plan replaces, and those that Pulumi no longer manages afterwards.
+fn losses(plan: &StackPlan) -> String {
+    let is_loss = |operation: &str| matches!(Effect::of(operation), Some(Effect::Loss | Effect::Replacement));
+    let losses: Vec<&PlannedResource> = plan.resources.iter().filter(|r| is_loss(&r.operation)).collect();
     let named: Vec<String> = losses.iter().take(MAX_LISTED).map(|r| format!("{} {}", r.operation, r.urn)).collect();
-    let total = ["delete", "replace"].iter().filter_map(|operation| plan.changes.get(*operation)).sum::<i64>();
+    let total: i64 =
+        operations::listed().filter(|o| is_loss(o)).filter_map(|operation| plan.changes.get(operation)).sum();
     let more = usize::try_from(total).unwrap_or_default().max(losses.len()).saturating_sub(named.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let losses = if named.is_empty() { String::new() } else { format!(" ({}{more})", named.join(", ")) };
-    format!("{operation}{revision}, {changes}{losses}")
+    if named.is_empty() { String::new() } else { format!(" ({}{more})", named.join(", ")) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::auto::PreviewOf;
+    use crate::api::columns;
     use crate::api::pulumi::StackSpec;
     use crate::artifact::Digest;
 
@@ -121,14 +134,27 @@ mod tests {
     }
 
     #[test]
+    fn the_status_column_shows_the_number_of_approvals_and_the_changes() {
+        let awaited = Awaited { reasons: &[], approvals: 0, required: 1, ignored: None };
+        let of = |plan: &StackPlan| columns::text(&awaiting(plan, &awaited), columns::MAX_STATUS);
+        let mut plan = without_deletes();
+        let digest: String = plan.digest.hex().chars().take(8).collect();
+        assert_eq!(of(&plan), format!("approval needed (0/1): 2 to create, plan {digest}; up..."));
+        plan.changes.insert("missing".to_owned(), 1);
+        plan.changes.insert("delete".to_owned(), 0);
+        assert!(of(&plan).starts_with("approval needed (0/1): 2 to create, 1 missing, plan"), "{}", of(&plan));
+    }
+
+    #[test]
     fn the_messages_contain_the_digest_and_the_state_of_the_approvals() {
         let digest = Digest::of(b"plan").to_string();
-        let reasons = ["it deletes 1 resource(s), more than the limit of 0".to_owned()];
+        let short: String = Digest::of(b"plan").hex().chars().take(8).collect();
+        let reasons = ["it deletes or loses 1 resource(s), more than the limit of 0".to_owned()];
         let awaited = Awaited { reasons: &reasons, approvals: 1, required: 2, ignored: Some("the author is unknown") };
         let message = awaiting(&without_deletes(), &awaited);
         let expected = format!(
-            "waiting for approval of plan {digest}: up of revision main@sha1:a, 2 to create; 1 of 2 approvals; reason: it deletes 1 \
-             resource(s), more than the limit of 0; an approval does not count: the author is unknown"
+            "approval needed (1/2): 2 to create, plan {short}; up of revision main@sha1:a; reason: it deletes or loses 1 \
+             resource(s), more than the limit of 0; an approval does not count: the author is unknown; digest {digest}"
         );
         assert_eq!(message, expected);
         let mut stack = Stack::new("web", StackSpec::default());

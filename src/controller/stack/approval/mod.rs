@@ -19,4 +19,4 @@ pub use message::approval_required;
 pub use observe::observe;
 pub use observed_plan::ObservedPlan;
 pub use plan::{after_run, is_of_destroy};
-pub use policy::{policy, unapproved_run};
+pub use policy::{check, policy, unapproved_run};

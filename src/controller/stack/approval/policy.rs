@@ -5,14 +5,33 @@ use kube::ResourceExt;
 use crate::api::auto::{Update, UpdateKind};
 use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, Stack};
 use crate::controller::stack::build_update;
+use crate::source;
+
+/// Message about a source that does not report the author of a commit.
+const WITHOUT_AUTHOR: &str = "invalid spec.approval: excludeAuthor requires spec.projectRepo, because no other source \
+                              reports the author of a commit; remove excludeAuthor, and set approvers to 2 or require \
+                              reviews in the Git provider";
 
 /// Returns the Stack's approval settings if a run of this kind requires a plan.
 pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
-    let policy = stack.spec.approval.as_ref().filter(|policy| policy.mode != ApprovalMode::Never)?;
-    match kind {
-        UpdateKind::Up => Some(policy),
-        UpdateKind::Destroy => Some(policy).filter(|policy| policy.destroy.unwrap_or_default()),
-        UpdateKind::Preview | UpdateKind::Refresh | UpdateKind::Unknown => None,
+    let policy = stack.spec.approval.as_ref()?;
+    let requires_plan = match kind {
+        UpdateKind::Up => policy.mode != ApprovalMode::Never,
+        UpdateKind::Destroy => policy.destroy.unwrap_or_default(),
+        UpdateKind::Preview | UpdateKind::Refresh | UpdateKind::Unknown => false,
+    };
+    requires_plan.then_some(policy)
+}
+
+/// Checks that all approval settings have an effect. Returns an error message otherwise.
+pub fn check(stack: &Stack) -> Result<(), String> {
+    let Some(policy) = &stack.spec.approval else { return Ok(()) };
+    policy.check().map_err(|message| format!("invalid spec.approval: {message}"))?;
+    let namespace = stack.namespace().unwrap_or_default();
+    let is_polled = !matches!(source::repository(&stack.spec, &namespace), Ok(None));
+    match policy.exclude_author.unwrap_or_default() && !is_polled {
+        true => Err(WITHOUT_AUTHOR.to_owned()),
+        false => Ok(()),
     }
 }
 
@@ -21,8 +40,13 @@ pub fn policy(stack: &Stack, kind: UpdateKind) -> Option<&ApprovalPolicy> {
 /// restriction, any user who can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let kind = update.spec.kind;
-    let requires_approvals = stack.spec.approval.as_ref().is_some_and(|policy| policy.mode != ApprovalMode::Never);
-    if !requires_approvals || !matches!(kind, UpdateKind::Up | UpdateKind::Destroy) {
+    let requires_approvals = match kind {
+        UpdateKind::Up => policy(stack, kind).is_some(),
+        // A destroy by a user is also a change without an approval.
+        UpdateKind::Destroy => policy(stack, kind).or_else(|| policy(stack, UpdateKind::Up)).is_some(),
+        UpdateKind::Preview | UpdateKind::Refresh | UpdateKind::Unknown => false,
+    };
+    if !requires_approvals {
         return None;
     }
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
@@ -92,7 +116,41 @@ mod tests {
         let destroy = stack("Always", "destroy", false);
         assert!(changed(&destroy, |_| {}), "the settings require no approval for a destroy of the Stack");
         assert!(!changed(&destroy, mine), "a user starts no destroy");
+        let mut only_destroys = stack("Never", "destroy", false);
+        only_destroys.spec.approval.as_mut().unwrap().destroy = Some(true);
+        assert!(!changed(&only_destroys, |_| {}), "a destroy without a plan");
+        assert!(changed(&only_destroys, |update| update.spec.kind = UpdateKind::Up), "an up requires no approval");
         assert!(!changed(&destroy, |update| update.spec.remove = Some(true)));
+    }
+
+    #[test]
+    fn settings_without_effect_are_invalid() {
+        let git = json!({"projectRepo": "https://git.example.com/web", "branch": "main"});
+        let flux = json!({"fluxSource": {"sourceRef": {"kind": "GitRepository", "name": "web"}}});
+        let template =
+            json!({"workspaceTemplate": {"spec": {"git": {"url": "https://git.example.com/web", "ref": "main"}}}});
+        let exclude = json!({"excludeAuthor": true});
+        let rows = [
+            (&flux, json!(null), None),
+            (&flux, json!({}), None),
+            (&flux, json!({"approvers": 2, "destroy": true, "protect": ["*"]}), Some("protect require mode: OnRisk")),
+            (&flux, json!({"mode": "Never", "approvers": 2}), Some("with mode: Never, approvers")),
+            (&flux, exclude.clone(), Some("excludeAuthor requires spec.projectRepo")),
+            (&json!({"programRef": {"name": "web"}}), exclude.clone(), Some("excludeAuthor requires spec.projectRepo")),
+            (&json!({}), exclude.clone(), Some("excludeAuthor requires spec.projectRepo")),
+            (&flux, json!({"excludeAuthor": false}), None),
+            (&git, exclude.clone(), None),
+            (&template, exclude, None),
+        ];
+        for (source, approval, expected) in rows {
+            let mut spec = json!({"stack": "dev", "approval": approval});
+            spec.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+            let found = check(&Stack::new("web", serde_json::from_value(spec).unwrap())).err();
+            match expected {
+                None => assert_eq!(found, None, "{source} {approval}"),
+                Some(words) => assert!(found.as_ref().is_some_and(|found| found.contains(words)), "{found:?}"),
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::PlannedResource;
-use crate::api::pulumi::{ApprovalSpec, ApprovedStack, RunInputs, StackSpec, StackStatus};
+use crate::api::pulumi::{ApprovalSpec, ApprovedStack, PulumiStack, RunInputs, RunRecord, StackSpec, StackStatus};
 use crate::artifact::Digest;
 
 /// Digest of the plan in these tests.
@@ -84,13 +84,13 @@ fn a_plan_waits_until_enough_different_users_have_approved_it() {
     let waits = |gate: Gate, words: &str| {
         assert!(matches!(&gate, Gate::Await(message) if message.contains(words)), "{gate:?}");
     };
-    waits(of(json!({"mode": "Always"}), vec![]), "0 of 1 approvals");
+    waits(of(json!({"mode": "Always"}), vec![]), "approval needed (0/1): 1 to delete");
     let two = json!({"mode": "Always", "approvers": 2});
-    waits(of(two.clone(), vec![approve("alice"), approve("alice")]), "1 of 2 approvals");
+    waits(of(two.clone(), vec![approve("alice"), approve("alice")]), "approval needed (1/2): 1 to delete");
     assert_eq!(executed(&of(two, vec![approve("bob"), approve("alice")])), Some(vec!["alice", "bob"]));
     assert_eq!(executed(&of(json!({"mode": "Always"}), vec![approve("alice")])), Some(vec!["alice"]));
     let other = approval("alice", ApprovalDecision::Approve, &Digest::of(b"older plan"));
-    waits(of(json!({"mode": "Always"}), vec![other]), "0 of 1 approvals");
+    waits(of(json!({"mode": "Always"}), vec![other]), "approval needed (0/1): 1 to delete");
 }
 
 #[test]
@@ -164,7 +164,10 @@ fn the_settings_decide_which_operations_require_a_plan() {
     for (policy, kind, expected) in [
         (Value::Null, UpdateKind::Up, Gate::Open),
         (json!({"mode": "Never", "destroy": true}), UpdateKind::Up, Gate::Open),
-        (json!({"mode": "Never", "destroy": true}), UpdateKind::Destroy, Gate::Open),
+        (json!({"mode": "Never", "destroy": true}), UpdateKind::Destroy, plan.clone()),
+        (json!({}), UpdateKind::Up, plan.clone()),
+        (json!({}), UpdateKind::Destroy, Gate::Open),
+        (json!({"approvers": 2, "destroy": true}), UpdateKind::Destroy, plan.clone()),
         (json!({"mode": "Always"}), UpdateKind::Up, plan.clone()),
         (json!({"mode": "Always"}), UpdateKind::Preview, Gate::Open),
         (json!({"mode": "Always"}), UpdateKind::Destroy, Gate::Open),
@@ -183,8 +186,8 @@ fn a_plan_without_risk_or_changes_requires_no_approval() {
     };
     assert_eq!(executed(&of(json!({"mode": "OnRisk", "maxDeletes": 1}), None)), Some(vec![]));
     let gate = of(json!({"mode": "OnRisk"}), None);
-    assert!(matches!(&gate, Gate::Await(message) if message.contains("it deletes 1 resource(s)")), "{gate:?}");
-    let expression = json!({"mode": "OnRisk", "autoApproveExpr": "true"});
+    assert!(matches!(&gate, Gate::Await(message) if message.contains("it deletes or loses 1 resource(s)")), "{gate:?}");
+    let expression = json!({"mode": "OnRisk", "autoApproveExpr": "true", "maxDeletes": 1});
     assert_eq!(of(expression.clone(), None), Gate::Evaluating);
     assert_eq!(executed(&of(expression.clone(), Some(Ok(true)))), Some(vec![]));
     assert!(matches!(of(expression.clone(), Some(Ok(false))), Gate::Await(_)));
@@ -195,6 +198,50 @@ fn a_plan_without_risk_or_changes_requires_no_approval() {
     let mut unchanged = observed(json!({"mode": "Always"}), vec![]);
     unchanged.stack.status.as_mut().and_then(|status| status.plan.as_mut()).unwrap().resource_count = 0;
     assert_eq!(executed(&gate_of(&unchanged)), Some(vec![]));
+}
+
+#[test]
+fn a_plan_for_another_pulumi_stack_always_requires_an_approval() {
+    let of = |policy: Value, planned: &str, resource_count: i64| {
+        let mut observed = observed(policy, vec![]);
+        let stack = |name: &str| PulumiStack { name: name.to_owned(), ..PulumiStack::default() };
+        let status = observed.stack.status.as_mut().unwrap();
+        status.applied_stack = Some(stack("dev"));
+        status.plan.as_mut().unwrap().resource_count = resource_count;
+        status.last_update.as_mut().unwrap().pulumi_stack = Some(stack(planned));
+        gate_of(&observed)
+    };
+    let on_risk = json!({"mode": "OnRisk", "maxDeletes": -1, "maxReplaces": -1});
+    for (policy, resource_count) in [(&on_risk, 1), (&on_risk, 0), (&json!({"mode": "Always"}), 0)] {
+        assert!(executed(&of(policy.clone(), "acme/dev", resource_count)).is_some() || *policy != on_risk);
+        let gate = of(policy.clone(), "prod", resource_count);
+        let expected = "it is for another Pulumi stack (stack prod in the default backend of the workspace), and the resources in stack dev";
+        assert!(matches!(&gate, Gate::Await(message) if message.contains(expected)), "{policy}: {gate:?}");
+    }
+}
+
+#[test]
+fn a_plan_after_a_failed_run_that_removed_missing_resources_requires_an_approval() {
+    let of = |kind: &str, reason: Option<&str>, operation: &str| {
+        let mut observed = observed(json!({"mode": "OnRisk", "maxDeletes": -1}), vec![]);
+        let run = |kind: &str, reason: Option<&str>, operation: &str| RunRecord {
+            name: "web-1".to_owned(),
+            kind: kind.to_owned(),
+            reason: reason.map(str::to_owned),
+            changes: [(operation.to_owned(), 2)].into(),
+            ..RunRecord::default()
+        };
+        let older = run("up", Some("PlanViolated"), "missing");
+        observed.stack.status.as_mut().unwrap().runs =
+            vec![run("preview", None, "missing"), run(kind, reason, operation), older];
+        gate_of(&observed)
+    };
+    let expected = "reason: the failed run web-1 removed 2 missing resource(s) from the state";
+    let gate = of("up", Some("PlanViolated"), "missing");
+    assert!(matches!(&gate, Gate::Await(message) if message.contains(expected)), "{gate:?}");
+    for (reason, operation) in [(None, "missing"), (Some("UpdateFailed"), "create")] {
+        assert!(executed(&of("up", reason, operation)).is_some(), "{reason:?} {operation}");
+    }
 }
 
 #[test]
