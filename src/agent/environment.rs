@@ -3,6 +3,7 @@
 
 mod expansion;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -395,8 +396,8 @@ fn parse_error(error: &dotenvy::Error, text: &str) -> String {
     format!("{which} must have the form NAME=value: enclose a value with spaces or quotes in single quotes")
 }
 
-/// Returns the URL of the state backend without credentials. As in the CLI, the order of precedence is environment,
-/// project file, last login, Pulumi Cloud.
+/// Returns the URL of the state backend without credentials, and with the parts of the location that the CLI reads from
+/// the environment. As in the CLI, the order of precedence is environment, project file, last login, Pulumi Cloud.
 pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Option<String> {
     let of_project = || project.and_then(|project| project.backend_url.clone());
     let variable = |name: &str| environment.get(name).map(str::to_owned);
@@ -404,7 +405,8 @@ pub fn backend_url(environment: &Environment, project: Option<&Project>) -> Opti
         .or_else(of_project)
         .or_else(|| last_login(environment))
         .or_else(|| variable(API_VARIABLE));
-    backend::without_credentials(url.as_deref().unwrap_or(PULUMI_CLOUD))
+    let value = |_: &str, names: &[&str]| names.iter().find_map(|name| environment.get(name)).map(Cow::Borrowed);
+    backend::without_credentials(&backend::completed(url.as_deref().unwrap_or(PULUMI_CLOUD), value))
 }
 
 fn last_login(environment: &Environment) -> Option<String> {

@@ -70,14 +70,22 @@ impl Qualified<'_> {
         parts(applied.name).organization.filter(|_| is_needed)
     }
 
-    /// Returns whether the two stacks are different. Ignores a part if it is unknown for one of the stacks.
+    /// Returns the organization in the name. In a self-managed backend, the CLI accepts only the word `organization`, so
+    /// the function returns `None`.
+    pub fn organization(&self) -> Option<&str> {
+        let is_self_managed = self.backend.is_some_and(backend::is_self_managed);
+        parts(self.name).organization.filter(|_| !is_self_managed)
+    }
+
+    /// Returns whether the two stacks are different. Ignores a part if it is unknown for one of the stacks, and the
+    /// organization in a self-managed backend, which has no organizations.
     pub fn differs_from(&self, other: &Qualified<'_>) -> bool {
         let differ =
             |one: Option<&str>, other: Option<&str>| matches!((one, other), (Some(one), Some(other)) if one != other);
-        let (backend, other_backend) = (self.backend.map(backend::normalized), other.backend.map(backend::normalized));
+        let (backend, other_backend) = (self.backend.map(backend::location), other.backend.map(backend::location));
         let (name, other_name) = (parts(self.name), parts(other.name));
         name.stack != other_name.stack
-            || differ(name.organization, other_name.organization)
+            || differ(self.organization(), other.organization())
             || differ(name.project.or(self.project), other_name.project.or(other.project))
             || differ(backend.as_deref(), other_backend.as_deref())
     }
@@ -94,14 +102,15 @@ mod tests {
         let rows = [
             (of("dev", Some("web"), Some("s3://a")), false),
             (of("acme/dev", None, None), false),
+            (of("organization/web/dev", None, Some("s3://a/?region=x")), false),
             (of("acme/web/dev", Some("ignored"), None), false),
             (of("prod", Some("web"), Some("s3://a")), true),
             (of("dev", Some("api"), Some("s3://a")), true),
             (of("acme/api/dev", None, None), true),
             (of("dev", Some("web"), Some("s3://b")), true),
         ];
-        let parameters = |url| of("dev", Some("web"), Some(url));
-        assert!(!parameters("s3://a?region=x&endpoint=y").differs_from(&parameters("s3://a?endpoint=y&region=x")));
+        let cloud = |name| of(name, Some("web"), Some("https://api.pulumi.com"));
+        assert!(cloud("acme/dev").differs_from(&cloud("organization/dev")));
         for (other, expected) in rows {
             assert_eq!(applied.differs_from(&other), expected, "{other:?}");
             assert_eq!(other.differs_from(&applied), expected, "{other:?}");

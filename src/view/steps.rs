@@ -291,11 +291,18 @@ impl<'a> State<'a> {
                 &format!("kubectl annotate -n {} stack {} {ANNOTATION_CONFIRM_DESTROY}=true", self.namespace, self.name),
             )],
             Some(reason::UPDATE_CONFLICT) if self.is_deleted() => {
-                vec![self.edit("Delete the other Stack first, or restore spec.stack and spec.backend:")]
+                let patch = format!(
+                    "kubectl patch -n {} stack {} --type merge -p '{{\"spec\":{{\"destroyOnFinalize\":false}}}}'",
+                    self.namespace, self.name
+                );
+                vec![
+                    step("To leave the resources, for example to the other Stack, disable the destroy:", &patch),
+                    self.edit("To destroy the resources, delete the other Stack, or restore spec.stack and spec.backend:"),
+                ]
             }
             Some(reason::UPDATE_CONFLICT) => vec![self.edit(
-                "Set another spec.stack or spec.backend, or set spec.preview. If you delete one of the Stacks instead, first \
-                 check whether its deletion destroys the resources:",
+                "Set another spec.stack or spec.backend, or set spec.preview. To hand the resources over to this Stack, set \
+                 spec.destroyOnFinalize of the other Stack to false, and delete the other Stack:",
             )],
             Some(reason::SOURCE_UNAVAILABLE) if self.has_cause("Program ") => self.of_program(),
             Some(reason::SOURCE_UNAVAILABLE) => vec![self.plugin(

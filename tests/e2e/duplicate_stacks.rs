@@ -5,7 +5,9 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
-use crate::harness::{Program, Scene, WaitLimit, condition, has_condition, is_done, once, run};
+use crate::harness::{
+    Commit, Program, Scene, Source, StackHandle, WaitLimit, condition, has_condition, is_done, once, run,
+};
 
 #[test]
 fn a_duplicate_stack_stalls_until_the_first_stack_is_deleted() {
@@ -130,12 +132,13 @@ fn a_deleted_duplicate_with_its_backend_in_a_secret_destroys_nothing() {
         let first = scene.start(scene.stack("first", &source)).await;
         let managed = first.until_applied(&commit).await.spec.stack;
         let mut stack = scene.stack("second", &source);
-        let url = stack.spec.backend.take().expect("the test environment sets a backend");
+        // The other spelling of the URL and of the name refers to the same Pulumi stack.
+        let url = stack.spec.backend.take().expect("the test environment sets a backend").replacen('?', "/?", 1);
         scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
         let secret = Some(SecretSelector { namespace: None, name: "backend".to_owned(), key: "url".to_owned() });
         let reference = ResourceRef { kind: "Secret".to_owned(), secret, ..ResourceRef::default() };
         stack.spec.env_refs.insert("PULUMI_BACKEND_URL".to_owned(), reference);
-        stack.spec.stack = managed;
+        stack.spec.stack = format!("organization/hidden/{managed}");
         stack.spec.destroy_on_finalize = Some(true);
         let second = scene.start(stack).await;
         // Only the agent can determine the backend, so the controller detects the conflict after the first run.
@@ -151,5 +154,67 @@ fn a_deleted_duplicate_with_its_backend_in_a_secret_destroys_nothing() {
         second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
         second.until_gone().await;
         assert_eq!(first.log.operations().await, once(&["create step"]), "the resources remain");
+    });
+}
+
+/// Starts a Stack that destroys its resources when it is deleted, and returns it after its first run.
+async fn applied_with_destroy<'a>(scene: &'a Scene, source: &Source<'_>) -> (StackHandle<'a>, Commit) {
+    let program = Program::new("renamed").step("step", json!({"value": "one"}));
+    let commit = source.push(&program.files()).await;
+    let mut stack = scene.stack("before", source);
+    stack.spec.destroy_on_finalize = Some(true);
+    let before = scene.start(stack).await;
+    before.until_applied(&commit).await;
+    (before, commit)
+}
+
+/// Creates a Stack with the spec of `before` and another name, deletes `before`, and waits until both Stacks report the
+/// conflict.
+async fn rename<'a>(scene: &'a Scene, before: &StackHandle<'a>) -> StackHandle<'a> {
+    let after = scene.start(Stack::new("after", before.get().await.spec)).await;
+    before.delete().await;
+    let has_message = |stack: &Stack, part: &str| {
+        has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT)
+            && condition(stack, STALLED).is_some_and(|stalled| stalled.message.contains(part))
+    };
+    before
+        .until("to wait for a decision", WaitLimit::Run, |stack| {
+            has_message(stack, "/after also claims this Pulumi stack")
+                && has_message(stack, "\"destroyOnFinalize\":false")
+        })
+        .await;
+    after
+        .until("to report the conflict", WaitLimit::Run, |stack| has_message(stack, "To hand the resources over"))
+        .await;
+    assert_eq!(before.log.operations().await, once(&["create step"]), "the resources remain");
+    after
+}
+
+#[test]
+fn a_renamed_stack_takes_over_the_resources() {
+    run("renamed", async |scene| {
+        let source = scene.source("app").await;
+        let (before, commit) = applied_with_destroy(scene, &source).await;
+        let after = rename(scene, &before).await;
+        before.change(json!({"spec": {"destroyOnFinalize": false}})).await;
+        before.until_gone().await;
+        after.until_applied(&commit).await;
+        assert_eq!(before.log.operations().await, once(&["create step"]), "the new Stack continues with the resources");
+        after.delete().await;
+        after.until_gone().await;
+        assert_eq!(before.log.operations().await, once(&["create step", "delete step"]));
+    });
+}
+
+#[test]
+fn the_resources_of_a_renamed_stack_are_destroyed_when_the_new_stack_is_deleted() {
+    run("not-renamed", async |scene| {
+        let source = scene.source("app").await;
+        let (before, _) = applied_with_destroy(scene, &source).await;
+        let after = rename(scene, &before).await;
+        after.delete().await;
+        after.until_gone().await;
+        before.until_gone().await;
+        assert_eq!(before.log.operations().await, once(&["create step", "delete step"]));
     });
 }

@@ -280,4 +280,7 @@ fn the_agent_determines_the_same_backend_as_the_cli() {
     let variables = [("HOME", home_path), ("PULUMI_BACKEND_URL", "s3://variable")];
     assert_eq!(url(&variables, Some(&project)), "s3://variable");
     assert_eq!(url(&[("HOME", home_path), ("PULUMI_BACKEND_URL", "")], Some(&project)), "s3://project");
+    let endpoint = [("AWS_ENDPOINT_URL", "http://minio"), ("AWS_ENDPOINT_URL_S3", "http://user:word@s3.example.com")];
+    assert_eq!(url(&endpoint, Some(&project)), "s3://project?endpoint=http://s3.example.com");
+    assert_eq!(url(&endpoint, None), PULUMI_CLOUD);
 }

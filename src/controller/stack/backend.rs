@@ -1,6 +1,7 @@
 //! Determines where a Stack stores its Pulumi state, according to the Stack's fields. The location is unknown if these
 //! fields do not define it completely.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -29,21 +30,23 @@ pub(super) struct Address {
     pub(super) in_cluster: Option<String>,
 }
 
-/// Returns the address of a Stack. Returns `None` if the Pulumi state is in a file in the pod of the Stack, which other
-/// Stacks cannot access.
+/// Returns the address of a Stack. Returns `None` if the Pulumi state is in a file that other Stacks cannot access.
 pub(super) fn address(stack: &Stack) -> Option<Address> {
     let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&stack.spec.stack);
     let variables = variables(stack);
-    let mut url = variables.get(URL).cloned().unwrap_or_default();
-    if let Some(text) = url.as_str() {
-        url = json!(backend::normalized(text));
-    }
-    let (scheme, rest) = url.as_str().and_then(|url| url.split_once("://")).unwrap_or_default();
-    let organization = organization.or_else(|| applied_organization(stack, name, url.as_str()));
+    let (text, url) = match variables.get(URL) {
+        Some(Value::String(text)) => {
+            (completed(text, &variables), json!(backend::location(&completed(text, &variables))))
+        }
+        other => (String::new(), other.cloned().unwrap_or_default()),
+    };
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    let scheme = scheme.to_ascii_lowercase();
+    let organization = organization.or_else(|| applied_organization(stack, name, &text));
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
     // If the URL lacks parts of the location, environment variables can contain them.
-    let completing = match scheme {
-        "file" => return None,
+    let completing = match scheme.as_str() {
+        "file" => shared_volume(stack, rest)?,
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
@@ -55,16 +58,17 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,
     };
-    let is_complete = rest.contains("endpoint=") || rest.contains("storage_account=");
+    let server = ["endpoint", "storage_account"].into_iter().find_map(|name| backend::parameter(&text, name));
     let unseen = unseen(stack);
-    let in_namespace = match scheme {
-        "s3" | "azblob" if is_complete => json!([url, name]),
+    let in_namespace = match scheme.as_str() {
+        "s3" | "azblob" if server.is_some() => json!([url, name]),
         "s3" | "azblob" | "" => json!([url, completing, unseen, name]),
         _ => json!([url, completing, name]),
     };
-    let is_certain = match scheme {
-        "s3" => parameters(rest, "endpoint").chain(values(&completing)).all(is_absolute),
-        "azblob" => is_complete && values(&completing).next().is_none() && parameters(rest, "domain").all(is_absolute),
+    let has_absolute = |parameter: &str| backend::parameter(&text, parameter).is_none_or(|host| is_absolute(&host));
+    let is_certain = match scheme.as_str() {
+        "s3" => has_absolute("endpoint") && values(&completing).all(is_absolute),
+        "azblob" => server.is_some() && values(&completing).next().is_none() && has_absolute("domain"),
         "gs" => values(&completing).all(is_absolute),
         "http" | "https" => organization.is_some() && is_absolute(rest),
         "postgres" => is_absolute(rest),
@@ -75,32 +79,46 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
 }
 
 /// Returns the organization of the applied Pulumi stack if that stack has this name and this backend.
-fn applied_organization<'a>(stack: &'a Stack, name: &str, url: Option<&str>) -> Option<&'a str> {
+fn applied_organization<'a>(stack: &'a Stack, name: &str, url: &str) -> Option<&'a str> {
     let applied = controller::qualified(stack.status.as_ref()?.applied_stack.as_ref()?);
-    stack_name::Qualified { name, project: None, backend: url }.organization_of(&applied)
+    let backend = Some(url).filter(|url| !url.is_empty());
+    stack_name::Qualified { name, project: None, backend }.organization_of(&applied)
 }
 
-/// Returns the address of an applied Pulumi stack within a namespace. Stacks that have applied the same Pulumi stack
-/// have the same address, even if the Stacks set the backend URL in different fields. Returns `None` if the URL does
-/// not define the location completely.
-pub(super) fn applied_address(applied: &PulumiStack) -> Option<String> {
-    let url = applied.backend.as_deref()?;
-    let stack_name::Parts { organization, stack: name, .. } = stack_name::parts(&applied.name);
-    let (scheme, rest) = url.split_once("://")?;
+/// Returns the volume in the pod template that contains a file, and the file's path. Returns `None` if no volume
+/// contains the file, or if each pod has its own volume.
+fn shared_volume(stack: &Stack, path: &str) -> Option<Value> {
+    let path = path.split('?').next().unwrap_or_default();
+    let is_above = |mount: &&Value| {
+        let directory = mount.get("mountPath").and_then(Value::as_str).map(|path| path.trim_end_matches('/'));
+        let below = directory.and_then(|directory| path.strip_prefix(directory));
+        below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+    };
+    let length = |mount: &&Value| mount.get("mountPath").and_then(Value::as_str).map_or(0, str::len);
+    let mount = in_template(stack, "volumeMounts").filter(is_above).max_by_key(length)?;
+    let volumes = pod_template(stack)?.get("volumes")?.as_array()?;
+    let volume = volumes.iter().find(|volume| volume.get("name") == mount.get("name"))?;
+    let is_of_pod = ["emptyDir", "ephemeral"].iter().any(|kind| volume.get(kind).is_some());
+    (!is_of_pod).then(|| json!([volume, mount]))
+}
+
+/// Returns an address of a Pulumi stack that is comparable within a namespace. Returns `None` if a part of the location
+/// is unknown. `has_run` determines whether an agent has reported the URL. An agent reports all parts of the location,
+/// so an S3 URL without an endpoint then refers to AWS.
+pub(super) fn resolved_address(stack: &PulumiStack, has_run: bool) -> Option<String> {
+    let url = stack.backend.as_deref()?;
+    let stack = controller::qualified(stack);
+    let (scheme, _) = url.split_once("://")?;
     let is_complete = match scheme {
-        "s3" => parameters(rest, "endpoint").next().is_some(),
-        "azblob" => parameters(rest, "storage_account").next().is_some(),
+        "s3" => has_run || backend::parameter(url, "endpoint").is_some(),
+        "azblob" => backend::parameter(url, "storage_account").is_some(),
+        "gs" => has_run,
         "postgres" => true,
-        "http" | "https" => organization.is_some(),
+        "http" | "https" => stack.organization().is_some(),
         _ => false,
     };
-    is_complete.then(|| json!(["applied", backend::normalized(url), organization, name]).to_string())
-}
-
-/// Returns the values of a query parameter in a URL.
-fn parameters<'a>(url: &'a str, parameter: &'static str) -> impl Iterator<Item = &'a str> {
-    let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
-    query.split('&').filter_map(move |pair| pair.strip_prefix(parameter)?.strip_prefix('='))
+    let name = stack_name::parts(stack.name).stack;
+    is_complete.then(|| json!(["resolved", backend::location(url), stack.organization(), name]).to_string())
 }
 
 /// Returns the values in a list of environment variables. For each value that the Stack does not contain, returns an
@@ -135,7 +153,16 @@ fn is_absolute(url: &str) -> bool {
 
 /// Returns the URL of the backend without credentials. Returns `None` if the Stack does not contain the URL.
 pub(super) fn url(stack: &Stack) -> Option<String> {
-    backend::without_credentials(variables(stack).get(URL)?.as_str()?)
+    let variables = variables(stack);
+    backend::without_credentials(&completed(variables.get(URL)?.as_str()?, &variables))
+}
+
+/// Returns a URL with the parts of the location in environment variables whose values the Stack contains.
+fn completed(url: &str, variables: &BTreeMap<String, Value>) -> String {
+    backend::completed(url, |_, names| {
+        let first = names.iter().find_map(|name| variables.get(*name));
+        first.and_then(Value::as_str).map(Cow::Borrowed)
+    })
 }
 
 /// Returns the environment variables that the Stack sets individually. Each entry contains the name, and the value or a

@@ -227,9 +227,7 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
         () if gone => Some("the Workspace was deleted"),
         () if let Some(why) = approval::withdrawn(observed, current) => Some(why),
         () if restriction(observed, current.kind, now).is_some() => Some("a pause or a schedule prevents the run"),
-        () if deleting && deletion::awaited_confirmation(observed).is_some() => {
-            Some("the destroy requires a confirmation")
-        }
+        () if deleting && deletion::held(observed).is_some() => Some("the destroy waits for the decision of a user"),
         () if drift::is_superseded(observed, current) || is_outdated_background_run(observed, current) => {
             Some("another run is due")
         }
@@ -288,8 +286,8 @@ fn fetch_missing_bytes(observed: &Observed, current: &CurrentUpdate) -> Option<A
 fn is_current(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> bool {
     let deleting = observed.stack.metadata.deletion_timestamp.is_some();
     let kind = if deleting { UpdateKind::Destroy } else { run_kind(&observed.stack) };
-    let is_restricted = restriction(observed, current.kind, now).is_some()
-        || deleting && deletion::awaited_confirmation(observed).is_some();
+    let is_restricted =
+        restriction(observed, current.kind, now).is_some() || deleting && deletion::held(observed).is_some();
     // The recorded plan, and its approvals, do not apply to an Update with a changed spec.
     let has_changed = run_spec::has_changed(&observed.stack, &current.inputs);
     if observed.stack.spec.suspend.unwrap_or_default() || is_restricted || has_changed {
@@ -320,9 +318,8 @@ fn adopt_workspace_of_pko_run(observed: &Observed, update: &Update) -> Option<Ac
 /// Returns the action for a duplicate. Returns `None` if the Stack is not a duplicate, or if the duplicate does not
 /// affect the next action.
 ///
-/// A duplicate starts no run other than a destroy. The controller destroys the Pulumi stack of a deleted duplicate only
-/// under two conditions: the duplicate has applied the Pulumi stack, and the Stack that takes precedence is in another
-/// namespace.
+/// A duplicate starts no run other than a destroy of the Pulumi stack that it has applied. Such a destroy waits if
+/// another Stack of the namespace claims this Pulumi stack ([`deletion::held`]).
 fn handle_duplicate(observed: &Observed) -> Option<Action> {
     let (stack, preceding) = (&observed.stack, observed.duplicate.as_ref()?);
     let managed = format!(
@@ -330,19 +327,8 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
         stack.spec.stack, preceding.project
     );
     if stack.metadata.deletion_timestamp.is_some() {
-        if identity::has_applied_here(stack, observed.workspace.as_ref()) {
-            let is_same_namespace = Some(&preceding.namespace) == stack.metadata.namespace.as_ref();
-            if !is_same_namespace || !deletion::has_to_destroy(stack) {
-                return None;
-            }
-            let message = format!(
-                "{managed}, and a destroy would delete its resources. To leave them to Stack {preceding}, set spec.destroyOnFinalize to \
-                 false. To destroy them, delete Stack {preceding} first"
-            );
-            return Some(Action::Conflict(message));
-        }
-        if !identity::has_applied(stack) || !deletion::has_to_destroy(stack) {
-            return Some(Action::RemoveFinalizer);
+        if identity::has_applied_here(stack, observed.workspace.as_ref()) || !deletion::has_to_destroy(stack) {
+            return None;
         }
         let message = format!(
             "{managed}, so this Stack does not destroy it. The resources of this Stack are in another Pulumi stack. To delete them, restore \
@@ -350,10 +336,16 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
         );
         return Some(Action::Conflict(message));
     }
+    let handover = match Some(&preceding.namespace) == stack.metadata.namespace.as_ref() {
+        true => format!("While this Stack exists, the deletion of Stack {preceding} does not destroy the resources"),
+        false => {
+            format!("The deletion of Stack {preceding} destroys the resources if its spec.destroyOnFinalize is true")
+        }
+    };
     let message = format!(
-        "{managed}, so this Stack does not run. Change spec.stack or spec.backend, set spec.preview, or delete one of the two Stacks. \
-         Deleting a Stack does not destroy the Pulumi stack if that Stack has never applied it. This Stack runs when Stack \
-         {preceding} is deleted or manages another Pulumi stack"
+        "{managed}, so this Stack does not run. To hand the resources over to this Stack, set spec.destroyOnFinalize of Stack \
+         {preceding} to false, and delete that Stack. {handover}. To leave the resources to Stack {preceding}, delete this Stack, change \
+         its spec.stack or spec.backend, or set spec.preview"
     );
     (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))
 }

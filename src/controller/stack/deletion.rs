@@ -14,7 +14,7 @@ use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::artifact::{Digest, Directory, pack_file};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::run_if_due;
-use crate::controller::stack::observed::Observed;
+use crate::controller::stack::observed::{Observed, OtherClaim};
 use crate::controller::stack::run::reference;
 use crate::controller::stack::workspace_state::{Readiness, last_in_place, readiness};
 use crate::controller::stack::{annotations, destroy_limit, expiry, identity, ownership};
@@ -31,6 +31,8 @@ const DEPENDENTS_RETRY: SignedDuration = SignedDuration::from_secs(10);
 /// Time after which the controller reports that the Stack waits for the deletion of its Workspace or its Updates. Most
 /// deletions end earlier, so they cause no additional write.
 const UNREPORTED_DELETION: SignedDuration = SignedDuration::from_secs(10);
+/// Requeue interval while the cache does not contain the deletion. The watch event normally requeues the Stack earlier.
+const CLAIM_RETRY: SignedDuration = SignedDuration::from_secs(1);
 /// Maximum number of Updates in the message about their deletion.
 const MAX_LISTED: usize = 3;
 
@@ -40,9 +42,8 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     if !has_to_destroy(stack) {
         return Action::RemoveFinalizer;
     }
-    // The conditions record that the destroy requires a confirmation. A suspension must not replace this record.
-    if let Some(message) = awaited_confirmation(observed) {
-        return Action::AwaitConfirmation(message);
+    if let Some(action) = held(observed) {
+        return action;
     }
     if stack.spec.suspend.unwrap_or_default() {
         return Action::Settled(Settled::DeletionSuspended);
@@ -81,9 +82,32 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
         && !annotations::is_abandoned_destroy(stack)
 }
 
-/// Returns the message if users have deleted too many Stacks and the destroy must therefore wait for a confirmation.
-pub fn awaited_confirmation(observed: &Observed) -> Option<String> {
-    destroy_limit::awaiting_confirmation(&observed.stack, observed.exceeded_destroy_limit.as_deref())
+/// Returns the action if the destroy must wait for the decision of a user: because users have deleted too many Stacks, or
+/// because another Stack claims the Pulumi stack.
+pub fn held(observed: &Observed) -> Option<Action> {
+    let stack = &observed.stack;
+    // The conditions record that the destroy requires a confirmation. Another reason must not replace this record.
+    let confirmation = destroy_limit::awaiting_confirmation(stack, observed.exceeded_destroy_limit.as_deref());
+    if let Some(message) = confirmation {
+        return Some(Action::AwaitConfirmation(message));
+    }
+    match &observed.deletion.as_ref()?.claim {
+        OtherClaim::None => None,
+        OtherClaim::Unknown => Some(Action::DelayReport(CLAIM_RETRY)),
+        OtherClaim::By(name) => Some(Action::Conflict(claimed_message(stack, name))),
+    }
+}
+
+/// Returns the message about a destroy that waits because another Stack claims the Pulumi stack.
+fn claimed_message(stack: &Stack, claimant: &str) -> String {
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+    let applied = identity::recorded(stack).unwrap_or_default();
+    format!(
+        "the destroy of {applied} waits for a decision, because Stack {namespace}/{claimant} also claims this Pulumi stack. To hand \
+         the resources over to Stack {claimant}, run: kubectl patch --namespace {namespace} stack {name} --type merge --patch \
+         '{{\"spec\":{{\"destroyOnFinalize\":false}}}}'. To destroy the resources, delete Stack {claimant}, or change its spec.stack \
+         or spec.backend"
+    )
 }
 
 /// Returns the message if the deletion of the Stack's Workspace or Updates takes longer than usual. The controller

@@ -8,6 +8,10 @@
 //! Stack in another namespace by creating a Stack for the same Pulumi stack. The agent of a Stack reports what the Stack
 //! has applied, and a user can replace this agent. A false report can therefore block only Stacks that have not applied
 //! the Pulumi stack yet.
+//!
+//! The index also determines whether the destroy of a deleted Stack would destroy resources that another Stack of the
+//! namespace claims, for example after a user has renamed the Stack in Git. A claim does not depend on the precedence,
+//! and a possible claim is sufficient: a part of the Pulumi stack that is still unknown does not rule out the claim.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,9 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use serde_json::json;
 
 use crate::api::auto::Workspace;
-use crate::api::pulumi::Stack;
+use crate::api::pulumi::{PulumiStack, Stack};
 use crate::controller::stack::backend::{self, Address};
 use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
@@ -30,9 +35,14 @@ use crate::runtime::requeue::Requeue;
 struct Claim {
     /// Address of the Pulumi stack. Two Stacks with the same address and the same project manage the same Pulumi stack.
     address: Address,
-    /// Address from `status.appliedStack`. This address is comparable only within a namespace, but is available even if
-    /// the backend URL is in a Secret.
-    applied_address: Option<String>,
+    /// Address of the Pulumi stack that the last run used, or that the spec defines completely. Does not depend on the
+    /// fields of the spec that contain the parts of the address.
+    resolved_address: Option<String>,
+    /// Pulumi stack of the next run, without the project that the Workspace reports.
+    desired: PulumiStack,
+    /// Pulumi stack that contains the resources of the Stack.
+    recorded: Option<PulumiStack>,
+    is_being_deleted: bool,
     project: Option<String>,
     /// Whether the Stack's spec contains the project name.
     names_project: bool,
@@ -50,6 +60,17 @@ impl Claim {
     /// Returns the sort key of the claim. The claim with the smallest key takes precedence.
     fn sort_key<'a>(&self, key: &'a ObjectKey) -> (bool, Timestamp, &'a ObjectKey) {
         (!self.may_have_resources, self.created, key)
+    }
+
+    /// Returns whether this Stack may manage the Pulumi stack `applied`, or may have resources in it.
+    fn may_manage(&self, applied: &PulumiStack) -> bool {
+        let desired = PulumiStack { project: self.project.clone(), ..self.desired.clone() };
+        [Some(&desired), self.recorded.as_ref()].into_iter().flatten().any(|own| !identity::differ(own, applied))
+    }
+
+    /// Returns the names of the Pulumi stacks of this Stack, without the organization and the project.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.desired), self.recorded.as_ref()].into_iter().flatten().map(|own| identity::parts(&own.name).stack)
     }
 }
 
@@ -81,7 +102,7 @@ impl Claims {
     /// Replaces the claim of a Stack, and returns the previous claim.
     fn replace(&mut self, key: &ObjectKey, claim: Option<Claim>) -> Option<Claim> {
         let previous = self.by_key.remove(key);
-        for address in previous.iter().flat_map(|previous| scoped_addresses(key, previous)) {
+        for address in previous.iter().flat_map(|previous| indexed_addresses(key, previous)) {
             if let Some(keys) = self.by_address.get_mut(&address) {
                 keys.remove(key);
                 if keys.is_empty() {
@@ -90,7 +111,7 @@ impl Claims {
             }
         }
         if let Some(claim) = claim {
-            for address in scoped_addresses(key, &claim) {
+            for address in indexed_addresses(key, &claim) {
                 self.by_address.entry(address).or_default().insert(key.clone());
             }
             self.by_key.insert(key.clone(), claim);
@@ -98,17 +119,40 @@ impl Claims {
         previous
     }
 
-    fn with_address(&self, address: &ScopedAddress) -> impl Iterator<Item = (&ObjectKey, &Claim)> {
+    /// Returns the Stacks in a namespace that use a Pulumi stack with this name, without the organization and the project.
+    fn with_name<'a>(
+        &'a self,
+        namespace: &str,
+        name: &str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Claim)> + use<'a> {
+        self.with_address(&name_address(namespace, name))
+    }
+
+    fn with_address<'a>(
+        &'a self,
+        address: &ScopedAddress,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Claim)> + use<'a> {
         let keys = self.by_address.get(address).into_iter().flatten();
         keys.filter_map(|key| self.by_key.get_key_value(key))
     }
 }
 
+/// Returns the addresses of the Pulumi stack, and the names by which [`Claims::with_name`] finds the Stack.
+fn indexed_addresses(key: &ObjectKey, claim: &Claim) -> Vec<ScopedAddress> {
+    let names = claim.names().map(|name| name_address(&key.0, name));
+    scoped_addresses(key, claim).into_iter().chain(names).collect()
+}
+
+fn name_address(namespace: &str, name: &str) -> ScopedAddress {
+    (Some(namespace.to_owned()), json!(["name", name]).to_string())
+}
+
+/// Returns the addresses of the Pulumi stack. Two Stacks with the same address manage the same Pulumi stack.
 fn scoped_addresses(key: &ObjectKey, claim: &Claim) -> Vec<ScopedAddress> {
     let in_namespace = |address: &String| (Some(key.0.clone()), address.clone());
-    let applied = claim.applied_address.as_ref().map(in_namespace);
+    let resolved = claim.resolved_address.as_ref().map(in_namespace);
     let in_cluster = claim.address.in_cluster.clone().map(|address| (None, address));
-    [in_namespace(&claim.address.in_namespace)].into_iter().chain(applied).chain(in_cluster).collect()
+    [in_namespace(&claim.address.in_namespace)].into_iter().chain(resolved).chain(in_cluster).collect()
 }
 
 /// Stacks that wait for another Stack that takes precedence.
@@ -169,14 +213,25 @@ impl DuplicateStacks {
         DuplicateStacks { no_cross_namespace_refs, claims: Arc::default(), waiting: Arc::default(), requeue }
     }
 
-    /// Records the Pulumi stack that a Stack manages.
+    /// Records the Pulumi stack that a Stack manages. If the watch cannot parse a Stack, it provides an earlier version,
+    /// whose spec contains no Pulumi stack. The claim then remains as it was.
     pub fn record(&self, stack: &Stack) {
+        if stack.spec.stack.is_empty() {
+            return;
+        }
         let key = key(stack);
         let mut claims = lock(&self.claims);
         let claim = claim(stack, claims.by_key.get(&key));
         let previous = claims.replace(&key, claim.clone());
+        if previous == claim {
+            return;
+        }
+        let deleted = claim.iter().flat_map(|claim| claim.names().flat_map(|name| claims.with_name(&key.0, name)));
+        let deleted = deleted.filter(|(other, claim)| claim.is_being_deleted && **other != key);
+        let deleted: HashSet<ObjectKey> = deleted.map(|(other, _)| other.clone()).collect();
         drop(claims);
-        if previous.is_some() && previous != claim {
+        self.requeue(deleted);
+        if previous.is_some() {
             self.requeue_waiting(&key);
         }
     }
@@ -222,15 +277,48 @@ impl DuplicateStacks {
         Ok(None)
     }
 
+    /// Returns the name of another Stack in the namespace that claims the Pulumi stack in which this Stack has resources,
+    /// so that a destroy would destroy resources of the other Stack. Of several deleted Stacks, each Stack waits for the
+    /// Stacks that precede it. The index requeues this Stack when the claim changes.
+    pub fn claimant(&self, stack: &Stack) -> Option<String> {
+        let own_key = key(stack);
+        let claims = lock(&self.claims);
+        let own = claims.by_key.get(&own_key)?;
+        let recorded = identity::recorded(stack)?;
+        let recorded = PulumiStack { project: recorded.project.or_else(|| own.project.clone()), ..recorded };
+        let is_file = |claim: &Claim| claim.desired.backend.as_ref().is_some_and(|url| url.starts_with("file:"));
+        let claims_it = |(other, claim): &(&ObjectKey, &Claim)| {
+            **other != own_key
+                && claim.may_manage(&recorded)
+                && (!is_file(claim) || claim.address == own.address)
+                && (!claim.is_being_deleted || claim.sort_key(other) < own.sort_key(&own_key))
+        };
+        let name = identity::parts(&recorded.name).stack;
+        let others = claims.with_name(&own_key.0, name).filter(claims_it);
+        let first =
+            others.min_by(|(one_key, one), (other_key, other)| one.sort_key(one_key).cmp(&other.sort_key(other_key)));
+        let first = first.map(|(key, _)| key.clone());
+        drop(claims);
+        let first = first?;
+        lock(&self.waiting).wait(own_key, first.clone());
+        Some(first.1)
+    }
+
     /// Records the project that the Workspace reports, and returns the claim of the Stack.
     fn record_project(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
         let claim = claims.by_key.get_mut(key)?;
         claim.is_project_read = true;
-        if project.is_some() && !claim.names_project {
+        let is_new = project.is_some() && !claim.names_project && claim.project != project;
+        if is_new {
             claim.project = project;
         }
-        Some(claim.clone())
+        let claim = claim.clone();
+        drop(claims);
+        if is_new {
+            self.requeue_waiting(key);
+        }
+        Some(claim)
     }
 
     /// Returns the claims with the same address that take precedence over this claim, in order of precedence.
@@ -256,7 +344,11 @@ impl DuplicateStacks {
 
     fn requeue_waiting(&self, key: &ObjectKey) {
         let waiting = lock(&self.waiting).take(key);
-        for (namespace, name) in waiting {
+        self.requeue(waiting);
+    }
+
+    fn requeue(&self, stacks: HashSet<ObjectKey>) {
+        for (namespace, name) in stacks {
             self.requeue.request(ObjectRef::new(&name).within(&namespace));
         }
     }
@@ -293,10 +385,14 @@ fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     let is_applied_here = identity::has_applied_here(stack, None);
     let has_applied = is_applied_here && status.is_some_and(|s| s.last_applied_revision.is_some());
     let applied = status.and_then(|status| status.applied_stack.as_ref()).filter(|_| is_applied_here);
-    let applied_address = applied.and_then(backend::applied_address);
+    let desired = identity::desired(stack, None);
+    let resolved_address = backend::resolved_address(applied.unwrap_or(&desired), applied.is_some());
     Some(Claim {
         address,
-        applied_address,
+        resolved_address,
+        desired,
+        recorded: identity::recorded(stack),
+        is_being_deleted: stack.metadata.deletion_timestamp.is_some(),
         project: named.or(recorded),
         names_project,
         is_project_read,

@@ -6,17 +6,23 @@ use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackSta
 use crate::controller::stack::backend;
 
 pub use crate::controller::differ;
-use crate::pulumi::stack_name;
 pub use crate::pulumi::stack_name::parts;
+use crate::pulumi::{self, stack_name};
 
-/// Returns the Pulumi stack of the next run. Contains `None` for an unknown project or backend.
+/// Returns the Pulumi stack of the next run. Contains `None` for an unknown project or backend. The applied Pulumi stack
+/// provides the parts of the backend that the environment of the pod determines, because only the agent knows them.
 pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     let in_place = workspace.and_then(|workspace| workspace.status.as_ref()?.project_name.clone());
-    PulumiStack {
+    let named = PulumiStack {
         name: stack.spec.stack.clone(),
         project: parts(&stack.spec.stack).project.map(str::to_owned).or(in_place),
-        backend: backend::url(stack),
-    }
+        backend: None,
+    };
+    let applied = stack.status.as_ref().and_then(|status| status.applied_stack.as_ref());
+    let applied = applied.filter(|applied| !differ(applied, &named)).and_then(|applied| applied.backend.as_deref());
+    let in_applied = |name: &str| pulumi::backend::parameter(applied?, name);
+    let url = backend::url(stack).map(|url| pulumi::backend::completed(&url, |name, _| in_applied(name)));
+    PulumiStack { backend: url.or_else(|| applied.map(str::to_owned)), ..named }
 }
 
 /// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the agent's report. The backend

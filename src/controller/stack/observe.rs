@@ -18,7 +18,7 @@ use crate::controller::namespaces::RunSettings;
 use crate::controller::stack::annotations::{has_new_request, requests};
 use crate::controller::stack::approval;
 use crate::controller::stack::context::Context;
-use crate::controller::stack::observed::{Deletion, Observed};
+use crate::controller::stack::observed::{Deletion, Observed, OtherClaim};
 use crate::controller::stack::policy_packs::{self, RequestedPack, ResolvedPack};
 use crate::controller::stack::prerequisites::{self, Dependency, Rule};
 use crate::controller::stack::workspace_state::{Readiness, from_reference, last_in_place, readiness};
@@ -174,16 +174,30 @@ fn observe_deletion(stack: &Stack, workspace: Option<&Workspace>, context: &Cont
         InPod::of(&resolved.digest).is_some() || context.store.is_granted(&resolved.digest, &namespace)
     };
     let without_source = deletion::without_source(stack);
-    let mut dependents = Vec::new();
-    if deletion::has_to_destroy(stack) && context.dependents.cycle(stack).is_none() {
-        dependents = context.dependents.of(stack);
+    let (mut dependents, mut claim) = (Vec::new(), OtherClaim::None);
+    if deletion::has_to_destroy(stack) {
+        claim = observe_claim(stack, context);
+        if context.dependents.cycle(stack).is_none() {
+            dependents = context.dependents.of(stack);
+        }
     }
     Some(Deletion {
         requested: requested.filter(is_at_hand),
         is_stored: without_source.as_ref().is_some_and(is_at_hand),
         without_source,
         dependents,
+        claim,
     })
+}
+
+/// Returns the other Stack that claims the Pulumi stack of a deleted Stack. The cache receives the creation of a Stack
+/// before a later deletion, so the claim is known when the cache contains the deletion of this Stack.
+fn observe_claim(stack: &Stack, context: &Context) -> OtherClaim {
+    let cached = context.dependents.cached(&(stack.namespace().unwrap_or_default(), stack.name_any()));
+    match cached.is_some_and(|cached| cached.metadata.deletion_timestamp.is_some()) {
+        true => context.duplicates.claimant(stack).map_or(OtherClaim::None, OtherClaim::By),
+        false => OtherClaim::Unknown,
+    }
 }
 
 /// Returns the changed Secrets and ConfigMaps that match the watch selector. Sends one GET request for the metadata of

@@ -112,4 +112,17 @@ pub struct Deletion {
     pub is_stored: bool,
     /// Stacks that depend on this Stack.
     pub dependents: Vec<Arc<Stack>>,
+    /// Other Stack that claims the Pulumi stack.
+    pub claim: OtherClaim,
+}
+
+/// Other Stack in the namespace that claims the Pulumi stack in which a deleted Stack has resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OtherClaim {
+    #[default]
+    None,
+    /// The cache can lack a Stack that a user created before the deletion.
+    Unknown,
+    /// Name of the Stack.
+    By(String),
 }

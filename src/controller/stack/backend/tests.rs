@@ -32,6 +32,14 @@ fn pod(spec: &Value) -> Value {
     json!({"spec": {"podTemplate": {"spec": spec}}})
 }
 
+/// Returns a spec with the backend `url`, and with one volume of this kind in the pod.
+fn in_volume(kind: &str, path: &str, url: &str) -> Value {
+    let mounts = json!([{"name": "data", "mountPath": path}, {"name": "root", "mountPath": "/"}]);
+    let volumes = json!([{"name": "data", kind: {}}, {"name": "root", "emptyDir": {}}]);
+    let template = pod(&json!({"containers": [{"name": "pulumi", "volumeMounts": mounts}], "volumes": volumes}));
+    json!({"backend": url, "workspaceTemplate": template})
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
@@ -56,7 +64,34 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
             true,
         ),
         ("a file in the pod", both(json!({"backend": "file:///state"})), false, false),
+        ("a file in a volume of the pod", both(in_volume("emptyDir", "/data", "file:///data/state")), false, false),
+        ("a file in a shared volume", both(in_volume("nfs", "/data/", "file:///data/state/")), true, false),
+        ("a file beside a shared volume", both(in_volume("nfs", "/data", "file:///database")), false, false),
+        (
+            "files in different volumes",
+            (in_volume("nfs", "/data", "file:///data"), in_volume("hostPath", "/data", "file:///data")),
+            false,
+            false,
+        ),
         ("an S3 bucket", both(json!({"backend": "s3://s"})), true, true),
+        (
+            "an S3 bucket in other spellings",
+            (
+                json!({"backend": "s3://s?endpoint=10.0.0.7"}),
+                json!({"backend": "S3://s/?x=y&endpoint=http://10.0.0.7:80"}),
+            ),
+            true,
+            true,
+        ),
+        (
+            "an endpoint in the URL, or in a variable",
+            (
+                json!({"backend": "s3://s?endpoint=10.0.0.7"}),
+                json!({"backend": "s3://s", "envRefs": literal("AWS_ENDPOINT_URL", "http://10.0.0.7")}),
+            ),
+            true,
+            false,
+        ),
         (
             "an S3 bucket behind another endpoint",
             (
@@ -195,4 +230,30 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
         assert_eq!(same_in_namespace(&one, &other), in_namespace, "{name}, in one namespace");
         assert_eq!(same_in_cluster(&one, &other), in_cluster, "{name}, in two namespaces");
     }
+}
+
+#[test]
+fn only_a_completely_known_location_is_comparable() {
+    let of = |name: &str, url: &str, has_run: bool| {
+        let stack = PulumiStack { name: name.to_owned(), project: None, backend: Some(url.to_owned()) };
+        resolved_address(&stack, has_run)
+    };
+    let rows = [
+        ("dev", "s3://s", false, false),
+        ("dev", "s3://s", true, true),
+        ("dev", "s3://s?endpoint=minio", false, true),
+        ("dev", "gs://s", false, false),
+        ("dev", "gs://s", true, true),
+        ("dev", "azblob://s", true, false),
+        ("dev", "azblob://s?storage_account=acme", false, true),
+        ("dev", "postgres://db/state", false, true),
+        ("dev", "https://api.pulumi.com", true, false),
+        ("acme/dev", "https://api.pulumi.com", false, true),
+        ("dev", "file:///state", true, false),
+    ];
+    for (name, url, has_run, expected) in rows {
+        assert_eq!(of(name, url, has_run).is_some(), expected, "{name} {url}");
+    }
+    assert_eq!(of("organization/web/dev", "s3://s", true), of("dev", "s3://s/?region=x", true));
+    assert_ne!(of("acme/dev", "https://api.pulumi.com", true), of("other/dev", "https://api.pulumi.com", true));
 }

@@ -18,7 +18,7 @@ use crate::api::conditions::{ConditionUpdate, PROGRESSING, Status};
 use crate::api::pulumi::{LastUpdate, PulumiStack, RunInputs, StackSpec, StackStatus, WorkspaceReclaimPolicy};
 use crate::artifact::Digest;
 use crate::controller::stack::duplicate_stacks::DuplicateStack;
-use crate::controller::stack::observed::Deletion;
+use crate::controller::stack::observed::{Deletion, OtherClaim};
 use crate::controller::stack::run::{DueRun, PlanUse, current_update, reference};
 use crate::controller::stack::status;
 use crate::source::{Origin, Resolved};
@@ -437,9 +437,14 @@ fn a_run_records_the_requests_and_the_origin() {
 #[test]
 fn a_duplicate_starts_no_run_except_a_destroy_of_its_own_resources() {
     let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
+    let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
     let second = |stack| Observed { duplicate: Some(first.clone()), ..observed(stack) };
     let Action::Conflict(message) = decide(&second(stack()), now()) else { panic!("expected Action::Conflict") };
     assert!(message.starts_with("Pulumi stack dev of project web is already managed by Stack apps/first"), "{message}");
+    assert!(message.contains("the deletion of Stack apps/first does not destroy the resources"), "{message}");
+    let beside = Observed { duplicate: Some(elsewhere.clone()), ..observed(stack()) };
+    let Action::Conflict(message) = decide(&beside, now()) else { panic!("expected Action::Conflict") };
+    assert!(message.contains("The deletion of Stack others/first destroys the resources"), "{message}");
     let mut suspended = stack();
     suspended.spec.suspend = Some(true);
     assert_eq!(decide(&second(suspended), now()), Action::Settled(Settled::Suspended));
@@ -447,26 +452,85 @@ fn a_duplicate_starts_no_run_except_a_destroy_of_its_own_resources() {
     running.duplicate = Some(first.clone());
     assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)), "an open run is awaited");
 
-    let end_beside = |first: &DuplicateStack, applied: Option<&str>, destroys: bool| {
+    let end_of = |applied: Option<&str>, destroys: bool| {
         let mut stack = deleted(destroys, Some(last("up", "succeeded")));
         let applied = applied.map(|name| PulumiStack { name: name.to_owned(), ..PulumiStack::default() });
         stack.status.as_mut().expect("value is set").applied_stack = applied;
         let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
-        decide(&Observed { workspace, duplicate: Some(first.clone()), ..observed(stack) }, now())
+        decide(&Observed { workspace, duplicate: Some(elsewhere.clone()), ..observed(stack) }, now())
     };
-    let end_of = |applied, destroys| end_beside(&first, applied, destroys);
     assert_eq!(end_of(None, true), Action::RemoveFinalizer, "the duplicate has applied nothing");
-    let Action::Conflict(message) = end_of(Some("dev"), true) else {
-        panic!("expected Action::Conflict for the shared Pulumi stack")
-    };
-    assert!(message.contains("To destroy them, delete Stack"), "{message}");
     assert_eq!(end_of(Some("dev"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
-    let elsewhere = DuplicateStack { namespace: "others".to_owned(), ..first.clone() };
-    let end = end_beside(&elsewhere, Some("dev"), true);
+    let end = end_of(Some("dev"), true);
     assert!(matches!(end, Action::Start(_)), "Stacks in other namespaces do not block the destroy: {end:?}");
     let Action::Conflict(message) = end_of(Some("prod"), true) else {
         panic!("expected Action::Conflict for another Pulumi stack")
     };
     assert!(message.contains("To delete them, restore spec.stack and spec.backend"), "{message}");
     assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
+}
+
+/// Returns a deleted Stack whose Pulumi stack has this claim.
+fn deleted_beside(claim: OtherClaim, destroy: bool) -> Observed {
+    let stack = deleted(destroy, Some(last("up", "succeeded")));
+    let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+    let deletion = Some(Deletion { claim, ..Deletion::default() });
+    Observed { workspace, deletion, ..observed(stack) }
+}
+
+#[test]
+fn a_destroy_waits_while_another_stack_claims_the_pulumi_stack() {
+    let renamed = || OtherClaim::By("renamed".to_owned());
+    assert_eq!(
+        brief(&decide(&deleted_beside(OtherClaim::None, true), now())),
+        "Start destroy: Stack marked for deletion"
+    );
+    let unknown = decide(&deleted_beside(OtherClaim::Unknown, true), now());
+    assert!(matches!(unknown, Action::DelayReport(_)), "the cache can lack a Stack: {unknown:?}");
+    let handed_over = decide(&deleted_beside(renamed(), false), now());
+    assert_eq!(handed_over, Action::RemoveFinalizer, "the user hands the resources over");
+    let Action::Conflict(message) = decide(&deleted_beside(renamed(), true), now()) else {
+        panic!("expected Action::Conflict")
+    };
+    for part in [
+        "the destroy of stack dev in the default backend of the workspace waits for a decision",
+        "Stack apps/renamed also claims this Pulumi stack",
+        r#"kubectl patch --namespace apps stack app --type merge --patch '{"spec":{"destroyOnFinalize":false}}'"#,
+        "To destroy the resources, delete Stack renamed",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    let unconfirmed =
+        Observed { exceeded_destroy_limit: Some("too many".to_owned()), ..deleted_beside(renamed(), true) };
+    assert!(matches!(decide(&unconfirmed, now()), Action::AwaitConfirmation(_)), "the confirmation remains recorded");
+}
+
+/// Records a destroy and, if `has_update`, creates its Update.
+fn with_destroy(mut observed: Observed, is_bound: bool, has_update: bool) -> Observed {
+    let due = DueRun { operation: UpdateKind::Destroy, ..up() };
+    let current = current_update(&observed, &resolved(), &due);
+    let mut update = build_update::update(&observed.stack, &current).expect("valid");
+    let run = is_bound.then(crate::api::auto::RunBinding::default);
+    update.status = Some(UpdateStatus { run, ..UpdateStatus::default() });
+    observed.stack.status.as_mut().expect("value is set").current_update = Some(Box::new(current));
+    Observed { update: has_update.then_some(update), ..observed }
+}
+
+#[test]
+fn a_destroy_that_has_not_started_is_revoked_when_another_stack_claims_the_pulumi_stack() {
+    let with_run = |claim: OtherClaim, is_bound: bool, has_update: bool| {
+        let observed = with_destroy(deleted_beside(claim, true), is_bound, has_update);
+        decide(&observed, now())
+    };
+    let by = || OtherClaim::By("renamed".to_owned());
+    let rows = [
+        ("recorded", with_run(OtherClaim::None, false, false), "CreateUpdate"),
+        ("recorded, and claimed", with_run(by(), false, false), "ForgetUpdate"),
+        ("recorded, and the claim is unknown", with_run(OtherClaim::Unknown, false, false), "ForgetUpdate"),
+        ("created, and claimed", with_run(by(), false, true), "RevokeUpdate"),
+        ("started before the claim", with_run(by(), true, true), "AwaitUpdate"),
+    ];
+    for (name, action, expected) in rows {
+        assert_eq!(action.name(), expected, "{name}: {action:?}");
+    }
 }

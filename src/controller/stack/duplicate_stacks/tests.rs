@@ -291,3 +291,162 @@ async fn stacks_with_and_without_an_organization_are_duplicates_after_their_firs
     assert_eq!(preceding(&second).await.as_deref(), Some("apps/first"));
     assert_eq!(preceding(&other).await, None, "another organization");
 }
+
+/// Returns a Stack that has applied a Pulumi stack with this name in this backend.
+fn applied(mut stack: Stack, name: &str, backend: &str) -> Stack {
+    let (name, project, backend) = (name.to_owned(), Some("web".to_owned()), Some(backend.to_owned()));
+    stack.status = Some(StackStatus {
+        applied_stack: Some(PulumiStack { name, project, backend }),
+        last_applied_revision: Some("1".to_owned()),
+        ..StackStatus::default()
+    });
+    stack
+}
+
+fn in_deletion(mut stack: Stack) -> Stack {
+    let time = Timestamp::from_second(100).unwrap();
+    stack.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+    stack
+}
+
+#[tokio::test]
+async fn stacks_with_other_spellings_of_the_same_backend_are_duplicates() {
+    const ONE: &str = "s3://state?endpoint=http://minio.apps:9000&s3ForcePathStyle=true";
+    const OTHER: &str = "s3://state/?disableSSL=true&endpoint=minio.apps:9000&region=x";
+    let hidden = || json!({"backend": null, "stack": "organization/web/dev", "envSecrets": ["aws"]});
+    let rows = [
+        ("only the specs", json!({"backend": ONE}), None, json!({"backend": OTHER, "stack": "organization/dev"}), None),
+        ("one URL in a Secret", json!({"backend": ONE}), None, hidden(), Some(OTHER)),
+        ("both URLs in Secrets", json!({"backend": null, "envSecrets": ["s3"]}), Some(ONE), hidden(), Some(OTHER)),
+        (
+            "a bucket of AWS",
+            json!({"backend": "s3://state"}),
+            Some("s3://state"),
+            json!({"backend": "s3://state?region=eu-central-1", "stack": "organization/web/dev"}),
+            Some("s3://state?region=eu-central-1"),
+        ),
+        (
+            "an endpoint in the environment",
+            json!({"backend": "s3://state", "envSecrets": ["s3"]}),
+            Some("s3://state?endpoint=http://minio.apps:9000"),
+            json!({"backend": ONE}),
+            None,
+        ),
+    ];
+    for (case, first, first_backend, second, second_backend) in rows {
+        let (requeue, _requeued) = requeue::queue();
+        let duplicates = DuplicateStacks::new(requeue, true);
+        let (reader, _) = reader("web");
+        let with = |stack: Stack, backend: Option<&str>| match backend {
+            Some(backend) => {
+                let name = stack.spec.stack.clone();
+                applied(stack, &name, backend)
+            }
+            None => stack,
+        };
+        // The older Stack takes precedence if both Stacks have run, or if no Stack has run.
+        let older = with(stack("older", 10, first), first_backend);
+        let younger = with(stack("younger", 20, second), second_backend);
+        duplicates.record(&older);
+        duplicates.record(&younger);
+        let one = duplicates.preceding(&older, Some(&workspace("web")), &reader).await.unwrap();
+        let other = duplicates.preceding(&younger, Some(&workspace("web")), &reader).await.unwrap();
+        assert!(one.is_some() != other.is_some(), "{case}: {one:?}, {other:?}");
+        for stack in [&older, &younger] {
+            let deleted = in_deletion(applied(stack.clone(), "dev", first_backend.or(second_backend).unwrap_or(ONE)));
+            duplicates.record(&deleted);
+            assert!(duplicates.claimant(&deleted).is_some(), "{case}: the deletion of {} is held", stack.name_any());
+            duplicates.record(stack);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_destroy_affects_the_resources_of_a_stack_that_may_claim_them() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let of = |name: &str, spec: Value| stack(name, 20, spec);
+    let renamed = || of("bare-renamed", json!({"backend": URL}));
+    let elsewhere = |mut stack: Stack| {
+        stack.metadata.namespace = Some("elsewhere".to_owned());
+        stack
+    };
+    let rows = [
+        ("the same spec", renamed(), true),
+        (
+            "another spelling",
+            of(
+                "other",
+                json!({"backend": "s3://state/?x=y&endpoint=s3.example.com:443", "stack": "organization/web/dev"}),
+            ),
+            true,
+        ),
+        (
+            "a backend in a Secret, before the first run",
+            of("other", json!({"backend": null, "envSecrets": ["aws"]})),
+            true,
+        ),
+        (
+            "a backend in a Secret, after the first run",
+            applied(of("other", json!({"backend": null, "envSecrets": ["aws"]})), "dev", URL),
+            true,
+        ),
+        (
+            "another backend in a Secret",
+            applied(of("other", json!({"backend": null, "envSecrets": ["aws"]})), "dev", "s3://other"),
+            false,
+        ),
+        (
+            "a Stack that has applied the Pulumi stack, before its next run",
+            applied(of("other", json!({"stack": "prod", "backend": URL})), "dev", URL),
+            true,
+        ),
+        ("another name", of("other", json!({"stack": "prod", "backend": URL})), false),
+        ("another project", of("other", json!({"stack": "organization/api/dev", "backend": URL})), false),
+        ("another backend", of("other", json!({"backend": "s3://state/team?endpoint=s3.example.com"})), false),
+        ("only a preview", of("other", json!({"backend": URL, "preview": true})), false),
+        ("a deleted Stack without precedence", in_deletion(renamed()), false),
+        (
+            "a deleted Stack with precedence",
+            in_deletion(applied(stack("first", 1, json!({"backend": URL})), "dev", URL)),
+            true,
+        ),
+        ("another namespace", elsewhere(renamed()), false),
+    ];
+    for (case, other, expected) in rows {
+        let (requeue, _requeued) = requeue::queue();
+        let duplicates = DuplicateStacks::new(requeue, true);
+        let deleted = in_deletion(applied(stack("app", 10, json!({"backend": URL})), "dev", URL));
+        duplicates.record(&deleted);
+        assert_eq!(duplicates.claimant(&deleted), None, "no other Stack");
+        duplicates.record(&other);
+        let claimant = duplicates.claimant(&deleted);
+        assert_eq!(claimant, expected.then(|| other.name_any()), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_stack_is_requeued_when_a_claim_appears_changes_or_ends() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let (requeue, mut requeued) = requeue::queue();
+    let duplicates = DuplicateStacks::new(requeue, true);
+    let (reader, _) = reader("api");
+    let mut next = || requeued.next().now_or_never().flatten().map(|stack| stack.name);
+    let deleted = in_deletion(applied(stack("app", 10, json!({"backend": URL})), "dev", URL));
+    let of = |name: &str, spec: Value| stack(name, 20, spec);
+    duplicates.record(&deleted);
+    let renamed = of("renamed", json!({"backend": URL}));
+    duplicates.record(&renamed);
+    assert_eq!(next().as_deref(), Some("app"), "a claim appears");
+    assert_eq!(duplicates.claimant(&deleted).as_deref(), Some("renamed"));
+    duplicates.record(&renamed);
+    assert_eq!(next(), None, "no change");
+    duplicates.preceding(&renamed, Some(&workspace("api")), &reader).await.unwrap();
+    assert_eq!(next().as_deref(), Some("app"), "the project of the other Stack is now known");
+    assert_eq!(duplicates.claimant(&deleted), None, "the project is another one");
+    duplicates.record(&of("second", json!({"backend": URL, "stack": "organization/web/dev"})));
+    assert_eq!(next().as_deref(), Some("app"));
+    assert_eq!(duplicates.claimant(&deleted).as_deref(), Some("second"));
+    duplicates.forget(&("apps".to_owned(), "second".to_owned()));
+    assert_eq!(next().as_deref(), Some("app"), "the claim ends");
+    assert_eq!(duplicates.claimant(&deleted), None);
+}

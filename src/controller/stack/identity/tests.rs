@@ -226,3 +226,26 @@ fn the_known_organization_remains_recorded() {
     let other = pulumi_stack("other/dev", Some("web"), None);
     assert_eq!(applied_by(&stack, other.clone()), other);
 }
+
+#[test]
+fn the_applied_stack_completes_the_backend_of_the_next_run() {
+    let backend = |backend: Option<&str>, name: &str, applied: &str| {
+        let applied = pulumi_stack(name, Some("web"), Some(applied));
+        let spec = StackSpec { stack: "dev".into(), backend: backend.map(str::to_owned), ..StackSpec::default() };
+        let mut stack = Stack::new("app", spec);
+        stack.status = Some(StackStatus { applied_stack: Some(applied), ..StackStatus::default() });
+        desired(&stack, None).backend
+    };
+    let known = "s3://a?endpoint=http://minio";
+    let rows = [
+        ("an endpoint in the environment", Some("s3://a/"), "dev", Some(known)),
+        ("a URL in the environment", None, "dev", Some(known)),
+        ("another bucket", Some("s3://b"), "dev", Some("s3://b?endpoint=http://minio")),
+        ("another endpoint", Some("s3://a?endpoint=other"), "dev", Some("s3://a?endpoint=other")),
+        ("another kind of backend", Some("gs://a"), "dev", Some("gs://a")),
+        ("another Pulumi stack", None, "prod", None),
+    ];
+    for (case, url, name, expected) in rows {
+        assert_eq!(backend(url, name, known).as_deref(), expected, "{case}");
+    }
+}
