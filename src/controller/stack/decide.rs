@@ -220,6 +220,8 @@ fn revocation(observed: &Observed, current: &CurrentUpdate, now: Timestamp) -> O
     match () {
         () if pko_migration::is_pko_run(current) => Some("the Pulumi Kubernetes Operator did not start the run"),
         () if deleting && !approval::is_of_destroy(current) => Some("the Stack is being deleted"),
+        // A backup can contain the record and the Update.
+        () if !deleting && current.kind == UpdateKind::Destroy => Some("the Stack is not being deleted"),
         () if deletion::has_dependents_in_deletion(observed) => Some("dependent Stacks are destroyed first"),
         () if stack.spec.suspend.unwrap_or_default() => Some("the Stack is suspended"),
         () if run_spec::has_changed(stack, &current.inputs) => Some("the Stack has changed"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use crate::api::auto::Workspace;
+use crate::api::auto::{Update, UpdateKind, Workspace};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 
@@ -49,6 +49,26 @@ pub fn stack_of<K: Resource>(object: &K) -> Option<String> {
     owner.or_else(|| label(names::LABEL_WORKSPACE_NAME).filter(|_| is_made).cloned())
 }
 
+/// Returns the reason why an Update that a Stack has created must not start: it is not the recorded run of the Stack, or
+/// it destroys a Stack that is not being deleted. The controller records a run before it creates the Update, so such an
+/// Update comes from a backup or is a copy. `stack` is the Stack with the name of the Workspace. Returns `None` for an
+/// Update that a user has created.
+pub fn unrecorded_run(stack: Option<&Stack>, update: &Update) -> Option<String> {
+    let name = stack_of(update)?;
+    let is_due = |stack: &&Stack| {
+        let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
+        let is_deleted = stack.metadata.deletion_timestamp.is_some();
+        current.is_some_and(|current| current.name == update.name_any())
+            && (is_deleted || update.spec.kind != UpdateKind::Destroy)
+    };
+    stack.filter(is_due).is_none().then(|| {
+        format!(
+            "the Update is not the recorded run of Stack {name}, for example because a backup contained it; request a run of the \
+             Stack with the annotation reconcile.fluxcd.io/requestedAt"
+        )
+    })
+}
+
 /// Returns whether the Stack owns this Workspace, which has the name of the Stack.
 pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
@@ -89,6 +109,48 @@ mod tests {
         ];
         for (name, metadata, expected) in rows {
             assert_eq!(owns(&stack, &workspace(metadata)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_update_from_a_backup_is_not_the_recorded_run() {
+        let stack = |current: Option<&str>| -> Stack {
+            let current = current.map(|name| json!({"name": name, "type": "up"}));
+            let metadata = json!({"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+            let status = json!({"conditions": [], "currentUpdate": current});
+            serde_json::from_value(json!({"metadata": metadata, "spec": {"stack": "dev"}, "status": status}))
+                .expect("valid Stack")
+        };
+        let restored = |mut stack: Stack| {
+            stack.metadata.deletion_timestamp = None;
+            stack
+        };
+        let labels = json!({"pulumi.com/component": "stack", "auto.pulumi.com/workspace-name": "web"});
+        let owner = json!([{"apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "web", "uid": "uid-1"}]);
+        let update = |metadata: Value| -> Update {
+            let mut update =
+                json!({"metadata": {"name": "web-1"}, "spec": {"workspaceName": "web", "type": "destroy"}});
+            update["metadata"].as_object_mut().expect("a map").extend(metadata.as_object().expect("a map").clone());
+            serde_json::from_value(update).expect("valid Update")
+        };
+        let (labeled, owned) = (|| update(json!({"labels": labels})), || update(json!({"ownerReferences": owner})));
+        let up = |mut update: Update| {
+            update.spec.kind = UpdateKind::Up;
+            update
+        };
+        let rows = [
+            ("the recorded run", Some(stack(Some("web-1"))), owned(), false),
+            ("the recorded run without an owner", Some(stack(Some("web-1"))), labeled(), false),
+            ("an up of a Stack that is not being deleted", Some(restored(stack(Some("web-1")))), up(owned()), false),
+            ("a destroy of a Stack that is not being deleted", Some(restored(stack(Some("web-1")))), owned(), true),
+            ("another run is recorded", Some(stack(Some("web-2"))), owned(), true),
+            ("no run is recorded", Some(stack(None)), labeled(), true),
+            ("the Stack does not exist", None, labeled(), true),
+            ("a user has created the Update", Some(stack(None)), update(json!({})), false),
+            ("a user has created the Update without a Stack", None, update(json!({})), false),
+        ];
+        for (case, stack, update, expected) in rows {
+            assert_eq!(unrecorded_run(stack.as_ref(), &update).is_some(), expected, "{case}");
         }
     }
 

@@ -13,7 +13,7 @@ use crate::api::names;
 use crate::api::pulumi::{RunSchedule, Stack};
 use crate::controller::namespaces::{RunSettings, RunShare};
 use crate::controller::references::{Checked, Waiter};
-use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run};
+use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run, unrecorded_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
@@ -53,8 +53,8 @@ pub struct Observed {
     /// State of the Stack that owns the Update. `observe` reads the Stack only if the deletion of the Update waits for
     /// the Stack.
     pub stack: Owner,
-    /// Reason why the approval settings of the Stack do not permit the run. `observe` checks the settings only before
-    /// an `up` or `destroy` run that is the next run of its Workspace.
+    /// Reason why the Stack does not permit the run: the run is not its recorded run, or its approval settings forbid the
+    /// run. `observe` checks this only before an `up` or `destroy` run that is the next run of its Workspace.
     pub forbidden: Option<String>,
     /// Restriction that prevents the run from starting now. Set only for the next run of the Workspace.
     pub restriction: Option<Restriction>,
@@ -120,11 +120,13 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         false => plans::load(&update, context).await?,
     };
     let settings = run_settings(&update, preceding_update.as_ref(), context).await?;
-    let governing = match has_started {
-        true => None,
-        false => governing_stack(&update, preceding_update.as_ref(), context).await?,
+    let is_governed = !has_started && needs_stack(&update, preceding_update.as_ref());
+    let governing = match is_governed {
+        true => governing_stack(&update, context).await?,
+        false => None,
     };
-    let forbidden = governing.as_ref().and_then(|stack| unapproved_run(stack, &update));
+    let unrecorded = unrecorded_run(governing.as_ref(), &update).filter(|_| is_governed);
+    let forbidden = unrecorded.or_else(|| unapproved_run(governing.as_ref()?, &update));
     let schedule = governing.as_ref().and_then(|stack| schedule(stack, &update));
     let restriction = settings.as_ref().and_then(|settings| restriction(&update, settings, schedule, now));
     let run_share = settings.map(|settings| settings.run_share).unwrap_or_default();
@@ -250,18 +252,15 @@ async fn owner_state(update: &Update, context: &Context) -> Result<Owner, ReadEr
     })
 }
 
-/// Returns the Stack whose settings can prevent the start of an `up` or a destroy: the Stack that has the same name as
-/// the Workspace. Returns `None` if the run is not the next run of the Workspace.
-async fn governing_stack(
-    update: &Update,
-    preceding_update: Option<&String>,
-    context: &Context,
-) -> Result<Option<Stack>, ReadError> {
+/// Returns whether a Stack can prevent the start of the run: an `up` or a destroy that is the next run of its Workspace.
+fn needs_stack(update: &Update, preceding_update: Option<&String>) -> bool {
     // The settings also apply to a bound run, because users can change its Update until the run has started.
     let may_start = may_be_next(update, preceding_update) || (binding(update).is_some() && !update.is_complete());
-    if !may_start || !changes_resources(update) || !has_valid_workspace_name(update) {
-        return Ok(None);
-    }
+    may_start && changes_resources(update) && has_valid_workspace_name(update)
+}
+
+/// Returns the Stack that can prevent the start of the run. This Stack has the same name as the Workspace.
+async fn governing_stack(update: &Update, context: &Context) -> Result<Option<Stack>, ReadError> {
     let namespace = update.namespace().unwrap_or_default();
     context.reader.get_opt::<Stack>(&namespace, &update.spec.workspace_name).await
 }

@@ -517,6 +517,16 @@ fn with_destroy(mut observed: Observed, is_bound: bool, has_update: bool) -> Obs
 }
 
 #[test]
+fn a_stack_from_a_backup_does_not_continue_the_destroy_of_its_status() {
+    let restored = |has_update: bool| {
+        let mut observed = with_destroy(deleted_beside(OtherClaim::None, true), false, has_update);
+        observed.stack.metadata.deletion_timestamp = None;
+        decide(&observed, now())
+    };
+    assert_eq!((restored(false).name(), restored(true).name()), ("ForgetUpdate", "RevokeUpdate"));
+}
+
+#[test]
 fn a_destroy_that_has_not_started_is_revoked_when_another_stack_claims_the_pulumi_stack() {
     let with_run = |claim: OtherClaim, is_bound: bool, has_update: bool| {
         let observed = with_destroy(deleted_beside(claim, true), is_bound, has_update);
