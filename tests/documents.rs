@@ -244,3 +244,17 @@ fn unknown_fields_paths_and_annotations_are_found() {
     let command = "annotate --overwrite stack/web 'pulumi.com/cancel=1' pulumi.com/pause- example.com/a=b";
     assert_eq!(annotations(command), ["pulumi.com/cancel", "pulumi.com/pause"]);
 }
+
+#[test]
+fn every_test_in_the_table_of_lost_objects_exists() {
+    let page = read(&root().join("docs/reliability.md"));
+    let (_, table) = page.split_once("## Lost, moved, restored and duplicated objects").expect("the section");
+    let (table, _) = table.split_once("\n## ").expect("the next section");
+    let rows: Vec<&str> = table.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next()).collect();
+    let names: Vec<&str> = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() >= 40, "{names:?}");
+    let folders = ["src", "tests"].map(|folder| files(&root().join(folder), "rs"));
+    let code: String = folders.iter().flatten().map(|path| read(path)).collect();
+    let missing: Vec<_> = names.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
