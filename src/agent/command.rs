@@ -43,6 +43,8 @@ pub enum CallError {
     Wait(io::Error),
     #[error("the CLI exceeded the timeout of {} s and was killed", .0.as_secs())]
     Timeout(Duration),
+    #[error("the CLI was killed, because the run was canceled")]
+    Canceled,
 }
 
 /// Starts the CLI in a new process session, with pipes for stdout and stderr. The CLI and all its descendants carry the
@@ -82,6 +84,17 @@ pub enum Stdout {
     Captured,
 }
 
+/// Data for a call that its arguments cannot contain, because every user on the node can read the arguments of a
+/// process.
+#[derive(Clone, Debug, Default)]
+pub enum Input {
+    #[default]
+    None,
+    Stdin(Zeroizing<Vec<u8>>),
+    /// Environment variable with its value.
+    Variable(&'static str, Zeroizing<String>),
+}
+
 /// A CLI call that runs to completion.
 pub struct Call<'a> {
     pub arguments: Vec<OsString>,
@@ -89,10 +102,8 @@ pub struct Call<'a> {
     pub environment: &'a BTreeMap<OsString, OsString>,
     /// ID that marks the processes of this call.
     pub operation: &'a str,
-    pub limit: Duration,
     pub log: PodLog,
-    /// Content of stdin, or `None` for an empty stdin.
-    pub stdin: Option<Zeroizing<Vec<u8>>>,
+    pub input: Input,
     pub stdout: Stdout,
     /// Callback that receives the process ID after the CLI has started.
     pub begun: &'a (dyn Fn(u32) + Send + Sync),
@@ -121,33 +132,55 @@ impl Ended {
 impl Call<'_> {
     /// Runs the call until all its processes have exited. If the call exceeds `limit`, the function kills the
     /// processes.
-    pub async fn run(&self) -> Result<Ended, CallError> {
-        match tokio::time::timeout(self.limit, self.run_without_timeout()).await {
-            Ok(ended) => ended,
-            Err(_) => {
+    pub async fn run_within(&self, limit: Duration) -> Result<Ended, CallError> {
+        let timeout = async {
+            tokio::time::sleep(limit).await;
+            CallError::Timeout(limit)
+        };
+        self.run_until(timeout).await
+    }
+
+    /// Runs the call until all its processes have exited. If `end` completes first, the function kills the processes
+    /// and returns the error.
+    pub async fn run_until<E: From<CallError>>(&self, end: impl Future<Output = E>) -> Result<Ended, E> {
+        tokio::select! {
+            ended = self.run() => Ok(ended?),
+            error = end => {
                 self.kill().await;
-                Err(CallError::Timeout(self.limit))
+                Err(error)
             }
         }
     }
 
     /// Kills all processes of the call and waits until they have exited.
-    pub async fn kill(&self) {
+    async fn kill(&self) {
         let run_processes = RunProcesses::new(self.operation, Vec::new());
         run_processes.kill().await;
         run_processes.end().await;
     }
 
-    async fn run_without_timeout(&self) -> Result<Ended, CallError> {
-        let stdin = if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-        let mut child = spawn(&self.arguments, self.directory, self.environment, self.operation, stdin)
-            .map_err(CallError::Start)?;
+    fn start(&self) -> io::Result<Child> {
+        let start =
+            |environment, stdin| spawn(&self.arguments, self.directory, environment, self.operation, stdin);
+        match &self.input {
+            Input::None => start(self.environment, Stdio::null()),
+            Input::Stdin(_) => start(self.environment, Stdio::piped()),
+            Input::Variable(name, value) => {
+                let mut environment = self.environment.clone();
+                environment.insert(name.into(), value.as_str().into());
+                start(&environment, Stdio::null())
+            }
+        }
+    }
+
+    async fn run(&self) -> Result<Ended, CallError> {
+        let mut child = self.start().map_err(CallError::Start)?;
         child.id().into_iter().for_each(self.begun);
         let run_processes = RunProcesses::new(self.operation, child.id().into_iter().collect());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             // Ignores write errors, because the CLI error message explains why the CLI did not read its input.
-            if let (Some(mut pipe), Some(input)) = (stdin, &self.stdin) {
+            if let (Some(mut pipe), Input::Stdin(input)) = (stdin, &self.input) {
                 let _ = pipe.write_all(input).await;
             }
         };
@@ -253,13 +286,12 @@ impl CliVersion {
             directory: self.layout.root(),
             environment: &environment.variables,
             operation: &format!("version-{}", uuid::Uuid::new_v4()),
-            limit: VERSION_TIMEOUT,
             log: PodLog { name: "version".to_owned(), redactor: environment.redactor(), transcript: None },
-            stdin: None,
+            input: Input::None,
             stdout: Stdout::Captured,
             begun: &|_| {},
         };
-        let ended = call.run().await?;
+        let ended = call.run_within(VERSION_TIMEOUT).await?;
         if !ended.exit.success() {
             tracing::warn!(how = ended.describe_exit(), "the image has no working CLI");
             return Ok(String::new());

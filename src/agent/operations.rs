@@ -200,6 +200,7 @@ impl Operations {
             liveness,
             select,
             version: self.source.version.clone(),
+            step: Mutex::default(),
         }
         .with_organization();
         let log_span = run_metadata::log_span(&request.traceparent);

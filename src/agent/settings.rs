@@ -165,9 +165,23 @@ impl Settings {
 
     /// Records that the settings file contains the encrypted value of a secret.
     pub fn record_secret(&self, key: &str) -> Result<(), ApplyError> {
+        self.record_secrets(|missing| missing == key)
+    }
+
+    /// Records all secrets whose encrypted values the settings file contains, and returns their keys.
+    pub fn record_encrypted(&self, desired: &Desired<'_>) -> Result<Vec<String>, ApplyError> {
+        let project = Project::read(&self.layout.workspace())?;
+        let path = self.layout.workspace().join(project.settings_path(desired.stack));
+        let text = durable::read_if_exists(&path).map_err(failed("read", &path))?.unwrap_or_default();
+        let encrypted = settings::encrypted_secrets(&text, &project.name, desired.config);
+        self.record_secrets(|missing| encrypted.iter().any(|key| key == missing))?;
+        Ok(encrypted)
+    }
+
+    fn record_secrets(&self, is_encrypted: impl Fn(&str) -> bool) -> Result<(), ApplyError> {
         let mut written = self.written();
         let now = written.clone().map(|mut now| {
-            now.missing_secrets.retain(|missing| missing != key);
+            now.missing_secrets.retain(|missing| !is_encrypted(missing));
             now
         });
         self.record(&mut written, now)

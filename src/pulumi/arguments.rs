@@ -219,6 +219,12 @@ pub fn set_secret(stack: &str, is_path: bool, key: &str) -> Vec<OsString> {
     arguments
 }
 
+/// Returns the arguments that encrypt the values in the variable [`super::cli::SECRETS`] and write them to the settings
+/// file.
+pub fn set_secrets(stack: &str) -> Vec<OsString> {
+    on_stack(&["config", "set-all"], stack)
+}
+
 /// Returns the arguments that print the outputs of a stack, including secret values: see [`super::outputs::parse`].
 pub fn stack_output(stack: &str) -> Vec<OsString> {
     on_stack(&["stack", "output", "--json", "--show-secrets"], stack)

@@ -27,6 +27,10 @@ const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
 pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
 /// Environment variable with a comma-separated list of configuration files for the policy packs in [`POLICY_PACK`].
 pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
+/// Environment variable with the flag `--json` of `pulumi config set-all`: the values in a JSON object. The agent sets
+/// the variable instead of the flag, because every user on the node can read the arguments of a process. A CLI before
+/// version 3.208 ignores the variable.
+pub const SECRETS: &str = "PULUMI_OPTION_JSON";
 /// Environment variable with the endpoint to which the CLI exports its spans. A CLI without the flag `--otel-traces`
 /// ignores the variable.
 pub const OTEL_TRACES: &str = "PULUMI_OPTION_OTEL_TRACES";

@@ -19,6 +19,7 @@ pub mod outputs;
 pub mod planned_steps;
 pub mod project;
 pub mod run_summary;
+pub mod secret_values;
 pub mod settings;
 pub mod stack_name;
 pub mod state;

@@ -74,7 +74,8 @@ pub fn combine(masked: &[Output], revealed: &BTreeMap<String, Value>) -> Result<
     Ok(outputs)
 }
 
-fn is_hidden(output: &Output) -> bool {
+/// Returns whether the event log masks or elides a part of the value.
+pub fn is_hidden(output: &Output) -> bool {
     output.secret || any_part(&output.value, &|value| value.as_str() == Some(ELIDED))
 }
 

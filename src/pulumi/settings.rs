@@ -135,6 +135,19 @@ pub fn rebuild(
     Ok(Rebuilt { text, missing_secrets: secrets.missing })
 }
 
+/// Returns the keys of the secrets in `config` whose encrypted values a settings file contains.
+pub fn encrypted_secrets(text: &str, project: &str, config: &[Entry]) -> Vec<String> {
+    let config_in_file = config_in(&read_current(Some(text)));
+    let is_in_file = |entry: &&Entry| {
+        let place = match entry.is_path {
+            true => full_path(project, &entry.key),
+            false => full_name(project, &entry.key).map(|name| (name, Vec::new())),
+        };
+        place.is_ok_and(|(root, path)| config_path::get(&config_in_file, &root, &path).is_some_and(is_encrypted))
+    };
+    config.iter().filter(|entry| entry.is_secret).filter(is_in_file).map(|entry| entry.key.clone()).collect()
+}
+
 /// Encrypted values in the current settings file.
 struct Secrets<'a> {
     of: Mapping,

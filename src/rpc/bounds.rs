@@ -112,6 +112,7 @@ fn truncate_progress(progress: &mut Progress, now: i64) {
         }
         Some(Event::Idle(idle)) => limit_time(&mut idle.since, now),
         Some(Event::Permalink(link)) if !is_link(link) => link.clear(),
+        Some(Event::Step(step)) => cut(step, MAX_WORD),
         Some(Event::Started(_) | Event::Exited(_) | Event::Permalink(_)) | None => {}
     }
 }
@@ -445,7 +446,13 @@ mod tests {
         let diagnostic = proto::Diagnostic { severity: long(), urn: long(), message: long() };
         let idle = proto::Idle { since: i64::MIN };
         let link = format!("https://app.pulumi.com/{}", long());
-        for event in [Event::Resource(step), Event::Diagnostic(diagnostic), Event::Idle(idle), Event::Permalink(link)] {
+        for event in [
+            Event::Resource(step),
+            Event::Diagnostic(diagnostic),
+            Event::Idle(idle),
+            Event::Permalink(link),
+            Event::Step(long()),
+        ] {
             let mut reply = AttachReply {
                 part: Some(Part::Progress(Progress { sequence: 1, time: i64::MAX, event: Some(event) })),
             };

@@ -116,16 +116,55 @@ async fn secrets_are_encrypted_in_a_settings_directory_outside_the_project() {
     assert_eq!(encrypted(&settings_file).len(), 1, "{settings_file}");
 }
 
+/// Returns a script that records each command line, because any user on the node can read the command lines of
+/// processes, and then runs the CLI. The script runs `before` first.
+fn recording_cli(before: &str) -> String {
+    let path = std::env::var_os("PATH").unwrap();
+    let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
+    format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\n{before}\nexec {} \"$@\"", cli.display())
+}
+
+#[tokio::test]
+async fn one_command_encrypts_all_secrets_if_the_cli_supports_it() {
+    if !has_pulumi("one_command_encrypts_all_secrets_if_the_cli_supports_it") {
+        return;
+    }
+    let values = ["hidden", "hidden\n\n", "", " hidden\r\n", "hidden=\"'$(x)", "hidden\\,\u{fc}"];
+    // A CLI before version 3.208 ignores the variable with the values.
+    for (before, expected) in [("", (1, 0)), ("unset PULUMI_OPTION_JSON", (1, values.len()))] {
+        let workspace = Workspace::start_with(Some(&recording_cli(before)), &[]).await;
+        let keys: Vec<String> = (0..values.len()).map(|number| format!("key{number}")).collect();
+        let types: String = keys.iter().map(|key| format!("  {key}: {{type: string}}\n")).collect();
+        let results: String = keys.iter().map(|key| format!("  {key}: ${{{key}}}\n")).collect();
+        workspace.put(&format!("name: example\nruntime: yaml\nconfig:\n{types}outputs:\n{results}")).await;
+        let values: Vec<String> = values.iter().map(|value| serde_json::to_string(value).unwrap()).collect();
+        let config: Vec<_> = keys.iter().zip(&values).map(|(key, value)| secret(item(key, value))).collect();
+        let request = request(&workspace, &config, &[]).await;
+        workspace.run(&request).await.unwrap();
+        let (result, progress) = workspace.result(&request.id).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        let found = outputs(&result);
+        for (key, value) in keys.iter().zip(&values) {
+            let reported: serde_json::Value = serde_json::from_str(found[key.as_str()].0).unwrap();
+            assert_eq!(reported.to_string(), serde_json::from_str::<serde_json::Value>(value).unwrap().to_string());
+        }
+        let commands = std::fs::read_to_string(workspace.path("home/commands")).unwrap();
+        let count = |command: &str| commands.matches(command).count();
+        let counts = (count("config set-all --stack=dev"), count("config set --secret --stack=dev"));
+        assert_eq!(counts, expected, "{commands}");
+        assert!(!commands.contains("hidden") && !workspace.log().contains("hidden"), "{commands}");
+        let steps: Vec<_> = progress.into_iter().filter_map(|progress| progress.event).collect();
+        let step = proto::progress::Event::Step("encrypting 6 secret configuration values".to_owned());
+        assert!(steps.contains(&step), "{steps:?}");
+    }
+}
+
 #[tokio::test]
 async fn secrets_are_unchanged_and_never_appear_on_a_command_line() {
     if !has_pulumi("secrets_are_unchanged_and_never_appear_on_a_command_line") {
         return;
     }
-    // The script records each command line, because any user on the node can read the command lines of processes.
-    let path = std::env::var_os("PATH").unwrap();
-    let cli = std::env::split_paths(&path).map(|place| place.join("pulumi")).find(|cli| cli.is_file()).unwrap();
-    let script = format!("tr '\\0' ' ' </proc/$$/cmdline >>\"$HOME/commands\"\nexec {} \"$@\"", cli.display());
-    let workspace = Workspace::start_with(Some(&script), &[]).await;
+    let workspace = Workspace::start_with(Some(&recording_cli("")), &[]).await;
     workspace.put(PROGRAM).await;
     let large = "x".repeat(200 * 1024);
     for value in ["hidden", "", "-----BEGIN KEY-----\nhidden\n", "hidden\n\n", " hidden\r", "hidden=\"'$(x)", &large] {

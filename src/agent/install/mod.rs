@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Call, CallError, Ended, Stdout};
+use super::command::{Call, CallError, Ended, Input, Stdout};
 use super::environment;
 use super::layout::Layout;
 use super::output::PodLog;
@@ -111,20 +111,18 @@ impl Command {
             directory,
             environment: &environment.variables,
             operation: &operation(layout),
-            limit: self.limit,
             log: PodLog { name: "install".to_owned(), redactor: environment.redactor(), transcript: None },
-            stdin: None,
+            input: Input::None,
             stdout: self.stdout,
             begun: &|_| {},
         };
-        let ended = tokio::select! {
-            ended = call.run() => ended?,
-            () = stop.cancelled() => {
-                call.kill().await;
-                return Err(InstallError::Stopped);
+        let end = async {
+            match tokio::time::timeout(self.limit, stop.cancelled()).await {
+                Ok(()) => InstallError::Stopped,
+                Err(_) => CallError::Timeout(self.limit).into(),
             }
         };
-        Ok(ended)
+        call.run_until(end).await
     }
 }
 

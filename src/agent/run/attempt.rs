@@ -115,7 +115,11 @@ pub(super) async fn run(run: &Run, kind: OperationKind, arguments: Vec<OsString>
         run.record.append(progress::Event::Started(proto::Started { pid }));
     }
     let log = run.log();
-    run.liveness.record();
+    run.begin_step(match kind {
+        _ if kind == run.parameters.kind => "opening the stack",
+        OperationKind::DriftCheck => "checking for drift",
+        _ => "comparing the operation with its plan",
+    });
     let is_in_cloud = run.with_qualified(|stack| stack.backend.is_some_and(backend::is_pulumi_cloud));
     let mut permalink = None;
     let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -213,10 +217,16 @@ impl Watch<'_> {
         }
     }
 
+    /// Returns the time since the last activity of the engine. The idle timeout does not apply before the first event of
+    /// the engine, because the CLI prints nothing while it opens the stack, for example with a slow secrets provider.
+    fn idle_time(&self) -> Duration {
+        if self.events.summary.began() { self.run.liveness.idle_time() } else { Duration::ZERO }
+    }
+
     /// Reports that the run has become idle.
     fn report_idle(&mut self) {
-        let was_idle =
-            std::mem::replace(&mut self.is_idle, self.run.parameters.limits.is_idle(self.run.liveness.idle_time()));
+        let is_idle = self.run.parameters.limits.is_idle(self.idle_time());
+        let was_idle = std::mem::replace(&mut self.is_idle, is_idle);
         if self.is_idle && !was_idle {
             tracing::warn!(operation = self.run.record.request().id, "run idle: no progress and no output");
             let since = self.run.liveness.last_time();
@@ -225,7 +235,7 @@ impl Watch<'_> {
     }
 
     async fn cancel(&mut self, pid: Option<u32>) {
-        self.run.cancel_at_timeouts(self.run.liveness.idle_time());
+        self.run.cancel_at_timeouts(self.idle_time());
         if self.events.summary.began() {
             self.cancellation.engine_began();
             self.cancellation.observe_operations(self.events.summary.has_operations_in_flight(), Instant::now());
@@ -288,6 +298,9 @@ impl<'a> Events<'a> {
                     if let Some(progress) = self.progress(event) {
                         self.run.record.append(progress);
                     }
+                }
+                if self.has_progress && self.summary.began() {
+                    self.run.end_step();
                 }
                 !events.is_empty()
             }

@@ -2,21 +2,20 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 use super::login::{self, Login, LoginError, Period, login_error};
 use super::plan_error::PlanError;
 use super::policies::RunPolicies;
 use super::request::OperationRequest;
-use crate::agent::cancellation::{CancelRequest, Cause, Liveness};
-use crate::agent::command::{Call, CallError, CliVersion, Ended, Stdout};
+use crate::agent::cancellation::{CancelRequest, Cause, Liveness, MAX_SIGINT_DELAY};
+use crate::agent::command::{Call, CallError, CliVersion, Ended, Input, Stdout};
 use crate::agent::environment::{self, Environment};
 use crate::agent::journal::{Journal, JournalRecord};
 use crate::agent::layout::Layout;
@@ -31,8 +30,6 @@ use crate::pulumi::settings::Entry;
 use crate::pulumi::state::StateError;
 use crate::rpc::proto::{self, progress};
 
-/// Timeout for a CLI call other than the operation itself, such as an export of the state.
-const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size of a state that the agent changes, in bytes. A change requires two copies of the state in memory. The
 /// agent can also read larger states.
 pub(super) const MAX_CHANGED: u64 = 64 * 1024 * 1024;
@@ -66,87 +63,150 @@ pub struct Run {
     /// Whether the run must select the stack first, so that commands that users run in the pod apply to this stack.
     pub select: bool,
     pub version: CliVersion,
+    /// What the CLI is doing while the engine is not running: see [`Run::begin_step`].
+    pub step: Mutex<Option<String>>,
+}
+
+/// A CLI call of a run, other than the operation itself. By default, the call runs in the directory of the program. A
+/// call that reads or writes the settings file must run in this directory, like the operation itself. In another
+/// directory, the CLI would resolve a relative `stackConfigDir` to another path.
+pub(super) struct StepCall<'a> {
+    /// What the call does, such as `creating the stack`.
+    step: &'a str,
+    arguments: Vec<OsString>,
+    directory: Option<PathBuf>,
+    input: Input,
+    stdout: Stdout,
+    locks_stack: bool,
+    /// Time for which the call may continue after the run was canceled.
+    grace: Duration,
+}
+
+impl<'a> StepCall<'a> {
+    pub(super) fn new(step: &'a str, arguments: Vec<OsString>) -> Self {
+        let (directory, input, stdout) = (None, Input::None, Stdout::Logged);
+        StepCall { step, arguments, directory, input, stdout, locks_stack: false, grace: Duration::ZERO }
+    }
+
+    /// A call that locks the stack. If the run is canceled, the call has time to remove its lock.
+    pub(super) fn that_locks_stack(self) -> Self {
+        StepCall { locks_stack: true, ..self }.with_grace()
+    }
+
+    /// A call whose result is also needed after the run was canceled.
+    pub(super) fn with_grace(self) -> Self {
+        StepCall { grace: MAX_SIGINT_DELAY, ..self }
+    }
+
+    pub(super) fn in_directory(self, directory: PathBuf) -> Self {
+        StepCall { directory: Some(directory), ..self }
+    }
+
+    pub(super) fn with_input(self, input: Input) -> Self {
+        StepCall { input, ..self }
+    }
+
+    pub(super) fn captured(self) -> Self {
+        StepCall { stdout: Stdout::Captured, ..self }
+    }
 }
 
 impl Run {
     /// Returns the message. If the run was canceled because of a timeout or the termination of the pod, the returned
-    /// message starts with this cause.
+    /// message starts with this cause and the step that was canceled.
     pub(super) fn with_cause(&self, message: &str) -> String {
         match self.cancel_request.borrow().cause {
             None | Some(Cause::Requested) => message.to_owned(),
             Some(cause) => match message.strip_prefix(failure::CANCELED) {
                 Some(rest) => format!("{cause}{rest}"),
-                None => format!("{cause}: {message}"),
+                None => format!("{cause}{}: {message}", self.during_step()),
             },
         }
     }
 
-    pub(super) async fn call(&self, arguments: Vec<OsString>, stdout: Stdout) -> Result<Ended, RunCallError> {
-        self.call_in(&self.layout.program(), arguments, None, stdout, &|_| {}).await
+    /// Records and reports what the CLI is doing while the engine is not running, such as `creating the stack`.
+    pub(super) fn begin_step(&self, step: &str) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step.to_owned());
+        self.record.append(progress::Event::Step(step.to_owned()));
     }
 
-    /// Runs a CLI call that locks the stack, in the directory of the program.
-    pub(super) async fn locking_call(&self, arguments: Vec<OsString>) -> Result<Ended, RunCallError> {
-        self.locking_call_in(&self.layout.program(), arguments).await
+    /// Records and reports that the engine is running.
+    pub(super) fn end_step(&self) {
+        if self.step.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            self.record.append(progress::Event::Step(String::new()));
+        }
     }
 
-    /// Runs a CLI call that locks the stack. The function writes the process ID and the end of the call to the journal.
-    /// If the call is killed, a later run uses this ID to identify the lock of the call.
-    pub(super) async fn locking_call_in(
-        &self,
-        directory: &Path,
-        arguments: Vec<OsString>,
-    ) -> Result<Ended, RunCallError> {
-        let begun = |pid| self.record.append(progress::Event::Started(proto::Started { pid }));
-        let result = self.call_in(directory, arguments, None, Stdout::Logged, &begun).await;
+    /// Returns the current step as the end of a message about a canceled run. Returns an empty string while the engine
+    /// is running.
+    pub(super) fn during_step(&self) -> String {
+        let step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        step.as_ref().map(|step| format!(" while the CLI was {step}")).unwrap_or_default()
+    }
+
+    /// Runs a CLI call. Only the timeout of the run limits the duration of the call, because a secrets provider or a
+    /// state backend can be slow.
+    ///
+    /// If the call locks the stack, the function writes the process ID and the end of the call to the journal. If such
+    /// a call is killed, a later run uses this ID to identify the lock of the call.
+    pub(super) async fn call(&self, call: StepCall<'_>) -> Result<Ended, RunCallError> {
+        self.log_in(Period::Call).await?;
+        self.begin_step(call.step);
+        let locks_stack = call.locks_stack;
+        let result = self.call_without_login(call).await;
         let interrupted = match &result {
             Ok(ended) => Some(ended.exit.has_crashed() || lock::remains(&ended.stderr.text())),
             // The agent has killed the call, or kills the call at the end of the run.
-            Err(RunCallError::Call(CallError::Timeout(_) | CallError::Wait(_))) => Some(true),
-            Err(_) => None,
+            Err(CallError::Canceled | CallError::Timeout(_) | CallError::Wait(_)) => Some(true),
+            Err(CallError::Start(_)) => None,
         };
-        if let Some(interrupted) = interrupted {
+        if let Some(interrupted) = interrupted.filter(|_| locks_stack) {
             self.record.append(progress::Event::Exited(proto::Exited { interrupted }));
         }
-        result
+        Ok(result?)
     }
 
-    /// Runs a CLI call with this stdin. The function passes the process ID to `begun`.
-    ///
-    /// A call that reads or writes the settings file must run in the directory of the program, like the operation
-    /// itself. In another directory, the CLI would resolve a relative `stackConfigDir` to another path.
-    pub(super) async fn call_in(
-        &self,
-        directory: &Path,
-        arguments: Vec<OsString>,
-        stdin: Option<Zeroizing<Vec<u8>>>,
-        stdout: Stdout,
-        begun: &(dyn Fn(u32) + Send + Sync),
-    ) -> Result<Ended, RunCallError> {
-        self.log_in(Period::Call).await?;
-        Ok(self.call_without_login(directory, arguments, stdin, stdout, begun).await?)
-    }
-
-    async fn call_without_login(
-        &self,
-        directory: &Path,
-        arguments: Vec<OsString>,
-        stdin: Option<Zeroizing<Vec<u8>>>,
-        stdout: Stdout,
-        begun: &(dyn Fn(u32) + Send + Sync),
-    ) -> Result<Ended, CallError> {
+    async fn call_without_login(&self, call: StepCall<'_>) -> Result<Ended, CallError> {
+        let StepCall { arguments, directory, input, stdout, locks_stack, grace, .. } = call;
+        let begun = |pid| {
+            if locks_stack {
+                self.record.append(progress::Event::Started(proto::Started { pid }));
+            }
+        };
         let call = Call {
             arguments,
-            directory,
+            directory: &directory.unwrap_or_else(|| self.layout.program()),
             environment: &self.environment.variables,
             operation: &self.record.request().id,
-            limit: CALL_TIMEOUT,
             log: self.log(),
-            stdin,
+            input,
             stdout,
-            begun,
+            begun: &begun,
         };
-        call.run().await
+        let end = async {
+            self.until_canceled(grace).await;
+            CallError::Canceled
+        };
+        call.run_until(end).await
+    }
+
+    /// Waits until the run is canceled or exceeds its timeout, and then for `grace`, but not longer than until the
+    /// forced cancellation.
+    async fn until_canceled(&self, grace: Duration) {
+        let mut requests = self.cancel_request.subscribe();
+        let requested = requests.wait_for(CancelRequest::is_requested);
+        match self.parameters.limits.timeout {
+            None => drop(requested.await),
+            Some(limit) => {
+                let left = limit.saturating_sub(self.liveness.since_begin());
+                if tokio::time::timeout(left, requested).await.is_err() {
+                    self.cancel_at_timeouts(Duration::ZERO);
+                }
+            }
+        }
+        let forced_at = self.cancel_request.borrow().forced_at;
+        let end = Instant::now() + grace;
+        tokio::time::sleep_until(forced_at.map_or(end, |forced_at| end.min(forced_at))).await;
     }
 
     /// Logs in to Pulumi Cloud, unless an earlier access token remains valid for the whole period. If a repeated login
@@ -171,8 +231,9 @@ impl Run {
     async fn exchange(&self, login: &Login, url: &str) -> Result<(), LoginError> {
         let (claims, arguments) = login.begin(url)?;
         let started = Timestamp::now().as_second();
-        let directory = self.layout.program();
-        let ended = self.call_without_login(&directory, arguments, None, Stdout::Logged, &|_| {}).await?;
+        let step = "logging in to Pulumi Cloud";
+        self.begin_step(step);
+        let ended = self.call_without_login(StepCall::new(step, arguments)).await?;
         if !ended.exit.success() {
             if login::is_unsupported(&ended.stderr.text()) {
                 let found = self.version.get().await.trim().trim_start_matches('v').to_owned();
@@ -236,9 +297,21 @@ pub(super) enum RunError {
     State(StateFileError),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error("{}", failure::CANCELED)]
+    Canceled,
 }
 
 impl RunError {
+    /// Returns whether the run stopped only because it was canceled.
+    pub(super) fn is_cancellation(&self) -> bool {
+        match self {
+            RunError::Canceled => true,
+            RunError::Call { error, .. } => error.is_cancellation(),
+            RunError::Login(error) | RunError::Attempt(AttemptError::Login(error)) => error.is_cancellation(),
+            _ => false,
+        }
+    }
+
     /// Returns the outcome for an operation that fails with this error.
     pub(super) fn outcome(&self) -> proto::Outcome {
         match self {
@@ -257,6 +330,16 @@ pub(super) enum RunCallError {
     Login(#[from] LoginError),
     #[error(transparent)]
     Call(#[from] CallError),
+}
+
+impl RunCallError {
+    /// Returns whether the call ended because the run was canceled.
+    pub(super) fn is_cancellation(&self) -> bool {
+        match self {
+            RunCallError::Login(error) => error.is_cancellation(),
+            RunCallError::Call(error) => matches!(error, CallError::Canceled),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

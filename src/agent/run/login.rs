@@ -57,6 +57,11 @@ pub(super) enum LoginError {
 }
 
 impl LoginError {
+    /// Returns whether the login stopped because the run was canceled.
+    pub(super) fn is_cancellation(&self) -> bool {
+        matches!(self, LoginError::Call(CallError::Canceled))
+    }
+
     /// Returns the outcome for an operation that cannot log in.
     pub(super) fn outcome(&self) -> proto::Outcome {
         match self {

@@ -55,10 +55,11 @@ impl Run {
             Err(error) => {
                 self.end_processes().await;
                 let outcome = if self.is_cancelled() { proto::Outcome::Canceled } else { error.outcome() };
-                OperationResult {
-                    outcome,
-                    ..OperationResult::failed(self.with_cause(&advice::with(&error.to_string())))
-                }
+                let message = match error.is_cancellation() {
+                    true => self.canceled_message(),
+                    false => advice::with(&error.to_string()),
+                };
+                OperationResult { outcome, ..OperationResult::failed(self.with_cause(&message)) }
             }
         };
         // The pending creates of earlier runs remain in the state until the engine starts.
@@ -106,9 +107,7 @@ impl Run {
             return Ok(OperationResult::another_stack(&self.stack));
         }
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
-        if self.is_cancelled() {
-            return Ok(self.canceled("before the CLI was started"));
-        }
+        self.stop_if_canceled()?;
         self.log_in(Period::Run).await?;
         if let Some(operation_result) = self.settle_pending_creates().await? {
             return Ok(operation_result);
@@ -116,18 +115,14 @@ impl Run {
         if self.select && self.parameters.kind.is_forward() && !self.is_cancelled() {
             self.select().await;
         }
-        if self.is_cancelled() {
-            return Ok(self.canceled("before the CLI was started"));
-        }
+        self.stop_if_canceled()?;
         if let Some(operation_result) = self.encrypt(&missing_secrets).await? {
             return Ok(operation_result);
         }
         if let Some(operation_result) = self.check().await? {
             return Ok(operation_result);
         }
-        if self.is_cancelled() {
-            return Ok(self.canceled("before the CLI was started"));
-        }
+        self.stop_if_canceled()?;
         let first = self.unlocked_attempt(self.parameters.kind).await?;
         if !first.is_stack_missing() {
             return Ok(self.conclude(first).await);
@@ -143,15 +138,11 @@ impl Run {
                  the stack name or the backend"
             )));
         }
-        if self.is_cancelled() {
-            return Ok(self.canceled("before the stack was created"));
-        }
+        self.stop_if_canceled()?;
         if let Some(operation_result) = self.init().await? {
             return Ok(operation_result);
         }
-        if self.is_cancelled() {
-            return Ok(self.canceled("before the CLI was started"));
-        }
+        self.stop_if_canceled()?;
         let second = self.attempt(self.parameters.kind).await?;
         Ok(self.conclude(second).await)
     }
@@ -196,9 +187,7 @@ impl Run {
         if let Some(operation_result) = self.prepare_plan().await? {
             return Ok(Some(operation_result));
         }
-        if self.is_cancelled() {
-            return Ok(Some(self.canceled("before the CLI was started")));
-        }
+        self.stop_if_canceled()?;
         self.check_drift().await
     }
 
@@ -308,9 +297,15 @@ impl Run {
         }
     }
 
-    /// Returns the result of a run that was canceled between two CLI calls.
-    fn canceled(&self, when: &str) -> OperationResult {
-        let message = self.with_cause(&format!("{} {when}", failure::CANCELED));
-        OperationResult { outcome: proto::Outcome::Canceled, ..OperationResult::failed(message) }
+    /// Returns an error if the run was canceled.
+    fn stop_if_canceled(&self) -> Result<(), RunError> {
+        if self.is_cancelled() { Err(RunError::Canceled) } else { Ok(()) }
+    }
+
+    /// Returns the message of a run that was canceled before the engine started.
+    fn canceled_message(&self) -> String {
+        let step = self.during_step();
+        let step = if step.is_empty() { " before the CLI was started" } else { &step };
+        format!("{}{step}", failure::CANCELED)
     }
 }

@@ -9,7 +9,7 @@ use crate::pulumi::console;
 use crate::pulumi::events::PolicyViolation;
 use crate::pulumi::failure::FailureKind;
 use crate::pulumi::failure::lock::Lock;
-use crate::pulumi::outputs::Output;
+use crate::pulumi::outputs::{self, Output};
 use crate::pulumi::planned_steps::{PlannedStep, PlannedSteps};
 use crate::pulumi::violations::Violations;
 use crate::rpc::proto;
@@ -38,7 +38,7 @@ pub(super) struct OperationResult {
     pub(super) outcome: proto::Outcome,
     pub(super) message: String,
     pub(super) outputs: Vec<Output>,
-    /// Whether the outputs of a successful `up` are unknown.
+    /// Whether outputs of a successful `up` are unknown. The result then contains no hidden values of outputs.
     pub(super) outputs_unavailable: bool,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
@@ -69,8 +69,8 @@ impl OperationResult {
         }
     }
 
-    /// Returns the result of a successful `up` whose outputs are unknown. The result contains no outputs, because the
-    /// controller would otherwise replace the previous outputs with incomplete ones.
+    /// Returns the result of a successful `up` whose outputs are unknown. Without any outputs, the controller keeps the
+    /// previous outputs.
     pub(super) fn without_outputs(message: &str) -> Self {
         OperationResult { outputs_unavailable: true, ..OperationResult::succeeded(message) }
     }
@@ -132,7 +132,8 @@ impl OperationResult {
     /// redact the values of secret outputs.
     pub(super) fn into_result(self, redactor: &Redactor, started: i64) -> proto::Result {
         let mut message = console::remove_request_ids(&self.message);
-        let mut outputs: Vec<proto::Output> = self.outputs.into_iter().map(output).collect();
+        let outputs = self.outputs.into_iter().map(|known| output(known, self.outputs_unavailable));
+        let mut outputs: Vec<proto::Output> = outputs.collect();
         let size: usize = outputs.iter().map(|output| output.name.len() + output.value.len()).sum();
         let is_too_large = size > MAX_OUTPUTS;
         if is_too_large {
@@ -194,8 +195,11 @@ pub(super) fn holders(kind: FailureKind) -> Vec<Lock> {
     }
 }
 
-fn output(output: Output) -> proto::Output {
-    proto::Output { name: output.name, value: output.value.to_string(), secret: output.secret }
+/// Converts an output. If `omits_hidden` is true, omits the value if it is hidden.
+fn output(output: Output, omits_hidden: bool) -> proto::Output {
+    let is_omitted = omits_hidden && outputs::is_hidden(&output);
+    let value = if is_omitted { String::new() } else { output.value.to_string() };
+    proto::Output { name: output.name, value, secret: output.secret }
 }
 
 /// Converts a planned step. A resource name can contain a secret. A property path can also contain a secret, for

@@ -11,9 +11,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::context::{MAX_CHANGED, Run, RunCallError, RunError, StateFileError};
+use super::context::{MAX_CHANGED, Run, RunCallError, RunError, StateFileError, StepCall};
 use super::operation_result::{self, OperationResult};
-use crate::agent::command::{Ended, Stdout};
+use crate::agent::command::Ended;
 use crate::agent::journal::{Reader, StartedProcess};
 use crate::agent::{durable, interactive_session};
 use crate::pulumi::active_update::ActiveUpdate;
@@ -107,13 +107,14 @@ impl Run {
 
     async fn import(&self) -> Result<Ended, RunError> {
         let arguments = arguments::stack_import(&self.stack, &self.record.state_file());
-        self.locking_call(arguments).await.map_err(|error| RunError::Call { action: "import the state", error })
+        let call = StepCall::new("importing the state", arguments).that_locks_stack();
+        self.call(call).await.map_err(|error| RunError::Call { action: "import the state", error })
     }
 
     /// Exports the stack state to the operation's state file.
     pub(super) async fn export(&self, purpose: &str) -> Result<Exported, RunError> {
         let arguments = arguments::stack_export(&self.stack, &self.record.state_file());
-        let ended = self.call(arguments, Stdout::Logged).await;
+        let ended = self.call(StepCall::new("exporting the state", arguments)).await;
         let ended = ended.map_err(|error| RunError::Call { action: "export the state", error })?;
         if ended.exit.success() {
             return Ok(Exported::Written);
@@ -235,8 +236,9 @@ impl Run {
         let stack = &self.stack;
         // Reads the history last, because the history identifies the update, and little time should pass before the
         // agent cancels this update.
-        let description = self.call(arguments::stack_description(stack), Stdout::Captured).await?;
-        let history = self.call(arguments::newest_update(stack), Stdout::Captured).await?;
+        let read = |arguments| self.call(StepCall::new("reading the update in progress", arguments).captured());
+        let description = read(arguments::stack_description(stack)).await?;
+        let history = read(arguments::newest_update(stack)).await?;
         let Some(update) = active_update::parse_history(&history.captured)? else { return Ok(None) };
         let update = active_update::parse_stack(update, &String::from_utf8_lossy(&description.captured));
         // The user is missing if the update started between the two calls. Such an update did not block the run.
@@ -264,7 +266,8 @@ impl Run {
             );
             return false;
         }
-        match self.call(arguments::cancel(&self.stack), Stdout::Logged).await {
+        let call = StepCall::new("removing the lock of an interrupted run", arguments::cancel(&self.stack));
+        match self.call(call).await {
             Ok(ended) if ended.exit.success() => {
                 tracing::warn!(operation, %holder, "removed the lock of a run that has ended");
                 true

@@ -1,22 +1,17 @@
-//! Reads the stack outputs after a successful `up`. If the agent cannot determine all outputs, the result contains no
-//! outputs.
+//! Reads the stack outputs after a successful `up`. If the agent cannot read the values of the secret outputs, the
+//! result contains only the values of the other outputs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::context::{Run, RunCallError};
+use super::context::{Run, RunCallError, StepCall};
 use super::operation_result::OperationResult;
-use crate::agent::command::Stdout;
 use crate::pulumi::arguments;
 use crate::pulumi::outputs::{self, Output, OutputsError};
 
 /// Delays before the agent reads the secret outputs again, for example after the state backend has limited the request
 /// rate.
 const RETRY_DELAYS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
-/// Time after which the agent starts no further attempt to read the secret outputs.
-const RETRY_TIME: Duration = Duration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
 enum RevealError {
@@ -44,8 +39,13 @@ impl Run {
         match self.reveal(reported).await {
             Ok(outputs) => OperationResult { outputs, ..OperationResult::succeeded("") },
             Err(error) => {
-                let message = format!("failed to read the values of the secret outputs: {error}");
-                OperationResult::without_outputs(&message)
+                let error = match error {
+                    RevealError::Call(error) if error.is_cancellation() => self.with_cause(&self.canceled_message()),
+                    error => error.to_string(),
+                };
+                let message =
+                    format!("failed to read the values of the secret outputs: {error}; the next run reads them");
+                OperationResult { outputs: reported.to_vec(), ..OperationResult::without_outputs(&message) }
             }
         }
     }
@@ -56,14 +56,13 @@ impl Run {
         if !outputs::need_values(reported) {
             return Ok(outputs::combine(reported, &BTreeMap::new())?);
         }
-        let start = Instant::now();
         let mut delays = RETRY_DELAYS.into_iter();
         loop {
             let error = match self.read_values(reported).await {
                 Ok(outputs) => return Ok(outputs),
                 Err(error) => error,
             };
-            let can_retry = error.is_transient() && start.elapsed() < RETRY_TIME && !self.is_cancelled();
+            let can_retry = error.is_transient() && !self.is_cancelled();
             let Some(delay) = delays.next().filter(|_| can_retry) else { return Err(error) };
             let operation = &self.record.request().id;
             tracing::warn!(operation, %error, "failed to read the secret outputs; retrying");
@@ -72,7 +71,8 @@ impl Run {
     }
 
     async fn read_values(&self, reported: &[Output]) -> Result<Vec<Output>, RevealError> {
-        let ended = self.call(arguments::stack_output(&self.stack), Stdout::Captured).await?;
+        let call = StepCall::new("reading the secret outputs", arguments::stack_output(&self.stack));
+        let ended = self.call(call.captured().with_grace()).await?;
         if !ended.exit.success() {
             return Err(RevealError::Failed(format!("{}: {}", ended.describe_exit(), ended.stderr.last_lines(5))));
         }

@@ -77,7 +77,7 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,
 
-    /// Whether the controller failed to store the outputs. `message` contains the cause.
+    /// Whether outputs are unknown, or the controller failed to store them. `message` contains the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
@@ -190,6 +190,9 @@ pub struct RunProgress {
     /// Start time of the oldest operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
+    /// What the Pulumi CLI is doing while the engine is not running, such as `creating the stack`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     /// Time of the last progress or output. Set only after half of `idleTimeout` has passed without progress or output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,

@@ -178,8 +178,8 @@ fn await_start(observed: &Observed, current: &CurrentUpdate, update: &Update, no
     }
 }
 
-/// Returns the message about the progress of an open run. The message uses the number of resources in the previous run
-/// as an estimate of the total.
+/// Returns the message about the progress of an open run: the step while the engine is not running, or the number of
+/// resources. The message uses the number of resources in the previous run as an estimate of the total.
 fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
@@ -187,6 +187,9 @@ fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: O
         _ => "running",
     };
     let progress = status.and_then(|status| status.progress.as_ref());
+    if let Some(step) = progress.and_then(|progress| progress.step.as_ref()) {
+        return format!("{word} {what} ({}): {step}", current.name);
+    }
     let (done, so_far) = progress.map_or((0, 0), |progress| (progress.resources_done, progress.resources_total));
     if so_far == 0 {
         return format!("{word} {what} ({})", current.name);

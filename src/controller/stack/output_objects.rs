@@ -80,23 +80,28 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_KEY && text.chars().all(is_permitted) && !matches!(text, "." | "..")
 }
 
-/// Returns the content of an object: the values by key. Returns an error message if an output does not exist, if two
-/// outputs have the same key, or if a ConfigMap would contain a secret output.
+/// Returns the content of an object: the values by key. Returns an error message if an output does not exist or has an
+/// unknown value, if two outputs have the same key, or if a ConfigMap would contain a secret output.
 pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeMap<String, String>, String> {
     let outputs = Outputs::read(outputs);
     let hides = |key: &str| object.kind == OutputObjectKind::ConfigMap && outputs.secret.contains(key);
-    let stored = |name: &String| stored_key(name, |key| outputs.values.contains_key(key));
+    let stored =
+        |name: &String| stored_key(name, |key| outputs.values.contains_key(key) || outputs.secret.contains(key));
+    let all: BTreeSet<&String> = outputs.values.keys().chain(&outputs.secret).collect();
     let listed: Vec<String> = match object.keys.is_empty() {
-        true => outputs.values.keys().filter(|key| !hides(key)).cloned().collect(),
+        true => all.into_iter().filter(|key| !hides(key)).cloned().collect(),
         false => object.keys.iter().map(stored).collect(),
     };
     let renamed: BTreeMap<String, &String> = object.rename.iter().map(|(name, key)| (stored(name), key)).collect();
     let mut content = BTreeMap::new();
     for output in listed {
-        let value = outputs.values.get(&output).ok_or_else(|| format!("the output {output} does not exist"))?;
         if hides(&output) {
             return Err(format!("the output {output} is secret: write it to a Secret, or remove it from keys"));
         }
+        let value = outputs.values.get(&output).ok_or_else(|| match outputs.secret.contains(&output) {
+            true => format!("the value of the output {output} is unknown"),
+            false => format!("the output {output} does not exist"),
+        })?;
         let key = renamed.get(&output).map_or(&output, |key| *key).clone();
         let text = if object.raw.unwrap_or(true) { raw(value) } else { value.clone() };
         if content.insert(key.clone(), text).is_some() {

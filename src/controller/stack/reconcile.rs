@@ -135,7 +135,7 @@ pub async fn controller(
 }
 
 /// Returns the fields of an Update that affect the Stack's status. For an open Update, these fields are the start times
-/// of the run and of a cancellation, the resource counts and, while the run waits, the reason and message of
+/// of the run and of a cancellation, the step, the resource counts and, while the run waits, the reason and message of
 /// `Progressing`. For a completed or deleted Update, the only field is the resource version.
 fn update_state(update: &Update) -> String {
     if update.is_complete() || update.metadata.deletion_timestamp.is_some() {
@@ -146,9 +146,12 @@ fn update_state(update: &Update) -> String {
     let waits = progressing.filter(|condition| condition.status != "True");
     let waits = waits.map(|condition| (&condition.reason, &condition.message));
     let is_canceling = status.phase == Some(UpdatePhase::Canceling);
-    let resources = status.progress.as_ref().map(|progress| (progress.resources_done, progress.resources_total));
+    let progress = status.progress.as_ref();
+    let progress = progress.map_or((&None, 0, 0), |progress| {
+        (&progress.step, progress.resources_done, progress.resources_total)
+    });
     let has_begun = status.run.is_some() || update.is_started_by_operator();
-    format!("{:?}", (waits, has_begun, is_canceling, resources.unwrap_or_default()))
+    format!("{:?}", (waits, has_begun, is_canceling, progress))
 }
 
 /// Returns whether the Update has no conditions and is not being deleted. The watch events of such an Update require no

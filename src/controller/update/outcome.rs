@@ -105,8 +105,7 @@ impl RunOutcome {
             message: result.message.clone(),
             started: Timestamp::from_millisecond(result.started).ok(),
             ended: Timestamp::from_millisecond(result.ended).ok(),
-            // Incomplete outputs must not replace the previous outputs.
-            outputs: if outputs_unavailable { Vec::new() } else { result.outputs.clone() },
+            outputs: result.outputs.clone(),
             changes: changes(&result.changes),
             permalink: Some(result.permalink.clone()).filter(|link| !link.is_empty()),
             last_output: Some(tail(&result.last_output)).filter(|output| !output.is_empty()),
@@ -356,11 +355,11 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_outputs_are_unavailable() {
+    fn a_successful_run_can_have_unknown_outputs() {
         use proto::Outcome::{Failed, Succeeded};
         let output = proto::Output { name: "url".to_owned(), value: "1".to_owned(), secret: false };
         for (outcome, unavailable, expected) in
-            [(Succeeded, false, (1, false)), (Succeeded, true, (0, true)), (Failed, true, (1, false))]
+            [(Succeeded, false, (1, false)), (Succeeded, true, (1, true)), (Failed, true, (1, false))]
         {
             let result = proto::Result {
                 outcome: outcome.into(),

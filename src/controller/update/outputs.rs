@@ -68,13 +68,14 @@ pub fn is_of(secret: &Secret, update: &Update) -> bool {
     secret.owner_references().iter().any(|owner| owner.kind == Update::kind(&()) && is_its(&owner.uid))
 }
 
-/// Builds the Secret, which contains the JSON value of each output under a separate key. An annotation lists the keys
-/// of secret outputs.
+/// Builds the Secret, which contains the JSON value of each output under a separate key, except unknown values. An
+/// annotation lists the keys of secret outputs, also of those with an unknown value.
 fn secret(update: &Update, outcome: &RunOutcome) -> Secret {
     let keys = keys(outcome.outputs.iter().map(|output| output.name.as_str()));
     let outputs = || keys.iter().zip(&outcome.outputs);
+    let known = outputs().filter(|(_, output)| !output.value.is_empty());
     let data: serde_json::Map<String, Value> =
-        outputs().map(|(key, output)| (key.clone(), json!(STANDARD.encode(&output.value)))).collect();
+        known.map(|(key, output)| (key.clone(), json!(STANDARD.encode(&output.value)))).collect();
     let secret_keys: Vec<&String> = outputs().filter(|(_, output)| output.secret).map(|(key, _)| key).collect();
     let annotations = json!({names::ANNOTATION_SECRETS: json!(secret_keys).to_string()});
     owned_secret(update, &names::outputs_secret(&update.name_any()), &annotations, &Value::Object(data))
@@ -120,12 +121,17 @@ mod tests {
         let output =
             |name: &str, value: &str, secret| proto::Output { name: name.to_owned(), value: value.to_owned(), secret };
         let result = proto::Result {
-            outputs: vec![output("url", "\"http://x\"", false), output("my token!", "\"hidden\"", true)],
+            outputs: vec![
+                output("url", "\"http://x\"", false),
+                output("my token!", "\"hidden\"", true),
+                output("unknown", "", true),
+            ],
+            outputs_unavailable: true,
             ..proto::Result::default()
         };
         let made = secret(&update(), &RunOutcome::of(&result));
         assert_eq!((made.name_any().as_str(), made.immutable), ("app-1-stack-outputs", Some(true)));
-        assert_eq!(made.annotations().get("pulumi.com/secrets").map(String::as_str), Some("[\"my_token_\"]"));
+        assert_eq!(made.annotations().get("pulumi.com/secrets").map(String::as_str), Some("[\"my_token_\",\"unknown\"]"));
         assert_eq!(made.labels().get("auto.pulumi.com/update-name").map(String::as_str), Some("app-1"));
         let data = made.data.clone().unwrap_or_default();
         let values: Vec<_> = data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())).collect();

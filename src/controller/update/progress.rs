@@ -51,6 +51,8 @@ struct Reported {
     /// Resources with an operation in progress, oldest operation first.
     in_progress: Vec<RunningStep>,
     idle_since: Option<Timestamp>,
+    /// What the CLI is doing while the engine is not running.
+    step: Option<String>,
     resources_done: usize,
     resources_total: usize,
 }
@@ -76,12 +78,16 @@ impl Progress {
         match &progress.event {
             Some(progress::Event::Started(started)) => {
                 self.resources = Resources::default();
-                self.reported = Reported { pid: Some(started.pid), done: before.done, ..Reported::default() };
+                let (pid, step) = (Some(started.pid), before.step.clone());
+                self.reported = Reported { pid, step, done: before.done, ..Reported::default() };
             }
             Some(progress::Event::Permalink(url)) => {
                 self.reported.permalink = Some(url.clone()).filter(|url| !url.is_empty());
             }
             Some(progress::Event::Resource(step)) => self.step(step, progress.time),
+            Some(progress::Event::Step(step)) => {
+                self.reported.step = Some(one_line(step)).filter(|step| !step.is_empty());
+            }
             Some(progress::Event::Idle(idle)) => {
                 self.reported.idle_since = Timestamp::from_millisecond(idle.since).ok();
                 return if self.reported == before { ProgressChange::None } else { ProgressChange::Some };
@@ -153,6 +159,7 @@ impl Reported {
             name: first.map(|work| work.name.clone()),
             since: first.and_then(|work| work.since).map(Time),
             idle_since: self.idle_since.map(Time),
+            step: self.step.clone(),
             pid: self.pid.map(i64::from),
             permalink: self.permalink.clone(),
             resources_done: number(self.resources_done),
@@ -161,7 +168,11 @@ impl Reported {
     }
 
     fn summary(&self) -> String {
-        let mut summary = format!("{} done", self.done);
+        let mut summary = match &self.step {
+            Some(step) if self.done == 0 => step.clone(),
+            Some(step) => format!("{} done, {step}", self.done),
+            None => format!("{} done", self.done),
+        };
         if let Some(work) = self.in_progress.first() {
             summary.push_str(&format!(", {} {} {}", present_participle(&work.operation), work.kind, work.name));
         }
@@ -266,7 +277,12 @@ mod tests {
         let link = || message(progress::Event::Permalink("https://app.pulumi.com/acme/app/dev/updates/7".to_owned()));
         assert_eq!(progress.observe(&link()), ProgressChange::Urgent);
         assert_eq!(progress.observe(&link()), ProgressChange::None);
+        let cli = |step: &str| message(progress::Event::Step(step.to_owned()));
         let rows = [
+            (cli("opening the\nstack"), "opening the stack"),
+            (started(42), "opening the stack"),
+            (link(), "opening the stack"),
+            (cli(""), "0 done"),
             (stack_itself(), "0 done"),
             (step("a", "same", StepState::Begun), "0 done"),
             (step("a", "same", StepState::Done), "0 done"),
@@ -279,6 +295,7 @@ mod tests {
                 "1 done, updating aws:s3:Bucket web, idle since 00:01:01Z",
             ),
             (step("web", "update", StepState::Failed), "1 done"),
+            (cli("reading the secret outputs"), "1 done, reading the secret outputs"),
         ];
         for (message, expected) in rows {
             progress.observe(&message);

@@ -60,6 +60,25 @@ fn the_content_of_an_object_depends_on_its_kind_keys_names_and_format() {
 }
 
 #[test]
+fn an_object_with_an_unknown_secret_value_is_not_written() {
+    let mut outputs = outputs();
+    outputs.data.as_mut().unwrap().remove("password");
+    let rows = [
+        (json!({"kind": "ConfigMap", "name": "a"}), Ok(3)),
+        (json!({"kind": "Secret", "name": "a", "keys": ["url"]}), Ok(1)),
+        (json!({"kind": "Secret", "name": "a"}), Err("the value of the output password is unknown")),
+        (
+            json!({"kind": "Secret", "name": "a", "keys": ["password"]}),
+            Err("the value of the output password is unknown"),
+        ),
+    ];
+    for (spec, expected) in rows {
+        let found = content(&object(spec.clone()), Some(&outputs)).map(|content| content.len());
+        assert_eq!(found, expected.map_err(str::to_owned), "{spec}");
+    }
+}
+
+#[test]
 fn invalid_objects_are_reported_with_their_field() {
     let secret = |rest: Value| {
         let mut secret = json!({"kind": "Secret", "name": "a"});

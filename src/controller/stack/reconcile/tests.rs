@@ -48,6 +48,9 @@ mod watches {
         let with = |progress| update_state(&update(UpdateStatus { progress, ..UpdateStatus::default() }));
         assert_eq!(with(progress(1, "a")), with(progress(1, "b")));
         assert_ne!(with(progress(1, "a")), with(progress(2, "a")));
+        let step = |step: &str| Some(RunProgress { step: Some(step.to_owned()), ..RunProgress::default() });
+        assert_ne!(with(step("selecting the stack")), with(step("opening the stack")));
+        assert_eq!(with(None), with(Some(RunProgress { pid: Some(7), ..RunProgress::default() })));
     }
 }
 

@@ -98,10 +98,10 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     status
 }
 
-/// Returns whether the controller knows the outputs of a run. `outputs` is the Secret with the outputs. Also returns
-/// `true` if the run has no outputs.
+/// Returns whether the controller knows the outputs of a run, except the values of some secret outputs. `outputs` is the
+/// Secret with the outputs. Also returns `true` if the run has no outputs.
 pub fn outputs_are_known(result: &UpdateStatus, outputs: Option<&Secret>) -> bool {
-    result.outputs_unavailable != Some(true) && (outputs.is_some() || result.outputs.is_none())
+    outputs.is_some() || (result.outputs.is_none() && result.outputs_unavailable != Some(true))
 }
 
 /// Returns the policy violations after a run. The previous violations stay in the status after a failed run without
@@ -295,8 +295,8 @@ fn pending_creates_after(
     }
 }
 
-/// Converts the outputs in a Secret to the outputs in the status. `[secret]` replaces the values of secret outputs. If
-/// the outputs exceed the maximum size, a reference to the Secret replaces the largest values.
+/// Converts the outputs in a Secret to the outputs in the status. `[secret]` replaces the values of secret outputs, even
+/// of those whose values the Secret does not contain. If the outputs exceed the maximum size, a reference to the Secret replaces the largest values.
 fn masked_outputs(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
     let Some(secret) = outputs else { return BTreeMap::new() };
     let secret_keys: Vec<String> = secret
@@ -321,7 +321,13 @@ fn masked_outputs(outputs: Option<&Secret>) -> BTreeMap<String, Value> {
         };
         (key.clone(), value)
     };
-    all.into_iter().take(MAX_OUTPUTS).map(value).collect()
+    let mut shown: BTreeMap<String, Value> = all.into_iter().take(MAX_OUTPUTS).map(value).collect();
+    for key in &secret_keys {
+        if shown.len() < MAX_OUTPUTS {
+            shown.entry(key.clone()).or_insert_with(|| Value::from(SECRET));
+        }
+    }
+    shown
 }
 
 /// Adds a completed run to the history. If the history contains a snapshot with the same artifact and result, moves
@@ -380,13 +386,13 @@ mod tests {
         ];
         let mut secret = Secret::default();
         secret.metadata.name = Some("app-1-stack-outputs".to_owned());
-        let secrets = json!(["token", "hidden"]).to_string();
+        let secrets = json!(["token", "hidden", "unknown"]).to_string();
         secret.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), secrets)].into());
         secret.data = Some(values.map(|(key, value)| (key.to_owned(), ByteString(value))).into());
         let mut shown = masked_outputs(Some(&secret));
         assert_eq!(shown.remove("half").and_then(|half| half.as_str().map(str::len)), Some(200 * 1024));
         let expected = json!({
-            "token": "[secret]", "hidden": "[secret]", "count": 3,
+            "token": "[secret]", "hidden": "[secret]", "unknown": "[secret]", "count": 3,
             "more": "[too large: see Secret app-1-stack-outputs]",
         });
         assert_eq!(json!(shown), expected);

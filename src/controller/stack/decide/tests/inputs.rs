@@ -155,6 +155,12 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
     assert_eq!(running_message(&|_| ()).as_deref(), Some("running up"));
     assert_eq!(running_message(&resources(0, 0)).as_deref(), Some("running up"), "no resource step yet");
     assert_eq!(running_message(&resources(1, 3)).as_deref(), Some("running up: 1 of 3 resources"));
+    let encrypting = |observed: &mut Observed| {
+        let step = Some("encrypting 60 secret configuration values".to_owned());
+        status(observed).progress = Some(RunProgress { step, ..RunProgress::default() });
+    };
+    let expected = "running up: encrypting 60 secret configuration values";
+    assert_eq!(running_message(&encrypting).as_deref(), Some(expected));
     let with_last = |observed: &mut Observed| {
         resources(1, 3)(observed);
         let changes = [("same".to_owned(), 4), ("create".to_owned(), 1)].into();

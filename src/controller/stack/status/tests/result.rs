@@ -176,6 +176,11 @@ fn unavailable_outputs_keep_their_previous_values() {
     assert_eq!(absorbed_so.outputs.len(), 1);
     assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; outputs exceed the quota"), "{absorbed_so:?}");
     assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are not a failure");
+    lost.status.as_mut().expect("value is set").outputs = Some("app-1-stack-outputs".to_owned());
+    let mut known = Secret { data: Some([("url".to_owned(), ByteString(b"2".to_vec()))].into()), ..Secret::default() };
+    known.metadata.annotations = Some([(names::ANNOTATION_SECRETS.to_owned(), "[\"token\"]".to_owned())].into());
+    let partly = with_result(&stack, &lost, Some(&known), at(20)).outputs;
+    assert_eq!(serde_json::to_string(&partly).expect("valid JSON"), r#"{"token":"[secret]","url":2}"#);
     assert!(with_result(&stack, &ended_update(None), None, at(20)).outputs.is_empty());
 }
 
