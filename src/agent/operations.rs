@@ -201,6 +201,7 @@ impl Operations {
             select,
             version: self.source.version.clone(),
             step: Mutex::default(),
+            notes: Mutex::default(),
         }
         .with_organization();
         let log_span = run_metadata::log_span(&request.traceparent);

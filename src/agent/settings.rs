@@ -19,7 +19,7 @@ use super::layout::Layout;
 use super::refusal::Refusal;
 use super::source::CurrentSource;
 use crate::pulumi::project::{Project, ProjectError};
-use crate::pulumi::settings::{self, Entry, SettingsError};
+use crate::pulumi::settings::{self, Encryption, Entry, SettingsError};
 use crate::rpc::proto;
 
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +115,8 @@ fn digest<'a>(config: impl IntoIterator<Item = &'a Entry>) -> String {
 pub struct Settings {
     layout: Layout,
     written: Mutex<Option<Written>>,
+    /// Stack whose secrets provider the agent has compared with the Stack's, and this secrets provider.
+    checked_provider: Mutex<Option<(String, String)>>,
 }
 
 impl Settings {
@@ -122,7 +124,7 @@ impl Settings {
     pub fn open(layout: Layout) -> Self {
         let written = std::fs::read(layout.settings().join("written.json")).ok();
         let written = written.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Settings { layout, written: Mutex::new(written) }
+        Settings { layout, written: Mutex::new(written), checked_provider: Mutex::default() }
     }
 
     /// Returns the digest of the last settings that the agent has written, or an empty string if the agent has not
@@ -185,6 +187,41 @@ impl Settings {
             now
         });
         self.record(&mut written, now)
+    }
+
+    /// Returns the encryption of the settings file in the source.
+    pub fn encryption_in_source(&self, stack: &str, current_source: &CurrentSource) -> Result<Encryption, ApplyError> {
+        let (file, path) = self.file(stack)?;
+        Ok(settings::encryption(self.original(&current_source.tree, &file, &path)?.as_deref())?)
+    }
+
+    /// Removes the settings file and its copy from the previous source, so that the next settings file contains only
+    /// the encrypted values from the source.
+    pub fn forget_encryption(&self, stack: &str, current_source: &CurrentSource) -> Result<(), ApplyError> {
+        let (file, path) = self.file(stack)?;
+        self.original(&current_source.tree, &file, &path)?;
+        self.record(&mut self.written(), None)?;
+        for path in [path, self.kept(&file)] {
+            durable::remove(&path).map_err(failed("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    pub fn has_checked_provider(&self, stack: &str, provider: &str) -> bool {
+        let checked = self.checked_provider.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.as_ref().is_some_and(|checked| (checked.0.as_str(), checked.1.as_str()) == (stack, provider))
+    }
+
+    pub fn record_checked_provider(&self, stack: &str, provider: &str) {
+        let checked = Some((stack.to_owned(), provider.to_owned()));
+        *self.checked_provider.lock().unwrap_or_else(PoisonError::into_inner) = checked;
+    }
+
+    /// Returns the path of a stack's settings file, relative to the project and absolute.
+    fn file(&self, stack: &str) -> Result<(PathBuf, PathBuf), ApplyError> {
+        let file = Project::read(&self.layout.workspace())?.settings_path(stack);
+        let path = self.layout.workspace().join(&file);
+        Ok((file, path))
     }
 
     /// Keeps a copy of the settings file before the agent replaces the source, because the next settings file needs the

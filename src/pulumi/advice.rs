@@ -7,9 +7,9 @@ pub const MORE_MEMORY: &str = "increase resources.limits.memory of the container
 
 const PASSPHRASE: &str = "the stack's secrets are encrypted with a passphrase: set PULUMI_CONFIG_PASSPHRASE to the passphrase of \
                           the stack in spec.envRefs or in a Secret of spec.envSecrets";
-const OTHER_KEY: &str = "a secret in the stack's settings file is encrypted with a different passphrase or key than the stack: \
-                         set the secret again with `pulumi config set --secret` and commit the file, or remove it from the file \
-                         and set it in spec.secretsRef";
+const OTHER_KEY: &str = "a secret in the stack's settings file is encrypted with a different passphrase or key than the file or \
+                         the stack specifies: commit the file together with its secretsprovider and encryptedkey, or its \
+                         encryptionsalt; or remove the secret from the file and set it in spec.secretsRef";
 const NO_LOGIN: &str = "set the state backend in spec.backend; for Pulumi Cloud, set spec.pulumiCloudOIDC, or store an \
                         access token in a Secret and refer to it in spec.accessTokenSecret or spec.envRefs";
 const REJECTED_IDENTITY: &str = "register the issuer in the organization, allow the audience for this issuer, and add a policy for the \

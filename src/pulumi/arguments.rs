@@ -204,6 +204,14 @@ pub fn stack_select_or_init(stack: &str, secrets_provider: Option<&str>) -> Vec<
     with_provider(on_stack(&["stack", "select", "--create"], stack), secrets_provider)
 }
 
+/// Returns the arguments that change the secrets provider of a stack. The CLI encrypts the settings file and the state
+/// again.
+pub fn change_secrets_provider(stack: &str, provider: &str) -> Vec<OsString> {
+    let mut arguments = on_stack(&["stack", "change-secrets-provider"], stack);
+    arguments.extend(["--", provider].map(OsString::from));
+    arguments
+}
+
 fn with_provider(mut arguments: Vec<OsString>, secrets_provider: Option<&str>) -> Vec<OsString> {
     arguments.extend(secrets_provider.map(|provider| flag("--secrets-provider", provider)));
     arguments

@@ -16,6 +16,8 @@ use super::document::{self, Mapping, Node, Scalar};
 /// Keys in the settings file that identify the encryption key for the stack's secrets.
 const ENCRYPTION_HEADER: [&str; 3] = [SECRETS_PROVIDER, "encryptedkey", "encryptionsalt"];
 const SECRETS_PROVIDER: &str = "secretsprovider";
+/// Secrets provider of a settings file that contains only an encryption salt.
+const PASSPHRASE: &str = "passphrase";
 const CONFIG: &str = "config";
 const ENVIRONMENT: &str = "environment";
 /// The only key of an object that represents an encrypted value.
@@ -133,6 +135,32 @@ pub fn rebuild(
         }
     };
     Ok(Rebuilt { text, missing_secrets: secrets.missing })
+}
+
+/// Encryption of a settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encryption {
+    /// Secrets provider of the file: a URL or `passphrase`, or `None` if the file specifies none.
+    pub provider: Option<String>,
+    /// Whether the file contains encrypted values.
+    pub has_secrets: bool,
+}
+
+/// Returns the encryption of the settings file in the source.
+pub fn encryption(original: Option<&str>) -> Result<Encryption, SettingsError> {
+    let document = read_original(original)?;
+    let [provider, _, salt] = encryption_key(&document);
+    let provider = provider.or(salt.map(|_| PASSPHRASE)).map(str::to_owned);
+    let has_secrets = config_in(&document).iter().any(|(_, value)| has_encrypted(value));
+    Ok(Encryption { provider, has_secrets })
+}
+
+fn has_encrypted(node: &Node) -> bool {
+    match node {
+        Node::Mapping(entries) => entries.iter().any(|(key, value)| key.text == SECURE || has_encrypted(value)),
+        Node::Sequence(values) => values.iter().any(has_encrypted),
+        Node::Scalar(_) => false,
+    }
 }
 
 /// Returns the keys of the secrets in `config` whose encrypted values a settings file contains.

@@ -1,5 +1,5 @@
-//! Finds and removes the pending create operations that an interrupted run left in a stack's state, and lists the
-//! resources in the state. The state has the format that `pulumi stack export` writes.
+//! Finds and removes the pending create operations that an interrupted run left in a stack's state, lists the resources
+//! in the state, and finds its secrets provider. The state has the format that `pulumi stack export` writes.
 //!
 //! A state can be large. Therefore, this module parses the state as a stream and keeps only the pending operations in
 //! memory. To remove pending operations, this module replaces only the part of the text that contains them.
@@ -11,6 +11,8 @@ use serde_json::value::RawValue;
 
 /// Type of a pending operation that creates a resource.
 const CREATING: &str = "creating";
+/// Type of a secrets provider that is identified by a URL.
+const CLOUD: &str = "cloud";
 
 /// The reason why reading a state failed. The message contains no parts of the state, because these parts can be
 /// secret.
@@ -65,6 +67,28 @@ struct Resources {
 }
 
 #[derive(Deserialize)]
+struct ExportedEncryption {
+    deployment: Option<EncryptedDeployment>,
+}
+
+#[derive(Deserialize)]
+struct EncryptedDeployment {
+    secrets_providers: Option<SecretsProvider>,
+}
+
+#[derive(Deserialize)]
+struct SecretsProvider {
+    #[serde(default)]
+    r#type: String,
+    state: Option<SecretsProviderState>,
+}
+
+#[derive(Deserialize)]
+struct SecretsProviderState {
+    url: Option<String>,
+}
+
+#[derive(Deserialize)]
 struct RawExported<'a> {
     #[serde(borrow)]
     deployment: Option<RawDeployment<'a>>,
@@ -90,6 +114,17 @@ pub fn resources(state: impl Read) -> Result<Vec<String>, StateError> {
     let exported: ExportedResources = serde_json::from_reader(state)?;
     let resources = exported.deployment.and_then(|deployment| deployment.resources).unwrap_or_default();
     Ok(resources.into_iter().map(|resource| resource.urn).collect())
+}
+
+/// Returns the secrets provider of a state: the URL of a key, `passphrase` or `service`. Returns `None` if the state
+/// specifies no secrets provider.
+pub fn secrets_provider(state: impl Read) -> Result<Option<String>, StateError> {
+    let exported: ExportedEncryption = serde_json::from_reader(state)?;
+    let provider = exported.deployment.and_then(|deployment| deployment.secrets_providers);
+    Ok(provider.map(|SecretsProvider { r#type, state }| match r#type.as_str() {
+        CLOUD => state.and_then(|state| state.url).unwrap_or_default(),
+        _ => r#type,
+    }))
 }
 
 /// Returns the state without the pending create operations. All other parts are unchanged. Returns `None` if the state
@@ -143,6 +178,20 @@ mod tests {
         for empty in ["{}", r#"{"deployment": null}"#, r#"{"deployment": {"resources": null}}"#] {
             assert_eq!(resources(empty.as_bytes()).unwrap(), Vec::<String>::new(), "{empty}");
         }
+    }
+
+    #[test]
+    fn the_secrets_provider_of_a_state_is_found() {
+        let provider = |provider: &str| {
+            let state = format!(r#"{{"version": 3, "deployment": {{"secrets_providers": {provider}, "resources": []}}}}"#);
+            secrets_provider(state.as_bytes()).unwrap()
+        };
+        let key = provider(r#"{"type": "cloud", "state": {"url": "hashivault://key", "encryptedkey": "a2V5"}}"#);
+        assert_eq!(key.as_deref(), Some("hashivault://key"));
+        let passphrase = provider(r#"{"type": "passphrase", "state": {"salt": "v1:a:b"}}"#);
+        assert_eq!(passphrase.as_deref(), Some("passphrase"));
+        assert_eq!(provider("null"), None);
+        assert_eq!(secrets_provider(state("").as_bytes()), Ok(None));
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub struct Run {
     pub version: CliVersion,
     /// What the CLI is doing while the engine is not running: see [`Run::begin_step`].
     pub step: Mutex<Option<String>>,
+    /// Notes about settings without effect, for the message of a successful operation.
+    pub notes: Mutex<Vec<String>>,
 }
 
 /// A CLI call of a run, other than the operation itself. By default, the call runs in the directory of the program. A
@@ -128,6 +130,12 @@ impl Run {
     pub(super) fn begin_step(&self, step: &str) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step.to_owned());
         self.record.append(progress::Event::Step(step.to_owned()));
+    }
+
+    /// Adds a note about a setting without effect to the message of the operation if the operation succeeds.
+    pub(super) fn add_note(&self, note: String) {
+        tracing::warn!(operation = self.record.request().id, note);
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     }
 
     /// Records and reports that the engine is running.
@@ -293,7 +301,7 @@ pub(super) enum RunError {
     Attempt(#[from] AttemptError),
     #[error("failed to {action}: {error}")]
     Call { action: &'static str, error: RunCallError },
-    #[error("the Pulumi command was not started: failed to process pending creates: {0}")]
+    #[error("the Pulumi command was not started: failed to process the state: {0}")]
     State(StateFileError),
     #[error(transparent)]
     Plan(#[from] PlanError),

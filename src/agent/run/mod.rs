@@ -9,10 +9,12 @@ mod plan_error;
 mod policies;
 mod recovery;
 mod request;
+mod secrets_provider;
 mod stack;
 mod stack_outputs;
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use super::cancellation::Cause;
 use super::environment;
@@ -113,9 +115,13 @@ impl Run {
             return Ok(operation_result);
         }
         if self.select && self.parameters.kind.is_forward() && !self.is_cancelled() {
-            self.select().await;
+            self.select().await?;
         }
         self.stop_if_canceled()?;
+        let missing_secrets = match self.settle_secrets_provider(missing_secrets).await? {
+            Ok(missing_secrets) => missing_secrets,
+            Err(operation_result) => return Ok(*operation_result),
+        };
         if let Some(operation_result) = self.encrypt(&missing_secrets).await? {
             return Ok(operation_result);
         }
@@ -244,7 +250,14 @@ impl Run {
             ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };
         let message = self.policies.name_packs(operation_result.message.clone());
+        let message = if attempt.is_successful() { self.with_notes(message) } else { message };
         OperationResult { permalink: attempt.permalink, message, ..operation_result }
+    }
+
+    fn with_notes(&self, message: String) -> String {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = Some(&message).filter(|message| !message.is_empty()).into_iter().chain(notes.iter());
+        parts.map(String::as_str).collect::<Vec<_>>().join("; ")
     }
 
     async fn success(&self, attempt: &Attempt) -> OperationResult {

@@ -127,6 +127,12 @@ impl Run {
         Ok(Exported::Failed(Box::new(self.failed_call(&what, &ended))))
     }
 
+    /// Returns the secrets provider in the exported state.
+    pub(super) async fn secrets_provider_in_export(&self) -> Result<Option<String>, RunError> {
+        let file = self.record.state_file();
+        run_blocking(move || read_secrets_provider(&file)).await.map_err(RunError::State)
+    }
+
     /// Returns the result of an operation that fails because a CLI call has failed.
     pub(super) fn failed_call(&self, what: &str, ended: &Ended) -> OperationResult {
         let failure = classify(ended);
@@ -162,6 +168,10 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StateFileError> + Send + 'static,
 ) -> Result<T, StateFileError> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn read_secrets_provider(file: &Path) -> Result<Option<String>, StateFileError> {
+    Ok(state::secrets_provider(BufReader::new(File::open(file)?))?)
 }
 
 fn read_pending(file: &Path) -> Result<Vec<String>, StateFileError> {

@@ -18,11 +18,13 @@ impl Run {
     /// Selects the stack before the first run in a pod, so that commands that users run in the pod apply to this stack.
     /// The function also creates a missing stack, because otherwise the first attempt of the run would fail. The
     /// function only logs errors, because the run itself reports problems with the stack or the state backend.
-    pub(super) async fn select(&self) {
+    pub(super) async fn select(&self) -> Result<(), RunError> {
         let stack = &self.stack;
-        let arguments = match self.parameters.creates_stack() {
-            true => arguments::stack_select_or_init(stack, self.parameters.secrets_provider()),
-            false => arguments::stack_select(stack),
+        let arguments = match self.provider_of_new_stack()? {
+            Ok(provider) if self.parameters.creates_stack() => {
+                arguments::stack_select_or_init(stack, provider.as_deref())
+            }
+            _ => arguments::stack_select(stack),
         };
         // The CLI stores the selection for the path of the project, and users run commands in this directory.
         let call = StepCall::new("selecting the stack", arguments).that_locks_stack();
@@ -31,12 +33,17 @@ impl Run {
             Ok(ended) => tracing::warn!(output = ended.stderr.last_lines(5), "failed to select the stack"),
             Err(error) => tracing::warn!(%error, "failed to select the stack"),
         }
+        Ok(())
     }
 
     /// Creates the stack, unless another client has already created it. If the creation fails, the function returns the
     /// result of the operation.
     pub(super) async fn init(&self) -> Result<Option<OperationResult>, RunError> {
-        let arguments = arguments::stack_init(&self.stack, self.parameters.secrets_provider());
+        let provider = match self.provider_of_new_stack()? {
+            Ok(provider) => provider,
+            Err(message) => return Ok(Some(OperationResult::failed(message))),
+        };
+        let arguments = arguments::stack_init(&self.stack, provider.as_deref());
         let ended = self.call(StepCall::new("creating the stack", arguments).that_locks_stack()).await;
         let ended = ended.map_err(|error| RunError::Call { action: "create the stack", error })?;
         if ended.exit.success() || failure::stack_exists(&ended.stderr.text()) {

@@ -78,6 +78,30 @@ fn removing_a_config_key_restores_the_value_from_the_source() {
 }
 
 #[test]
+fn the_encryption_of_the_source_is_known_and_the_encryption_of_the_agent_can_be_removed() {
+    let original = "secretsprovider: hashivault://key\nencryptedkey: a2V5\nconfig:\n  example:a:\n    secure: x\n";
+    let in_source = |place: &Place| {
+        Settings::open(place.layout.clone()).encryption_in_source("organization/example/dev", &tree("a")).unwrap()
+    };
+    let provider = Some("hashivault://key".to_owned());
+    assert_eq!(in_source(&place(Some(original))), Encryption { provider, has_secrets: true });
+    let place = place(None);
+    let settings = Settings::open(place.layout.clone());
+    let keys = |missing: Vec<String>| missing.len();
+    assert_eq!(keys(apply(&settings, &[("example:secret", "1")], "one", &tree("a")).unwrap()), 1);
+    let path = place.layout.source().join("Pulumi.dev.yaml");
+    std::fs::write(&path, "encryptionsalt: v1\nconfig:\n  example:secret:\n    secure: x\n").unwrap();
+    settings.record_secret("example:secret").unwrap();
+    settings.keep(Some(&tree("a")));
+    assert_eq!(keys(apply(&settings, &[("example:secret", "1")], "two", &tree("a")).unwrap()), 0);
+    assert!(text(&place.layout).contains("encryptionsalt"));
+    settings.forget_encryption("organization/example/dev", &tree("a")).unwrap();
+    assert_eq!(keys(apply(&settings, &[("example:secret", "1")], "two", &tree("a")).unwrap()), 1);
+    assert!(!text(&place.layout).contains("encryptionsalt"), "{}", text(&place.layout));
+    assert_eq!(in_source(&place), Encryption::default(), "the file of the agent is not part of the source");
+}
+
+#[test]
 fn unchanged_settings_are_not_rewritten_even_by_a_restarted_agent() {
     let place = place(None);
     apply(&Settings::open(place.layout.clone()), &[("example:a", "1")], "one", &tree("a")).unwrap();

@@ -241,8 +241,10 @@ pub struct WorkspaceStack {
     /// Whether an `up` or `preview` creates the Pulumi stack if the backend does not contain it. Default: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create: Option<bool>,
-    /// Secrets provider of a Pulumi stack that a run creates (`--secrets-provider`): `passphrase`, `awskms://…`,
-    /// `azurekeyvault://…`, `gcpkms://…` or `hashivault://…`. Default: the backend's default.
+    /// Secrets provider of the Pulumi stack: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
+    /// `hashivault://…`. The next update changes the secrets provider of an existing Pulumi stack, unless the source
+    /// contains an encrypted settings file. Default for a new Pulumi stack: the secrets provider in the settings file of
+    /// the source, or the backend's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
     pub secrets_provider: Option<String>,

@@ -221,9 +221,10 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_on_create: Option<bool>,
 
-    /// Secrets provider of a Pulumi stack that the first run creates: `passphrase`, `awskms://…`, `azurekeyvault://…`,
-    /// `gcpkms://…` or `hashivault://…`. An existing Pulumi stack keeps its secrets provider. Default: the backend's
-    /// default.
+    /// Secrets provider of the Pulumi stack: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
+    /// `hashivault://…`. The next update changes the secrets provider of an existing Pulumi stack, unless the source
+    /// contains an encrypted settings file. Default for a new Pulumi stack: the secrets provider in the settings file of
+    /// the source, or the backend's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
 

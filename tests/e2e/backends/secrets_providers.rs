@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::emulators::Emulators;
 use super::state::{from_secret, literal};
 use super::{assert_hidden, suspend};
-use crate::harness::{Commit, Poll, Program, Scene, StackHandle, WaitLimit, http, run, run_program, wait_until};
+use crate::harness::{Commit, File, Poll, Program, Scene, StackHandle, WaitLimit, http, run, run_program, wait_until};
 use crate::runs_parts::{exec, in_pod};
 
 /// Secret configuration value that each Stack uses.
@@ -132,17 +132,61 @@ async fn check_provider(scene: &Scene, provider: &str, variables: BTreeMap<Strin
     assert_hidden(scene, &main, &[&[TOKEN.to_owned()][..], hidden].concat()).await;
 }
 
+/// Creates a key in Vault. Returns the URL of the secrets provider, and the variables with the credentials.
+async fn key_in_vault(scene: &Scene) -> (String, BTreeMap<String, ResourceRef>) {
+    let Emulators { vault_url, vault_url_in_cluster, vault_root_token: token, .. } = Emulators::get();
+    let key = &scene.namespace;
+    let request = http::client().post(format!("{vault_url}/v1/transit/keys/{key}"));
+    http::send("creating a key in Vault", request.header("X-Vault-Token", token)).await;
+    scene.create::<Secret>(json!({"metadata": {"name": "vault"}, "stringData": {"token": token}})).await;
+    let variables = [("VAULT_ADDR", literal(vault_url_in_cluster)), ("VAULT_TOKEN", from_secret("vault", "token"))];
+    (format!("hashivault://{key}"), variables.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
 #[test]
 fn secrets_are_encrypted_and_decrypted_with_a_key_in_vault() {
     run("vault", async |scene| {
-        let Emulators { vault_url, vault_url_in_cluster, vault_root_token: token, .. } = Emulators::get();
-        let key = &scene.namespace;
-        let request = http::client().post(format!("{vault_url}/v1/transit/keys/{key}"));
-        http::send("creating a key in Vault", request.header("X-Vault-Token", token)).await;
-        scene.create::<Secret>(json!({"metadata": {"name": "vault"}, "stringData": {"token": token}})).await;
-        let variables = [("VAULT_ADDR", literal(vault_url_in_cluster)), ("VAULT_TOKEN", from_secret("vault", "token"))];
-        let variables = variables.map(|(name, value)| (name.to_owned(), value)).into();
-        check_provider(scene, &format!("hashivault://{key}"), variables, std::slice::from_ref(token)).await;
+        let (provider, variables) = key_in_vault(scene).await;
+        let token = &Emulators::get().vault_root_token;
+        check_provider(scene, &provider, variables, std::slice::from_ref(token)).await;
+    });
+}
+
+/// Also tests a new Pulumi stack whose secrets provider is only in the settings file of the source.
+#[test]
+fn a_changed_secrets_provider_replaces_the_passphrase_of_a_stack() {
+    run("vault-change", async |scene| {
+        let (provider, variables) = key_in_vault(scene).await;
+        let source = scene.source("app").await;
+        let first = source.push(&program("provider", "one").files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.secrets_ref = secret_configuration(scene).await;
+        stack.spec.env_refs.extend(variables.clone());
+        let main = scene.start(stack).await;
+        until_decrypted(&main, &first, "one").await;
+        assert_eq!(provider_in_state(scene, &main).await["type"], "passphrase");
+
+        let second = source.push(&program("provider", "two").files()).await;
+        main.change(json!({"spec": {"secretsProvider": provider}})).await;
+        until_decrypted(&main, &second, "two").await;
+        assert_eq!(provider_in_state(scene, &main).await["state"]["url"], json!(provider));
+        main.change(json!({"spec": {"envRefs": {PASSPHRASE: null}}})).await;
+        scene.delete::<Pod>(&workspace_pod("main")).await;
+        let third = source.push(&program("provider", "three").files()).await;
+        until_decrypted(&main, &third, "three").await;
+
+        let settings = in_pod(scene, "main", &format!("cat /share/workspace/Pulumi.main-{}.yaml", scene.id)).await;
+        assert!(settings.contains("encryptedkey"), "{settings}");
+        let other = scene.source("other").await;
+        let content = settings.replace("provider:token", "other:token");
+        let settings = File { path: format!("Pulumi.other-{}.yaml", scene.id), content };
+        let files: Vec<File> = program("other", "one").files().into_iter().chain([settings]).collect();
+        let commit = other.push(&files).await;
+        let mut stack = scene.stack("other", &other);
+        stack.spec.env_refs.extend(variables);
+        let other = scene.start(stack).await;
+        until_decrypted(&other, &commit, "one").await;
+        assert_eq!(provider_in_state(scene, &other).await["state"]["url"], json!(provider));
     });
 }
 
