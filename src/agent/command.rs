@@ -160,8 +160,7 @@ impl Call<'_> {
     }
 
     fn start(&self) -> io::Result<Child> {
-        let start =
-            |environment, stdin| spawn(&self.arguments, self.directory, environment, self.operation, stdin);
+        let start = |environment, stdin| spawn(&self.arguments, self.directory, environment, self.operation, stdin);
         match &self.input {
             Input::None => start(self.environment, Stdio::null()),
             Input::Stdin(_) => start(self.environment, Stdio::piped()),

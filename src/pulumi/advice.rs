@@ -19,8 +19,19 @@ const MISSING_PERMISSION: &str = "the access token is valid but lacks a permissi
                                   the organization in spec.stack";
 const UPDATE_IN_PROGRESS: &str =
     "wait until the other update ends; if no update is running, unlock the stack with `pulumi cancel`";
-const PLUGIN: &str = "use an image with this plugin (spec.workspaceTemplate.spec.image), or let the CLI download it: allow \
-                      connections from the pod to the plugin server, and do not set PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION";
+const PLUGIN: &str = "use an image with this plugin (spec.workspaceTemplate.spec.image), or let the CLI download it: do not set \
+                      PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION";
+const PLUGIN_CONNECTION: &str = "allow connections from the pod to the plugin server, or use an image with this plugin \
+                                 (spec.workspaceTemplate.spec.image)";
+const PLUGIN_RATE_LIMIT: &str = "the plugin server limits the number of downloads: for a plugin on GitHub, store an access token in a \
+                                 Secret and set the variable GITHUB_TOKEN in spec.envRefs, or use an image with this plugin \
+                                 (spec.workspaceTemplate.spec.image)";
+const PLUGIN_REJECTED: &str = "the plugin server rejects the download: check the version and the download URL of the plugin; for a \
+                               plugin in a private GitHub repository, store an access token in a Secret and set the variable \
+                               GITHUB_TOKEN in spec.envRefs";
+const PLUGIN_SERVER: &str = "the plugin server is unavailable: the controller retries the run";
+const READ_ONLY: &str = "the container cannot write to this directory: mount an emptyDir volume at the directory in podTemplate; for \
+                         temporary files and plugins, you can also set the variables TMPDIR and PULUMI_HOME to directories on a volume";
 const CONFIG_MISSING: &str = "set the value in spec.config or spec.configRef, or in spec.secretsRef if it is secret";
 const CONFIG_TYPE: &str = "set a value of this type in spec.config; a value from a ConfigMap or a Secret is a string unless \
                            `json: true` is set";
@@ -49,6 +60,32 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["invalid access token", "unauthorized: no credentials provided or are invalid", "[401]"], INVALID_TOKEN),
     (&["[403]"], MISSING_PERMISSION),
     (&["another update is currently in progress"], UPDATE_IN_PROGRESS),
+    (&["read-only file system", "erofs: "], READ_ONLY),
+    (
+        &[
+            "rate limit exceeded: *http error fetching plugin",
+            "github rate limit exceeded",
+            "429 http error fetching plugin",
+        ],
+        PLUGIN_RATE_LIMIT,
+    ),
+    (
+        &["403 http error fetching plugin", "401 http error fetching plugin", "404 http error fetching plugin"],
+        PLUGIN_REJECTED,
+    ),
+    (&["http error fetching plugin"], PLUGIN_SERVER),
+    (
+        &[
+            "could not automatically download*dial tcp",
+            "could not automatically download*timeout",
+            "could not automatically download*deadline exceeded",
+            "could not automatically download*connection re",
+            "could not automatically download*tls: ",
+            "could not automatically download*x509: ",
+            "could not find latest version for provider*dial tcp",
+        ],
+        PLUGIN_CONNECTION,
+    ),
     (
         &[
             "no resource plugin '",
@@ -71,9 +108,12 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["no space left on device", "enospc", "disk quota exceeded"], DISK),
 ];
 
+/// Extensions of the files that source-controller and `flux push artifact` exclude by default.
+const EXCLUDED_BY_FLUX: [&str; 8] = [".jpg", ".jpeg", ".gif", ".png", ".wmv", ".flv", ".tar.gz", ".zip"];
+
 /// Returns the advice for a failure message, if any.
 pub fn about(failure: &str) -> Option<String> {
-    failure.lines().find_map(missing_permission).or_else(|| {
+    failure.lines().find_map(missing_permission).or_else(|| failure.lines().find_map(excluded_file)).or_else(|| {
         let lines: Vec<String> = failure.lines().map(str::to_lowercase).collect();
         let is_found = |texts: &[&str]| texts.iter().any(|text| lines.iter().any(|line| has(line, text)));
         KNOWN.iter().find(|(texts, _)| is_found(texts)).map(|(_, advice)| (*advice).to_owned())
@@ -95,6 +135,22 @@ fn has(line: &str, text: &str) -> bool {
         rest = found.map_or(rest, |(_, after)| after);
         found.is_some()
     })
+}
+
+/// Returns advice for a missing file that is not part of Flux artifacts by default.
+fn excluded_file(line: &str) -> Option<String> {
+    let line = line.to_lowercase();
+    if !["no such file", "filenotfound", "enoent"].iter().any(|error| line.contains(error)) {
+        return None;
+    }
+    let words = line.split(|c: char| c.is_whitespace() || "'\"`:,()[]".contains(c));
+    let extension = words
+        .filter_map(|word| EXCLUDED_BY_FLUX.iter().find(|extension| word.trim_end_matches('.').ends_with(*extension)))
+        .next()?;
+    Some(format!(
+        "if the Stack has a Flux source: Flux excludes *{extension} files by default; set spec.ignore of the GitRepository or \
+         Bucket, for example to `!*{extension}`, or push the OCI artifact with `--ignore-paths`"
+    ))
 }
 
 /// Returns advice for a missing RBAC permission. The API server writes:

@@ -8,6 +8,9 @@ pub mod lock;
 pub mod plan;
 mod program_error;
 mod program_location;
+pub mod rate_limit;
+
+use std::time::Duration;
 
 use super::run_summary::RunSummary;
 use super::{advice, console};
@@ -54,6 +57,8 @@ pub struct Failure {
     pub kind: FailureKind,
     /// Message for users. Maximum length: 8 KiB.
     pub message: String,
+    /// Time after which another attempt can succeed, if a server limits the number of requests.
+    pub retry_after: Option<Duration>,
 }
 
 /// Classifies a failed CLI call. `stdout_tail` and `stderr_tail` are the last parts of what the CLI wrote to stdout and
@@ -71,7 +76,9 @@ pub fn classify(exit: Exit, stdout_tail: &str, stderr_tail: &str, run: &RunSumma
         }
         _ => advice::with(&cause.join("\n")),
     };
-    Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE) }
+    let retry_after =
+        rate_limit::retry_after([stdout_tail, stderr_tail].into_iter().chain(cause.iter().map(String::as_str)));
+    Failure { kind, message: console::shorten(&console::for_display(&message), MAX_MESSAGE), retry_after }
 }
 
 /// Classifies a failed `up` with a plan. `unnamed` describes the resources whose URN the engine omits from its errors.
@@ -90,6 +97,7 @@ pub fn classify_with_plan(
         Some(message) => Failure {
             kind: FailureKind::PlanViolated,
             message: console::shorten(&console::for_display(&message), MAX_MESSAGE),
+            retry_after: None,
         },
         None => failure,
     }

@@ -36,9 +36,7 @@ fn size(entry: &Entry) -> usize {
 
 /// Returns the values of the variable [`super::cli::SECRETS`].
 pub fn as_json(secrets: &[&Entry]) -> Zeroizing<String> {
-    let values = secrets.iter().map(|entry| {
-        (entry.key.clone(), json!({"value": text(&entry.value), "secret": true}))
-    });
+    let values = secrets.iter().map(|entry| (entry.key.clone(), json!({"value": text(&entry.value), "secret": true})));
     Zeroizing::new(Value::Object(values.collect()).to_string())
 }
 

@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn the_secrets_provider_of_a_state_is_found() {
         let provider = |provider: &str| {
-            let state = format!(r#"{{"version": 3, "deployment": {{"secrets_providers": {provider}, "resources": []}}}}"#);
+            let state =
+                format!(r#"{{"version": 3, "deployment": {{"secrets_providers": {provider}, "resources": []}}}}"#);
             secrets_provider(state.as_bytes()).unwrap()
         };
         let key = provider(r#"{"type": "cloud", "state": {"url": "hashivault://key", "encryptedkey": "a2V5"}}"#);

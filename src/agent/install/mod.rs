@@ -20,7 +20,7 @@ use super::output::PodLog;
 use super::processes::RunProcesses;
 use super::refusal::Refusal;
 use crate::artifact::Directory;
-use crate::pulumi::failure::installation;
+use crate::pulumi::failure::{installation, rate_limit};
 use crate::pulumi::install::{Files, InstallPlan, ProjectInSource, plugins};
 use crate::pulumi::project::Project;
 use crate::pulumi::{arguments, install as pulumi_install};
@@ -28,8 +28,11 @@ use crate::rpc::proto::EnvironmentVariable;
 
 use carry::is_directory;
 
-/// Timeout for an installation.
-const INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Timeout for the first attempt to install dependencies. Each failed attempt doubles the timeout, so that a large
+/// installation can complete over a slow connection, and an installation that hangs is repeated early.
+const FIRST_INSTALL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Maximum timeout for an installation.
+const MAX_INSTALL_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 /// Timeout for listing the plugins that a project uses.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of an installation input file in bytes. A large project can have a lock file of several megabytes.
@@ -43,8 +46,12 @@ pub enum InstallError {
     #[error("`pulumi install` failed: {0}")]
     Call(#[from] CallError),
     /// The message contains advice and the cause of the failure, which the agent finds in the redacted output.
-    #[error("`pulumi install` failed: {0}")]
-    Failed(String),
+    #[error("`pulumi install` failed: {message}")]
+    Failed {
+        message: String,
+        /// Minimum time before the next attempt, because a server limits the number of requests.
+        retry_after: Option<Duration>,
+    },
     /// The controller has requested another source, or the agent is shutting down. All processes of the installation
     /// have exited.
     #[error("the installation was canceled")]
@@ -54,20 +61,28 @@ pub enum InstallError {
 /// Runs `pulumi install` in the directory of a project or policy pack, and copies the command's output to the pod log.
 ///
 /// The installation runs at the final path of the project, because virtual environments and links to local packages
-/// contain absolute paths.
+/// contain absolute paths. `failures` is the number of failed attempts.
 pub async fn install(
     layout: &Layout,
     directory: &Path,
     desired: &[EnvironmentVariable],
+    failures: u32,
     stop: &CancellationToken,
 ) -> Result<(), InstallError> {
-    let command = Command { arguments: arguments::install(), limit: INSTALL_TIMEOUT, stdout: Stdout::Logged };
+    let command = Command { arguments: arguments::install(), limit: install_timeout(failures), stdout: Stdout::Logged };
     let ended = command.run(layout, directory, desired, stop).await?;
     if ended.exit.success() {
         return Ok(());
     }
-    let message = installation::message(&ended.stdout.text(), &ended.stderr.text());
-    Err(InstallError::Failed(if message.is_empty() { ended.describe_exit() } else { message }))
+    let (stdout, stderr) = (ended.stdout.text(), ended.stderr.text());
+    let message = installation::message(&stdout, &stderr);
+    let message = if message.is_empty() { ended.describe_exit() } else { message };
+    let retry_after = rate_limit::retry_after([stdout.as_str(), stderr.as_str()].into_iter());
+    Err(InstallError::Failed { message, retry_after })
+}
+
+fn install_timeout(failures: u32) -> Duration {
+    FIRST_INSTALL_TIMEOUT.saturating_mul(2_u32.saturating_pow(failures)).min(MAX_INSTALL_TIMEOUT)
 }
 
 /// Returns the directory names of the CLI plugins that the installed project in `directory` uses. After an error,
@@ -204,6 +219,12 @@ mod tests {
         }
         let project = Project::parse(Path::new("Pulumi.yaml"), "name: a\nruntime: nodejs").unwrap();
         plan(tree.path(), &"infra".parse().unwrap(), &project, "v3.259.0")
+    }
+
+    #[test]
+    fn each_failed_attempt_doubles_the_timeout_of_an_installation() {
+        let minutes = [0, 1, 3, 4, 99].map(|failures| install_timeout(failures).as_secs() / 60);
+        assert_eq!(minutes, [15, 30, 120, 240, 240]);
     }
 
     #[test]

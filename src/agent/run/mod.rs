@@ -305,6 +305,7 @@ impl Run {
         OperationResult {
             outcome,
             message,
+            retry_after: failure.retry_after,
             holders: operation_result::holders(failure.kind),
             ..OperationResult::default()
         }

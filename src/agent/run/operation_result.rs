@@ -1,6 +1,7 @@
 //! Result of an operation and its message.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::agent::journal;
 use crate::agent::output::{self, Tail};
@@ -44,6 +45,8 @@ pub(super) struct OperationResult {
     pub(super) permalink: Option<String>,
     /// Last CLI output, without secrets.
     pub(super) last_output: String,
+    /// Time after which another attempt can succeed, if known.
+    pub(super) retry_after: Option<Duration>,
     pub(super) holders: Vec<Lock>,
     pub(super) pending_creates: Vec<String>,
     /// Whether the state can contain pending operations.
@@ -165,6 +168,7 @@ impl OperationResult {
             mandatory_violation_count: number(self.violations.mandatory()),
             advisory_violation_count: number(self.violations.advisory()),
             outputs_unavailable: self.outputs_unavailable || is_too_large,
+            retry_after_seconds: self.retry_after.map_or(0, |delay| delay.as_secs().saturating_add(1)),
         }
     }
 }

@@ -69,7 +69,8 @@ impl Run {
         missing_secrets: Vec<String>,
     ) -> Result<Result<Vec<String>, Box<OperationResult>>, RunError> {
         let Some(desired) = self.parameters.secrets_provider() else { return Ok(Ok(missing_secrets)) };
-        if self.parameters.kind != OperationKind::Up || self.settings.has_checked_provider(&self.desired.stack, desired) {
+        if self.parameters.kind != OperationKind::Up || self.settings.has_checked_provider(&self.desired.stack, desired)
+        {
             return Ok(Ok(missing_secrets));
         }
         let exported = self.export("determine the secrets provider").await;
@@ -99,7 +100,10 @@ impl Run {
     /// Changes the secrets provider. The CLI writes the encryption key to the settings file, and encrypts the state
     /// again. The settings file contains no encrypted values during the change, because the CLI could otherwise leave
     /// values in the file that it cannot decrypt.
-    async fn change_secrets_provider(&self, desired: &str) -> Result<Result<Vec<String>, Box<OperationResult>>, RunError> {
+    async fn change_secrets_provider(
+        &self,
+        desired: &str,
+    ) -> Result<Result<Vec<String>, Box<OperationResult>>, RunError> {
         self.settings.forget_encryption(&self.desired.stack, &self.current_source)?;
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
         let arguments = arguments::change_secrets_provider(&self.stack, desired);
@@ -137,13 +141,14 @@ mod tests {
     #[test]
     fn the_secrets_provider_of_an_existing_stack_is_changed_only_without_encrypted_values_in_the_source() {
         let (none, other) = (source(None, false), source(Some("gcpkms://other"), true));
-        let change = |desired, of_stack, source: &Encryption, has_plan| match decide(desired, of_stack, source, has_plan) {
-            Decision::Keep => "keep".to_owned(),
-            Decision::Change => "change".to_owned(),
-            Decision::Ignore(reason) => {
-                reason.split_once(" uses passphrase and ").unwrap().1.split_once(':').unwrap().0.to_owned()
-            }
-        };
+        let change =
+            |desired, of_stack, source: &Encryption, has_plan| match decide(desired, of_stack, source, has_plan) {
+                Decision::Keep => "keep".to_owned(),
+                Decision::Change => "change".to_owned(),
+                Decision::Ignore(reason) => {
+                    reason.split_once(" uses passphrase and ").unwrap().1.split_once(':').unwrap().0.to_owned()
+                }
+            };
         let old = Some("passphrase");
         for (desired, of_stack, source, has_plan, expected) in [
             (KEY, old, &none, false, "change"),
@@ -157,7 +162,9 @@ mod tests {
         ] {
             assert_eq!(change(desired, of_stack, source, has_plan), expected, "{desired} {of_stack:?} {source:?}");
         }
-        let Decision::Ignore(reason) = decide("passphrase", Some("service"), &none, false) else { panic!("not ignored") };
+        let Decision::Ignore(reason) = decide("passphrase", Some("service"), &none, false) else {
+            panic!("not ignored")
+        };
         assert_eq!(
             reason,
             "spec.secretsProvider passphrase has no effect, because the stack uses service and the new passphrase is \

@@ -8,11 +8,11 @@ use super::context::{Run, RunError, StepCall};
 use super::operation_result::OperationResult;
 use super::recovery::classify;
 use crate::agent::command::{Ended, Input};
+use crate::pulumi::arguments;
 use crate::pulumi::cli::SECRETS;
 use crate::pulumi::failure::{self, FailureKind};
 use crate::pulumi::secret_values::{self, batches};
 use crate::pulumi::settings::Entry;
-use crate::pulumi::arguments;
 
 impl Run {
     /// Selects the stack before the first run in a pod, so that commands that users run in the pod apply to this stack.
@@ -76,7 +76,8 @@ impl Run {
         if batch.len() > 1 {
             let (arguments, values) = (arguments::set_secrets(&self.stack), secret_values::as_json(batch));
             let call = || (arguments.clone(), Input::Variable(SECRETS, values.clone()));
-            if let ControlFlow::Break(ended) = self.encrypt_with(call, "the secret configuration values", count).await? {
+            if let ControlFlow::Break(ended) = self.encrypt_with(call, "the secret configuration values", count).await?
+            {
                 return Ok(ControlFlow::Break(ended));
             }
             // A CLI without support for the variable succeeds without setting the values.

@@ -42,6 +42,16 @@ pub(super) enum AttemptError {
     Lost(std::io::Error),
 }
 
+impl AttemptError {
+    /// Returns the minimum time before the next attempt, if a server limits the number of requests.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            AttemptError::Install(InstallError::Failed { retry_after, .. }) => *retry_after,
+            _ => None,
+        }
+    }
+}
+
 /// A source that the agent has received, verified and unpacked. During a trial, the directory of the delivery contains
 /// the previous source, so the agent removes the directory only after the last attempt.
 pub(super) struct Delivery {
@@ -155,7 +165,7 @@ impl Source {
             error => {
                 candidate.fail(&error.to_string());
                 candidate.report("waiting for the next attempt");
-                candidate.pause(attempts, &self.workspace_lock).await
+                candidate.pause(attempts, error.retry_after(), &self.workspace_lock).await
             }
         }
     }
@@ -314,7 +324,7 @@ impl Source {
             () = candidate.cancel.cancelled() => return Err(AttemptError::Stopped),
         }
         candidate.report("installing its dependencies");
-        install::install(&self.layout, directory, environment, &candidate.cancel).await?;
+        install::install(&self.layout, directory, environment, candidate.failures(), &candidate.cancel).await?;
         self.sync_caches();
         Ok(())
     }

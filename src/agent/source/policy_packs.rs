@@ -208,9 +208,10 @@ impl Source {
                 }
                 Err(AttemptError::Stopped | AttemptError::Install(InstallError::Stopped)) => None,
                 Err(error) => {
+                    let retry_after = error.retry_after();
                     candidate.fail(&with_advice(error.to_string()));
                     candidate.report("waiting for the next attempt");
-                    candidate.pause(attempts, &self.workspace_lock).await
+                    candidate.pause(attempts, retry_after, &self.workspace_lock).await
                 }
             };
         }

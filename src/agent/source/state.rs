@@ -176,6 +176,7 @@ pub(super) struct Candidate {
 struct Progress {
     doing: String,
     failure: String,
+    failures: u32,
     reply: Option<Reply>,
 }
 
@@ -184,7 +185,7 @@ impl Candidate {
     pub fn new(desired: Desired, stop: &CancellationToken) -> (Self, oneshot::Receiver<Result<(), Refusal>>) {
         let (reply, answered) = oneshot::channel();
         let doing = "replacing the previous source".to_owned();
-        let progress = Mutex::new(Progress { doing, reply: Some(reply), failure: String::new() });
+        let progress = Mutex::new(Progress { doing, reply: Some(reply), failure: String::new(), failures: 0 });
         (Candidate { desired, cancel: stop.child_token(), ended: CancellationToken::new(), progress }, answered)
     }
 
@@ -222,7 +223,14 @@ impl Candidate {
     /// Records the error of the last attempt.
     pub fn fail(&self, failure: &str) {
         tracing::warn!(digest = %self.desired.digest, failure, "failed to install the source; retrying");
-        self.progress().failure = failure.to_owned();
+        let mut progress = self.progress();
+        progress.failure = failure.to_owned();
+        progress.failures = progress.failures.saturating_add(1);
+    }
+
+    /// Returns the number of failed attempts.
+    pub fn failures(&self) -> u32 {
+        self.progress().failures
     }
 
     pub fn to_proto(&self) -> proto::Candidate {
@@ -231,10 +239,18 @@ impl Candidate {
         proto::Candidate { artifact, doing: progress.doing.clone(), failure: progress.failure.clone() }
     }
 
-    /// Waits for the backoff delay, and then for the workspace lock. Returns `None` if the controller no longer
-    /// requests the source.
-    pub async fn pause(&self, attempts: u32, workspace_lock: &WorkspaceLock) -> Option<WorkspaceGuard> {
-        let pause = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
+    /// Waits for the backoff delay, or for `retry_after` if it is longer, and then for the workspace lock. Returns
+    /// `None` if the controller no longer requests the source.
+    pub async fn pause(
+        &self,
+        attempts: u32,
+        retry_after: Option<Duration>,
+        workspace_lock: &WorkspaceLock,
+    ) -> Option<WorkspaceGuard> {
+        let backoff = MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1))).min(MAX_BACKOFF);
+        // The random part prevents that pods that wait for the same server retry together.
+        let retry_after = retry_after.map(|delay| delay.mul_f64(1.0 + fastrand::f64() / 4.0));
+        let pause = backoff.max(retry_after.unwrap_or_default());
         if !self.sleep(pause).await {
             return None;
         }

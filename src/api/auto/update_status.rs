@@ -81,6 +81,10 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
+    /// Minimum time before the next attempt in seconds. Set if a server limits the number of requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<i64>,
+
     /// Number of resources by Pulumi engine operation, such as `create`, `update`, `replace`, `delete` and `same`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::OPERATIONS))]

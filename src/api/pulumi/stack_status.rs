@@ -287,6 +287,9 @@ pub struct LastUpdate {
     /// Cause of the failure, or a warning about a successful run. Absent after a success without a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Minimum time before the retry of this run in seconds. Set if a server limits the number of requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<i64>,
     #[serde(flatten)]
     pub inputs: RunInputs,
     /// Source revision of this run.

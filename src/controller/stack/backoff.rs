@@ -28,6 +28,10 @@ const INTERRUPTION_DELAYS: [SignedDuration; 5] = [
 ];
 /// Maximum delay after a run that did not start because the state backend was unavailable.
 const MAX_UNAVAILABLE: SignedDuration = SignedDuration::from_mins(5);
+/// Divisor that limits the jitter after an exceeded rate limit to a quarter of the delay.
+const RETRY_SPREAD_DIVISOR: i32 = 4;
+/// Minimum of the maximum jitter after an exceeded rate limit.
+const MIN_RETRY_SPREAD: SignedDuration = SignedDuration::from_secs(30);
 /// Minimum backoff after the state backend has rejected the access token. A changed Secret starts a run earlier.
 const MIN_INVALID_TOKEN: SignedDuration = SignedDuration::from_mins(10);
 /// Maximum backoff after a Workspace has rejected a run.
@@ -82,8 +86,7 @@ impl StackBackoff {
         let name = last.and_then(|last| last.name.as_deref());
         let jitter = match (interval(spec.interval.as_deref()), name) {
             (Some(interval), Some(name)) => {
-                let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(name));
-                let parts = i128::from(i16::from_be_bytes([high, low])) * i128::from(percentage);
+                let parts = i128::from(position(name)) * i128::from(percentage);
                 let milliseconds = interval.as_millis() * parts / (100 * -i128::from(i16::MIN));
                 SignedDuration::from_millis(i64::try_from(milliseconds).unwrap_or_default())
             }
@@ -92,8 +95,19 @@ impl StackBackoff {
         StackBackoff { jitter, ..self }
     }
 
-    /// Returns the delay after a failed run.
+    /// Returns the delay after a failed run. If a server limits the number of requests, the delay contains a jitter,
+    /// because the runs of other Stacks wait for the same time.
     pub fn delay_after(&self, last: &LastUpdate) -> SignedDuration {
+        let delay = self.delay_after_reason(last);
+        let Some(seconds) = last.retry_after_seconds else { return delay };
+        let retry_after = SignedDuration::from_secs(seconds);
+        let spread = (retry_after / RETRY_SPREAD_DIVISOR).max(MIN_RETRY_SPREAD).as_millis();
+        let part = i128::from(position(last.name.as_deref().unwrap_or_default()).unsigned_abs());
+        let jitter = spread * part / i128::from(i16::MIN.unsigned_abs());
+        delay.max(retry_after + SignedDuration::from_millis(i64::try_from(jitter).unwrap_or_default()))
+    }
+
+    fn delay_after_reason(&self, last: &LastUpdate) -> SignedDuration {
         match last.reason.as_deref() {
             Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => delay_after_conflicts(last.conflicts),
             Some(update_reason::RUN_REFUSED) => self.backoff_after(last.failures).min(MAX_REFUSAL),
@@ -125,6 +139,12 @@ impl StackBackoff {
         let wait = FIRST_BACKOFF.checked_mul(factor).unwrap_or(self.max_backoff);
         wait.min(self.max_backoff)
     }
+}
+
+/// Returns a uniformly distributed number that depends only on the name of an Update.
+fn position(name: &str) -> i16 {
+    let [high, low, ..] = <[u8; 32]>::from(Sha256::digest(name));
+    i16::from_be_bytes([high, low])
 }
 
 /// Parses a duration. Returns `None` if the duration is invalid or zero.

@@ -147,9 +147,8 @@ fn update_state(update: &Update) -> String {
     let waits = waits.map(|condition| (&condition.reason, &condition.message));
     let is_canceling = status.phase == Some(UpdatePhase::Canceling);
     let progress = status.progress.as_ref();
-    let progress = progress.map_or((&None, 0, 0), |progress| {
-        (&progress.step, progress.resources_done, progress.resources_total)
-    });
+    let progress =
+        progress.map_or((&None, 0, 0), |progress| (&progress.step, progress.resources_done, progress.resources_total));
     let has_begun = status.run.is_some() || update.is_started_by_operator();
     format!("{:?}", (waits, has_begun, is_canceling, progress))
 }

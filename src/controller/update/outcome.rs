@@ -20,6 +20,8 @@ use crate::rpc::proto;
 const MAX_OUTPUT: usize = 2048;
 /// Maximum number of entries in each list of an outcome, such as pending creates and lock holders.
 const MAX_LISTED: usize = 50;
+/// Maximum time before the next attempt in seconds. An agent could otherwise prevent the retries of its Stack.
+const MAX_RETRY_AFTER: i64 = 3660;
 /// Maximum length of a string from the agent, in bytes.
 const MAX_LINE: usize = 512;
 
@@ -41,6 +43,8 @@ pub struct RunOutcome {
     pub interrupted: bool,
     /// Whether the outputs are unknown, or the controller could not store them.
     pub outputs_unavailable: bool,
+    /// Minimum time before the next attempt in seconds.
+    pub retry_after: Option<i64>,
     /// Evidence that the run has ended, or `None` if the run did not start.
     pub evidence: Option<TerminationEvidence>,
     /// Pulumi project of the run.
@@ -86,6 +90,7 @@ impl RunOutcome {
             pending_creates: Vec::new(),
             interrupted: false,
             outputs_unavailable: false,
+            retry_after: None,
             evidence: None,
             project: None,
             backend: None,
@@ -112,6 +117,7 @@ impl RunOutcome {
             pending_creates: result.pending_creates.iter().take(MAX_LISTED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
             outputs_unavailable,
+            retry_after: retry_after(result),
             evidence: Some(TerminationEvidence::Agent),
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
@@ -318,6 +324,12 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
     }
 }
 
+/// Returns the minimum time before the next attempt after a failed run.
+fn retry_after(result: &proto::Result) -> Option<i64> {
+    let seconds = i64::try_from(result.retry_after_seconds).unwrap_or(i64::MAX).min(MAX_RETRY_AFTER);
+    Some(seconds).filter(|seconds| *seconds > 0 && result.outcome() != proto::Outcome::Succeeded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,6 +364,21 @@ mod tests {
     fn an_unknown_outcome_is_a_failure() {
         let result = proto::Result { outcome: 99, ..proto::Result::default() };
         assert_eq!(RunOutcome::of(&result).failure, Some(update_reason::UPDATE_FAILED));
+    }
+
+    #[test]
+    fn the_time_before_the_next_attempt_is_limited() {
+        use proto::Outcome::{Failed, Succeeded};
+        for (outcome, retry_after_seconds, expected) in [
+            (Failed, 0, None),
+            (Failed, 61, Some(61)),
+            (Failed, u64::MAX, Some(MAX_RETRY_AFTER)),
+            (Succeeded, 61, None),
+        ] {
+            let outcome = outcome.into();
+            let result = proto::Result { outcome, retry_after_seconds, ..proto::Result::default() };
+            assert_eq!(RunOutcome::of(&result).retry_after, expected);
+        }
     }
 
     #[test]

@@ -131,7 +131,10 @@ mod tests {
         };
         let made = secret(&update(), &RunOutcome::of(&result));
         assert_eq!((made.name_any().as_str(), made.immutable), ("app-1-stack-outputs", Some(true)));
-        assert_eq!(made.annotations().get("pulumi.com/secrets").map(String::as_str), Some("[\"my_token_\",\"unknown\"]"));
+        assert_eq!(
+            made.annotations().get("pulumi.com/secrets").map(String::as_str),
+            Some("[\"my_token_\",\"unknown\"]")
+        );
         assert_eq!(made.labels().get("auto.pulumi.com/update-name").map(String::as_str), Some("app-1"));
         let data = made.data.clone().unwrap_or_default();
         let values: Vec<_> = data.iter().map(|(key, value)| (key.as_str(), value.0.as_slice())).collect();

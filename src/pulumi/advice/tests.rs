@@ -26,6 +26,25 @@ fn a_wrong_passphrase_is_distinguished_from_a_wrong_key() {
 }
 
 #[test]
+fn files_that_flux_excludes_have_advice() {
+    for (message, extension) in [
+        (
+            "failed to compute archive hash for \"archive\": open /share/workspace/function.zip: no such file or directory",
+            ".zip",
+        ),
+        ("Error reading file at path ./logo.png: open ./logo.png: no such file or directory", ".png"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'dist/app.tar.gz'", ".tar.gz"),
+        ("Error: ENOENT: no such file or directory, open 'Photo.JPG'", ".jpg"),
+    ] {
+        let advice = about(&format!("the first line\n{message}")).unwrap();
+        assert!(
+            advice.contains(&format!("spec.ignore of the GitRepository or Bucket, for example to `!*{extension}`")),
+            "{message}: {advice}"
+        );
+    }
+}
+
+#[test]
 fn known_errors_of_the_cli_and_its_plugins_have_advice() {
     let table = [
         ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
@@ -55,6 +74,48 @@ fn known_errors_of_the_cli_and_its_plugins_have_advice() {
             PLUGIN,
         ),
         ("resource plugin aws v6.1.0 not installed", PLUGIN),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok' at version v1.0.7, install the \
+             plugin using `pulumi plugin install resource tok v1.0.7`: error downloading provider tok to file: failed to \
+             download plugin: tok-1.0.7: 403 HTTP error fetching plugin from http://plugins/pulumi-resource-tok.tar.gz",
+            PLUGIN_REJECTED,
+        ),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok': error downloading provider \
+             tok to file: rate limit exceeded: 403 HTTP error fetching plugin from https://api.github.com/repos/a/b",
+            PLUGIN_RATE_LIMIT,
+        ),
+        (
+            "error downloading provider tok to file: 429 HTTP error fetching plugin from http://plugins/a",
+            PLUGIN_RATE_LIMIT,
+        ),
+        ("error downloading provider tok to file: 503 HTTP error fetching plugin from http://plugins/a", PLUGIN_SERVER),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok': error downloading provider \
+             tok to file: open /tmp/pulumi-plugin-tar3062549130: read-only file system",
+            READ_ONLY,
+        ),
+        (
+            "error installing provider tok: creating plugin root: mkdir /home/pulumi/.pulumi: read-only file system",
+            READ_ONLY,
+        ),
+        ("Error: EROFS: read-only file system, open '/app/x'", READ_ONLY),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok': error downloading provider \
+             tok to file: Get \"https://get.pulumi.com/a\": dial tcp: lookup get.pulumi.com on 10.96.0.10:53: no such host",
+            PLUGIN_CONNECTION,
+        ),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok': error downloading provider \
+             tok to file: Get \"https://get.pulumi.com/a\": net/http: TLS handshake timeout",
+            PLUGIN_CONNECTION,
+        ),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok': error downloading provider \
+             tok to file: Get \"https://a\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
+            PLUGIN_CONNECTION,
+        ),
+        ("Could not automatically download and install resource plugin 'pulumi-resource-tok': corrupt archive", PLUGIN),
         ("validating stack config: Stack 'dev' is missing configuration value 'size'", CONFIG_MISSING),
         ("missing required configuration variable 'size'; run `pulumi config` to set", CONFIG_MISSING),
         ("Error: Missing required configuration variable 'web:size'", CONFIG_MISSING),
@@ -75,7 +136,16 @@ fn known_errors_of_the_cli_and_its_plugins_have_advice() {
         assert_eq!(about(&failure).as_deref(), Some(advice), "{message}");
         assert_eq!(with(&failure), format!("{failure}\n({advice})"));
     }
-    for message in ["it fails", "", "a plugin\nis not installed", "no space", "cannot create resource \"x\""] {
+    for message in [
+        "dial tcp 10.0.0.1:443: connection refused",
+        "no such file: a.zipper",
+        "cannot read a.zip",
+        "it fails",
+        "",
+        "a plugin\nis not installed",
+        "no space",
+        "cannot create resource \"x\"",
+    ] {
         assert_eq!(with(message), message);
     }
 }

@@ -81,6 +81,26 @@ fn the_spec_and_the_reason_determine_the_delay_after_a_failure() {
 }
 
 #[test]
+fn stacks_wait_for_a_rate_limit_and_then_do_not_retry_together() {
+    let limited = |name: &str, failures, seconds| LastUpdate {
+        name: Some(name.to_owned()),
+        retry_after_seconds: Some(seconds),
+        ..failed(update_reason::UPDATE_FAILED, failures)
+    };
+    let paced = backoff(StackSpec { retry_interval: Some("20s".to_owned()), ..StackSpec::default() });
+    for (seconds, latest) in [(60, 90), (2400, 3000)] {
+        let delays: Vec<i64> =
+            (0..30).map(|number| paced.delay_after(&limited(&format!("web-{number}"), 1, seconds)).as_secs()).collect();
+        assert!(delays.iter().all(|delay| (seconds..=latest).contains(delay)), "{delays:?}");
+        let distinct: std::collections::BTreeSet<_> = delays.iter().map(|delay| delay / 2).collect();
+        assert!(distinct.len() > 8, "{delays:?}");
+    }
+    let last = limited("web", 99, 60);
+    assert_eq!(paced.delay_after(&last), paced.delay_after(&last), "each reconciliation computes the same delay");
+    assert_eq!(backoff(StackSpec::default()).delay_after(&last).as_secs(), 86_400, "the backoff is longer");
+}
+
+#[test]
 fn delays_after_lock_conflicts_increase_up_to_five_minutes() {
     let waits: Vec<i64> = (0..8).chain([i64::MAX]).map(|n| delay_after_conflicts(n).as_secs()).collect();
     assert_eq!(waits, [30, 30, 60, 120, 240, 300, 300, 300, 300]);

@@ -169,6 +169,7 @@ fn last_update(
             }
             _ => message(&result, failed, outputs),
         },
+        retry_after_seconds: result.retry_after_seconds.filter(|_| failed.is_some()),
         inputs: RunInputs {
             config_inputs: current.inputs.config_inputs.clone().or_else(|| result.config_inputs.clone()),
             ..current.inputs.clone()
