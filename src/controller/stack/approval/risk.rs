@@ -107,7 +107,7 @@ fn protected(policy: &ApprovalPolicy, changes: PlannedChanges<'_>) -> Option<Str
         let affects = !matches!(effect_of(resource), Some(Effect::None | Effect::Addition));
         affects && policy.protect.iter().any(|pattern| protects(pattern, resource))
     };
-    listed("it changes protected resources", changes.resources.resources.iter().filter(is_affected))
+    listed("it changes protected resources: ", changes.resources.resources.iter().filter(is_affected))
 }
 
 /// Returns whether a pattern protects a resource. If a pattern is too expensive to match, it protects all resources.
@@ -138,20 +138,23 @@ fn incomplete(changes: PlannedChanges<'_>) -> Option<String> {
     // A user who can add a secret configuration value could otherwise hide the name of a protected resource.
     let is_altered =
         |resource: &&PlannedResource| resource.urn.contains(REDACTED) || resource.urn.len() > MAX_COMPLETE_URN;
-    listed("it changes resources whose URNs contain secret values or are too long", resources.iter().filter(is_altered))
+    listed(
+        "it changes resources whose URNs contain secret values or are too long: ",
+        resources.iter().filter(is_altered),
+    )
 }
 
 fn effect_of(resource: &PlannedResource) -> Option<Effect> {
     Effect::of(&resource.operation)
 }
 
-/// Returns a reason with the first of these resources, or `None` without resources.
+/// Returns a reason that ends with the first of these resources, or `None` without resources.
 fn listed<'a>(reason: &str, resources: impl Iterator<Item = &'a PlannedResource>) -> Option<String> {
     let urns: Vec<&str> = resources.map(|resource| resource.urn.as_str()).collect();
     let named = urns.iter().take(MAX_LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = urns.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!urns.is_empty()).then(|| format!("{reason}: {named}{more}"))
+    (!urns.is_empty()).then(|| format!("{reason}{named}{more}"))
 }
 
 #[cfg(test)]
