@@ -96,6 +96,8 @@ pub enum Command {
     Stack(StackCommand),
     /// Check the cluster, the controller, your permissions and the Stacks.
     Doctor(DoctorFlags),
+    /// Free the pods of ended runs after the controller was removed.
+    FreePods(FreePodsFlags),
     /// Serve plugin commands as Model Context Protocol (MCP) tools on stdin and stdout.
     Mcp(McpFlags),
     /// Print the completion script for kubectl, which completes the commands, flags and Stacks of this plugin.
@@ -448,6 +450,18 @@ pub struct DoctorFlags {
     /// Check the Stacks in all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
+}
+
+/// Flags of `free-pods`.
+#[derive(Clone, Debug, Args)]
+pub struct FreePodsFlags {
+    /// Free the pods in all namespaces.
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+
+    /// Print the pods without freeing them.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Arguments of the internal completion command.

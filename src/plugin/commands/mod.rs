@@ -6,6 +6,7 @@ mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod free_pods;
 mod get;
 mod history;
 mod logs;
@@ -70,6 +71,7 @@ async fn execute(line: CommandLine) -> Result<(), PluginError> {
         Command::Resolve(flags) => Box::pin(resolve::run(&cluster, &flags, format)).await,
         Command::Diff(flags) => Box::pin(diff::run(&cluster, &flags)).await,
         Command::Stack(command) => Box::pin(stack::run(&cluster, &command)).await,
+        Command::FreePods(flags) => Box::pin(free_pods::run(&cluster, &flags, format)).await,
         Command::Doctor(flags) => Box::pin(doctor::run(&cluster, &flags, format)).await,
         Command::Completion | Command::Complete(_) | Command::Version | Command::Mcp(_) => Ok(()),
     }
