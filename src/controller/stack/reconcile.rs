@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdatePhase, Workspace};
 use crate::api::conditions;
-use crate::api::pulumi::{Approval, PolicyPack, Stack, StackSpec};
+use crate::api::pulumi::{Approval, PolicyPack, Stack, StackSpec, StackStatus};
 use crate::controller::stack::act::act;
 use crate::controller::stack::context::Context;
 use crate::controller::stack::decide::decide;
@@ -20,7 +20,7 @@ use crate::controller::stack::dependents::StackGroup;
 use crate::controller::stack::observe::observe;
 use crate::controller::stack::policy_packs::{self, ClusterPack};
 use crate::controller::stack::step::Next;
-use crate::controller::stack::{deletion, expiry, ownership, polling, prerequisites};
+use crate::controller::stack::{deletion, expiry, identity, ownership, polling, prerequisites, run_events};
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::controller::Start;
 use crate::runtime::index::{IndexWriter, StoreWriter};
@@ -99,8 +99,12 @@ pub async fn controller(
     };
     let dependents = context.dependents.clone();
     let source_watches = context.source_watches.clone();
+    let events = context.events.clone();
     let seen = move |event: &Event<Stack>| {
         dependents.handle(event);
+        if let Event::Delete(deleted) = event {
+            run_events::left_by_removed_finalizer(deleted).into_iter().for_each(|event| events.publish(event));
+        }
         if matches!(event, Event::InitDone) {
             for gone in duplicates.missing(|key| dependents.cached(key).is_some()) {
                 duplicates.forget(&gone);
@@ -174,6 +178,8 @@ fn approval_state(approval: &Approval) -> Option<String> {
 /// Keeps only the source references and the dependencies of a Stack, and the fields that its dependents read.
 /// Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
+    let must_be_destroyed = stack.metadata.deletion_timestamp.is_some() && deletion::has_to_destroy(stack);
+    let applied_stack = must_be_destroyed.then(|| identity::recorded(stack)).flatten();
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, preview, .. } =
         std::mem::take(&mut stack.spec);
     let without_config = |pack: PolicyPack| PolicyPack { config: BTreeMap::new(), ..pack };
@@ -187,7 +193,8 @@ fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
         preview,
         ..StackSpec::default()
     };
-    stack.status = stack.status.take().map(prerequisites::part_of_status);
+    stack.status =
+        stack.status.take().map(|status| StackStatus { applied_stack, ..prerequisites::part_of_status(status) });
 }
 
 /// Returns the Stack that owns an object.

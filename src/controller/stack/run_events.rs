@@ -51,9 +51,20 @@ pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
 
 /// Returns a warning event for a Stack that the controller deletes without a destroy, because `spec.preview` is set.
 pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
+    left(stack, applied, "because spec.preview is set")
+}
+
+/// Returns a warning event for a Stack that was deleted before its destroy. `deleted` is the last version of the Stack
+/// from the cache, in which only a Stack with a pending destroy has an applied Pulumi stack.
+pub fn left_by_removed_finalizer(deleted: &Stack) -> Option<Event> {
+    let applied = deleted.status.as_ref()?.applied_stack.as_ref()?;
+    Some(left(deleted, applied, "because a client removed its finalizer"))
+}
+
+fn left(stack: &Stack, applied: &PulumiStack, why: &str) -> Event {
     let message = format!(
-        "the Stack was deleted without a destroy because spec.preview is set; its resources in {applied} remain. To delete them, run \
-         `pulumi destroy` for this Pulumi stack, or create a Stack for it without spec.preview"
+        "the Stack was deleted without a destroy {why}; its resources in {applied} remain. To delete them, run `pulumi destroy` for \
+         this Pulumi stack, or create a Stack for it without spec.preview"
     );
     Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
 }

@@ -55,8 +55,11 @@ mod watches {
 }
 
 mod caches {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::super::*;
-    use crate::api::pulumi::{LastUpdate, StackSpec, StackStatus};
+    use crate::api::names;
+    use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
     use crate::controller::stack::stacks;
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
@@ -70,6 +73,30 @@ mod caches {
         strip_unused_fields(&mut stack, &[]);
         assert_eq!(stack.spec.preview, Some(true));
         assert_eq!(stack.status.and_then(|status| status.last_update), Some(last));
+    }
+
+    #[test]
+    fn the_deletion_of_a_stack_before_its_destroy_is_reported() {
+        let reported = |is_deleted: bool, last: &str, destroys: bool| {
+            let spec = StackSpec { stack: "dev".into(), destroy_on_finalize: Some(destroys), ..StackSpec::default() };
+            let mut stack = Stack::new("web", spec);
+            stack.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
+            let now = Time(jiff::Timestamp::UNIX_EPOCH);
+            stack.metadata.deletion_timestamp = is_deleted.then_some(now);
+            let last = LastUpdate {
+                kind: Some(last.to_owned()),
+                state: Some("succeeded".to_owned()),
+                ..LastUpdate::default()
+            };
+            let applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+            stack.status = Some(StackStatus { applied_stack, last_update: Some(last), ..StackStatus::default() });
+            strip_unused_fields(&mut stack, &[]);
+            run_events::left_by_removed_finalizer(&stack).is_some()
+        };
+        assert!(reported(true, "up", true));
+        assert!(!reported(true, "destroy", true), "the destroy has succeeded");
+        assert!(!reported(true, "up", false), "the user keeps the resources");
+        assert!(!reported(false, "up", true), "the Stack is not being deleted");
     }
 
     #[tokio::test(start_paused = true)]
