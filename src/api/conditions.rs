@@ -21,6 +21,10 @@ pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
 
+/// Reason for the conditions of all kinds except Updates: the reconciliations of the object fail repeatedly. Flux uses the
+/// same reason.
+pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
+
 /// Reasons for the conditions of a Stack. The reasons include all reasons of the Pulumi Kubernetes Operator v2.
 pub mod stack_reason {
     pub const PROCESSING_COMPLETED: &str = "ProcessingCompleted";
@@ -99,7 +103,7 @@ pub mod receiver_reason {
     pub const SUCCEEDED: &str = "Succeeded";
     pub const FAILED: &str = "Failed";
     pub const TOKEN_NOT_FOUND: &str = "TokenNotFound";
-    pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
+    pub use super::PROGRESSING_WITH_RETRY;
     /// A request failed authentication or exceeded a rate limit, or too many other requests were waiting.
     pub const VALIDATION_FAILED: &str = "ValidationFailed";
     /// The controller does not run the webhook server.
@@ -148,6 +152,7 @@ pub mod update_reason {
     pub const REFERENCE_NOT_FOUND: &str = "ReferenceNotFound";
     /// The API server rejected the patch that marks the pod for the run, so the run does not start.
     pub const POD_PATCH_REJECTED: &str = "PodPatchRejected";
+    /// The run does not start, because the reconciliations of the Update fail repeatedly.
     pub const TRANSIENT_FAILURE: &str = "TransientFailure";
     pub const UPDATE_SUCCEEDED: &str = "UpdateSucceeded";
     pub const UPDATE_FAILED: &str = "UpdateFailed";

@@ -200,9 +200,18 @@ impl Wiring<'_> {
     }
 
     fn start<S>(&self, store: S, runner: ReconcileRunner) -> Start<S> {
-        let Parts { client, writer, events, scope, end, .. } = self.parts;
-        let (client, writer, events) = (client.clone(), writer.clone(), events.clone());
-        Start { client, writer, events, scope: scope.clone(), store, runner: Arc::new(runner), end: end.clone() }
+        let Parts { client, reader, writer, events, scope, end, .. } = self.parts;
+        let (client, reader, writer, events) = (client.clone(), reader.clone(), writer.clone(), events.clone());
+        Start {
+            client,
+            reader,
+            writer,
+            events,
+            scope: scope.clone(),
+            store,
+            runner: Arc::new(runner),
+            end: end.clone(),
+        }
     }
 
     fn run_queue(&self) -> update::RunQueue {

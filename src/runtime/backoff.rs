@@ -63,6 +63,12 @@ impl Backoff {
         delay
     }
 
+    /// Returns the number of failures of the object since its last success.
+    pub fn failures(&self, key: &ObjectKey) -> u32 {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.get(key).map_or(0, |failures| failures.count)
+    }
+
     /// Resets an object's delay after a successful reconciliation or after the object has been deleted.
     pub fn forget(&self, key: &ObjectKey) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);

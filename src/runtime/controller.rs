@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -13,9 +14,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::runtime::dispatcher::Dispatcher;
+use crate::runtime::error_report::ErrorReporter;
 use crate::runtime::events::Events;
 use crate::runtime::index::StoreWriter;
 use crate::runtime::invalid_objects::{self, InvalidObjects};
+use crate::runtime::reads::Reader;
 use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
 use crate::runtime::scope::Scope;
 use crate::runtime::triggers::{self, Trigger};
@@ -26,6 +29,7 @@ use crate::runtime::writes::Writer;
 /// Components that every controller needs. `S` is the store of the objects that the controller reconciles.
 pub struct Start<S> {
     pub client: Client,
+    pub reader: Reader,
     pub writer: Writer,
     pub events: Events,
     pub scope: Scope,
@@ -63,7 +67,7 @@ impl<S> Start<S> {
         C: Send + Sync + 'static,
         R: Future<Output = Result<Outcome, ReconcileError>> + Send + 'static,
     {
-        let Start { client, writer, events, scope, store, runner, end } = self;
+        let Start { client, reader, writer, events, scope, store, runner, end } = self;
         let objects = store.reader();
         let (invalid, queue) = InvalidObjects::new();
         let on_invalid = move |metadata: &_, error: &_| invalid.add(metadata, error);
@@ -80,10 +84,15 @@ impl<S> Start<S> {
         };
         let changes =
             watch::changes(scope.api(client), scope.own_kinds(), strip, on_invalid, store, runner.clone(), on_event);
-        let reports = invalid_objects::report::<K>(queue, writer, events);
+        let reporter = ErrorReporter { reader, writer, events };
+        let reports = invalid_objects::report::<K>(queue, reporter.clone());
         let changes = triggers::mapped(changes, |object| Some(ObjectRef::from_obj(&object)));
         let triggers = triggers.into_iter().chain([changes]).collect();
-        let dispatcher = Dispatcher { runner, objects, urgency };
+        let report_error = Arc::new(move |object: Arc<K>, error: String| {
+            let reporter = reporter.clone();
+            async move { reporter.report(object.as_ref(), &error).await }.boxed()
+        });
+        let dispatcher = Dispatcher { runner, objects, urgency, report_error };
         // A separate task for each controller, because the watches of a controller also parse their objects in this task.
         let dispatch = dispatcher.run(triggers, move |object| reconcile(object, context.clone()), end);
         let dispatching = AbortOnDropHandle::new(tokio::spawn(dispatch));

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::runtime::backoff::ObjectKey;
-use crate::runtime::reconcile::{Outcome, ReconcileError, ReconcileRunner};
+use crate::runtime::reconcile::{Ended, Outcome, ReconcileError, ReconcileRunner};
 use crate::runtime::triggers::Trigger;
 use crate::runtime::work_queue::{Next, Urgency};
 
@@ -24,6 +24,9 @@ const PANIC_REQUEUE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reconciliations in progress.
 type Running = FuturesUnordered<BoxFuture<'static, (Arc<ObjectKey>, Outcome)>>;
+
+/// Function that reports a repeated error in the status of an object.
+pub(super) type ReportError<K> = Arc<dyn Fn(Arc<K>, String) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Dispatcher for the objects of one kind.
 pub(super) struct Dispatcher<K, U>
@@ -35,6 +38,9 @@ where
     pub(super) objects: Store<K>,
     /// Returns the urgency of an object's next reconciliation.
     pub(super) urgency: U,
+    /// The dispatcher awaits the report before the next reconciliation of the object, so that an outdated report
+    /// cannot replace the status of a successful reconciliation.
+    pub(super) report_error: ReportError<K>,
 }
 
 impl<K, U> Dispatcher<K, U>
@@ -119,7 +125,14 @@ where
                 continue;
             };
             let (runner, work) = (self.runner.clone(), reconcile(object.clone()));
-            let task = tokio::spawn(async move { runner.run(object.as_ref(), work).await });
+            let report_error = self.report_error.clone();
+            let task = tokio::spawn(async move {
+                let Ended { outcome, repeated_error } = runner.run(object.as_ref(), work).await;
+                if let Some(error) = repeated_error {
+                    report_error(object, error).await;
+                }
+                outcome
+            });
             // If the dispatcher is dropped, the reconciliations end.
             let task = AbortOnDropHandle::new(task);
             running.push(Box::pin(async move { (key, outcome(task).await) }));

@@ -10,13 +10,20 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::core::PartialObjectMeta;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::api::conditions::{self, ConditionUpdate, READY, STALLED, Status, stack_reason};
+use crate::api::auto::UpdatePhase;
+use crate::api::conditions::{
+    self, COMPLETE, ConditionUpdate, FAILED, PROGRESSING, READY, STALLED, Status, stack_reason, update_reason,
+};
 use crate::api::tolerant::ParseError;
-use crate::runtime::events::{Event, EventKind, Events};
-use crate::runtime::writes::{Object, Writer};
+use crate::runtime::error_report::ErrorReporter;
+use crate::runtime::events::{Event, EventKind};
+use crate::runtime::reads::ReadError;
+use crate::runtime::writes::{Object, WriteError};
 
 /// Maximum number of queued objects per namespace. The controller reports further invalid objects only in the log.
 const CAPACITY: usize = 64;
@@ -25,6 +32,8 @@ const CAPACITY: usize = 64;
 const MAX_REPORTED: usize = 4096;
 /// Maximum number of attempts to write an object's status.
 const MAX_ATTEMPTS: u32 = 5;
+/// Maximum size of an Update, in bytes. By default, the API server stores no object that is larger than 1.5 MiB.
+const MAX_UPDATE_BYTES: u64 = 4 * 1024 * 1024;
 /// Delay before the next attempt after a failed attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -120,7 +129,7 @@ impl Queue {
 }
 
 /// Reports each generation of each queued object once, until the queue is closed.
-pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events) {
+pub async fn report<K: Object>(mut queue: Queue, reporter: ErrorReporter) {
     let mut reported: HashMap<Option<String>, Option<i64>> = HashMap::new();
     while let Some(object) = queue.next().await {
         let InvalidObject { metadata, message, attempts } = object.clone();
@@ -131,9 +140,7 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
         if reported.insert(metadata.uid.clone(), metadata.generation) == Some(metadata.generation) {
             continue;
         }
-        if let Some(status) = status(&K::kind(&()), &message, metadata.generation.unwrap_or_default())
-            && let Err(error) = writer.status_of_invalid::<K>(&metadata, &status).await
-        {
+        if let Err(error) = write::<K>(&metadata, &message, &reporter).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to report an invalid object");
             reported.remove(&metadata.uid);
             if attempts + 1 < MAX_ATTEMPTS && !error.is_not_found() && !queue.notified.is_closed() {
@@ -143,27 +150,96 @@ pub async fn report<K: Object>(mut queue: Queue, writer: Writer, events: Events)
             }
         }
         let object = PartialObjectMeta::<K> { types: None, metadata, _phantom: PhantomData };
-        events.publish(Event::new(&object, EventKind::Warning, stack_reason::SPEC_INVALID, message));
+        reporter.events.publish(Event::new(&object, EventKind::Warning, stack_reason::SPEC_INVALID, message));
     }
 }
 
-/// Returns the status for an invalid object, or `None` for an Update, because an Update's conditions record its run.
-fn status(kind: &str, message: &str, generation: i64) -> Option<Value> {
-    let not_ready = match kind {
-        "Update" => return None,
-        "Stack" => stack_reason::NOT_READY_STALLED,
-        _ => stack_reason::SPEC_INVALID,
-    };
-    let mut written: Vec<Condition> = Vec::new();
-    for (condition, status, reason) in
-        [(READY, Status::False, not_ready), (STALLED, Status::True, stack_reason::SPEC_INVALID)]
-    {
-        let condition = ConditionUpdate { kind: condition, status, reason, message };
-        conditions::set(&mut written, &condition, generation, Timestamp::now());
+/// Error of a report about an invalid object.
+#[derive(Debug, thiserror::Error)]
+enum ReportError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl ReportError {
+    fn is_not_found(&self) -> bool {
+        matches!(self, ReportError::Write(error) if error.is_not_found())
     }
+}
+
+/// Writes the status of an invalid object. Does not change an Update whose run may have started, because its conditions
+/// record this run.
+async fn write<K: Object>(metadata: &ObjectMeta, message: &str, reporter: &ErrorReporter) -> Result<(), ReportError> {
+    let generation = metadata.generation.unwrap_or_default();
+    let kind = K::kind(&());
+    if kind != "Update" {
+        let metadata = ObjectMeta { resource_version: None, ..metadata.clone() };
+        return Ok(reporter.writer.status_of_invalid::<K>(&metadata, &status(&kind, message, generation)).await?);
+    }
+    let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref());
+    let fields = format!("metadata.name={}", name.unwrap_or_default());
+    let found = reporter.reader.list_as::<K, InvalidUpdate>(namespace, &fields, 1, MAX_UPDATE_BYTES).await?;
+    let Some(found) = found.into_iter().find(|found| found.metadata.uid == metadata.uid) else { return Ok(()) };
+    if found.status.is_none_or(|status| status.run.is_none()) {
+        // The resource version prevents that the report replaces the record of a run that starts at the same time.
+        let metadata = ObjectMeta { resource_version: found.metadata.resource_version, ..metadata.clone() };
+        reporter.writer.status_of_invalid::<K>(&metadata, &failed_update(message, generation)).await?;
+    }
+    Ok(())
+}
+
+/// Fields of an invalid Update that show whether its run has started.
+#[derive(Deserialize)]
+struct InvalidUpdate {
+    metadata: Version,
+    status: Option<InvalidUpdateStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct InvalidUpdateStatus {
+    run: Option<IgnoredAny>,
+}
+
+/// Returns the status of an invalid object of a kind with the condition `Ready`.
+fn status(kind: &str, message: &str, generation: i64) -> Value {
+    let not_ready = if kind == "Stack" { stack_reason::NOT_READY_STALLED } else { stack_reason::SPEC_INVALID };
+    let conditions =
+        [(READY, Status::False, not_ready, message), (STALLED, Status::True, stack_reason::SPEC_INVALID, message)];
     // `kubectl get stacks` displays the summary.
     let summary = (kind == "Stack").then_some("SpecInvalid: see the message of the condition Stalled");
-    Some(json!({ "conditions": written, "observedGeneration": generation, "summary": summary }))
+    json!({ "conditions": all(&conditions, generation), "observedGeneration": generation, "summary": summary })
+}
+
+/// Returns the status of an invalid Update whose run has not started.
+fn failed_update(message: &str, generation: i64) -> Value {
+    let conditions = [
+        (PROGRESSING, Status::False, "Failed", ""),
+        (FAILED, Status::True, update_reason::SPEC_INVALID, message),
+        (COMPLETE, Status::True, update_reason::UPDATED, ""),
+    ];
+    json!({
+        "conditions": all(&conditions, generation), "observedGeneration": generation, "phase": UpdatePhase::Failed,
+        "message": message,
+    })
+}
+
+/// Returns conditions, each with a type, a status, a reason and a message.
+fn all(desired: &[(&str, Status, &str, &str)], generation: i64) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    for &(kind, status, reason, message) in desired {
+        let condition = ConditionUpdate { kind, status, reason, message };
+        conditions::set(&mut conditions, &condition, generation, Timestamp::now());
+    }
+    conditions
 }
 
 #[cfg(test)]
@@ -173,15 +249,22 @@ mod tests {
     use super::*;
     use crate::api::auto::Update;
     use crate::api::pulumi::Stack;
+    use crate::runtime::events::Events;
     use crate::runtime::fake_api::{FakeResponse, client};
-    use crate::runtime::writes::Leadership;
+    use crate::runtime::reads::Reader;
+    use crate::runtime::writes::{Leadership, Writer};
     use crate::telemetry::metrics::Metrics;
 
-    async fn reported<K: Object + 'static>(client: Client, generations: &[i64]) {
-        let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
+    fn reporter(client: Client) -> ErrorReporter {
+        let limit = Duration::from_secs(5);
+        let writer = Writer::new(client.clone(), limit, Leadership::sole(), Metrics::default());
         let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
+        ErrorReporter { reader: Reader::new(client, limit), writer, events }
+    }
+
+    async fn reported<K: Object + 'static>(client: Client, generations: &[i64]) {
         let (invalid, queue) = InvalidObjects::new();
-        let reports = tokio::spawn(report::<K>(queue, writer, events));
+        let reports = tokio::spawn(report::<K>(queue, reporter(client)));
         for generation in generations {
             invalid.add(&metadata("apps", "web", *generation), &ParseError::TooManyValues(7));
             while invalid.waiting.lock().unwrap().by_namespace.contains_key("apps") {
@@ -261,10 +344,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reports_of_an_invalid_object_are_retried_up_to_the_maximum() {
         let (client, log) = client(|_| FakeResponse::refusal(500, "InternalError"));
-        let writer = Writer::new(client, Duration::from_secs(5), Leadership::sole(), Metrics::default());
-        let (events, _task) = Events::new(writer.clone(), "controller", "pod", Metrics::default());
         let (invalid, queue) = InvalidObjects::new();
-        let reports = tokio::spawn(report::<Stack>(queue, writer, events));
+        let reports = tokio::spawn(report::<Stack>(queue, reporter(client)));
         invalid.add(&metadata("apps", "web", 1), &ParseError::TooManyValues(7));
         tokio::time::sleep(RETRY_INTERVAL * (MAX_ATTEMPTS + 5)).await;
         drop(invalid);
@@ -280,9 +361,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_conditions_of_an_invalid_update_are_not_changed() {
-        let (client, log) = client(|_| stack());
-        reported::<Update>(client, &[1]).await;
-        assert!(log.all().is_empty(), "{:?}", log.verbs());
+    async fn an_invalid_update_fails_unless_its_run_has_started() {
+        for (status, is_changed) in
+            [(json!(null), true), (json!({"conditions": []}), true), (json!({"run": {"podUID": "p"}}), false)]
+        {
+            let metadata = json!({"name": "web", "namespace": "apps", "uid": "uid-of-web", "resourceVersion": "7"});
+            let update = json!({"metadata": metadata, "spec": {"parallel": "many"}, "status": status});
+            let list = json!({"kind": "UpdateList", "apiVersion": "auto.pulumi.com/v1alpha1", "metadata": {}, "items": [update]});
+            let (client, log) = client(move |request| match request.method.as_str() {
+                "GET" => FakeResponse::Json(200, list.clone()),
+                _ => FakeResponse::Json(200, update.clone()),
+            });
+            reported::<Update>(client, &[3]).await;
+            let requests = log.all();
+            let written: Vec<&Value> = requests.iter().skip(1).map(|request| &request.body).collect();
+            assert_eq!(written.len(), usize::from(is_changed), "{status}");
+            for body in written {
+                assert_eq!(body["metadata"]["resourceVersion"], "7", "a run that starts at the same time is kept");
+                assert_eq!(
+                    (&body["status"]["observedGeneration"], &body["status"]["phase"]),
+                    (&json!(3), &json!("Failed"))
+                );
+                let conditions = body["status"]["conditions"].as_array().unwrap();
+                let states: Vec<String> =
+                    conditions.iter().map(|c| format!("{}={} {}", c["type"], c["status"], c["reason"])).collect();
+                let expected = ["Progressing=False Failed", "Failed=True SpecInvalid", "Complete=True Updated"];
+                assert_eq!(states.iter().map(|state| state.replace('"', "")).collect::<Vec<_>>(), expected);
+                assert!(conditions[1]["message"].as_str().unwrap().contains("JSON values"), "{body}");
+            }
+        }
     }
 }

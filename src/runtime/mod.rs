@@ -10,6 +10,7 @@ pub mod client;
 pub mod controller;
 pub mod critical_tasks;
 mod dispatcher;
+mod error_report;
 pub mod events;
 pub mod failpoint;
 pub mod fair_queue;

@@ -24,6 +24,10 @@ use crate::telemetry::logging::panic_message;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::reconciles::ReconcileResult;
 
+/// Number of consecutive failures after which the status of an object must contain the error. Most errors disappear
+/// before.
+const REPORTED_FAILURES: u32 = 3;
+
 /// Result of a successful reconciliation, and the next action after any reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -71,6 +75,15 @@ impl From<ReadError> for ReconcileError {
     fn from(error: ReadError) -> Self {
         ReconcileError::transient(error)
     }
+}
+
+/// Result of a reconciliation for the dispatcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub outcome: Outcome,
+    /// Error of the reconciliation, if at least [`REPORTED_FAILURES`] consecutive reconciliations of the object have
+    /// failed. The status of the object must contain this error.
+    pub repeated_error: Option<String>,
 }
 
 /// Result of a reconciliation: an outcome, an error, a panic or a timeout.
@@ -207,13 +220,13 @@ impl ReconcileRunner {
         self.metrics.reconciles().set_queue_depth(self.controller, self.queue().depth());
     }
 
-    /// Executes one reconciliation of `object` and returns the next action. The function also returns an action after
-    /// an error, a panic or a timeout.
+    /// Executes one reconciliation of `object`, and returns the next action and a repeated error. The function also
+    /// returns an action after an error, a panic or a timeout.
     pub async fn run<K: Resource>(
         &self,
         object: &K,
         work: impl Future<Output = Result<Outcome, ReconcileError>> + Send,
-    ) -> Outcome {
+    ) -> Ended {
         let key = key(object);
         let span = tracing::info_span!(
             "reconcile",
@@ -236,9 +249,10 @@ impl ReconcileRunner {
             Ok(Err(_)) => End::Timeout,
             Err(payload) => End::Panic(payload),
         };
-        let (outcome, result) = span.in_scope(|| self.conclude(&key, end));
+        let Conclusion { outcome, result, error } = span.in_scope(|| self.conclude(&key, end));
         self.metrics.reconciles().ended(self.controller, (self.kind, &key.0, &key.1), result, started.elapsed());
-        outcome
+        let repeated_error = error.filter(|_| self.backoff.failures(&key) >= REPORTED_FAILURES);
+        Ended { outcome, repeated_error }
     }
 
     /// Removes the runner's state for a deleted object.
@@ -265,68 +279,88 @@ impl ReconcileRunner {
         (self.on_deleted)(key);
     }
 
-    fn conclude(&self, key: &ObjectKey, end: End) -> (Outcome, ReconcileResult) {
+    fn conclude(&self, key: &ObjectKey, end: End) -> Conclusion {
         match end {
             End::Outcome(Outcome::Settled) => {
                 self.backoff.forget(key);
-                (Outcome::Settled, ReconcileResult::Success)
+                Conclusion::without_error(Outcome::Settled, ReconcileResult::Success)
             }
             End::Outcome(Outcome::After(delay)) => {
                 self.backoff.forget(key);
-                (Outcome::After(delay), ReconcileResult::RequeueAfter)
+                Conclusion::without_error(Outcome::After(delay), ReconcileResult::RequeueAfter)
             }
             End::Error(error) => self.conclude_error(key, &error),
             End::Timeout => {
                 let delay = self.backoff.failed(key);
-                let error = format!("timed out after {} s", self.timeout.as_secs());
+                let error = format!("the reconciliation timed out after {} s", self.timeout.as_secs());
                 tracing::error!(error, retry_in = ?delay, "reconciliation failed");
-                (Outcome::After(delay), ReconcileResult::Error)
+                Conclusion::failed(delay, ReconcileResult::Error, error)
             }
             End::Panic(payload) => {
                 self.metrics.reconciles().panicked(self.controller);
-                let delay = self.backoff.failed(key);
-                tracing::error!(error = panic_message(&*payload), retry_in = ?delay, "reconciliation panicked");
-                (Outcome::After(delay), ReconcileResult::Error)
+                let (delay, panic) = (self.backoff.failed(key), panic_message(&*payload));
+                tracing::error!(error = panic, retry_in = ?delay, "reconciliation panicked");
+                Conclusion::failed(delay, ReconcileResult::Error, format!("the reconciliation panicked: {panic}"))
             }
         }
     }
 
-    fn conclude_error(&self, key: &ObjectKey, error: &ReconcileError) -> (Outcome, ReconcileResult) {
+    fn conclude_error(&self, key: &ObjectKey, error: &ReconcileError) -> Conclusion {
         match error {
             ReconcileError::Stalled { reason } => {
                 self.backoff.forget(key);
                 self.metrics.reconciles().stalled(self.controller);
                 tracing::error!(error = reason, "reconciliation stalled until the object changes");
-                (Outcome::Settled, ReconcileResult::Error)
+                Conclusion::without_error(Outcome::Settled, ReconcileResult::Error)
             }
             ReconcileError::Waiting { on, after } => {
                 self.backoff.forget(key);
                 tracing::debug!(on, retry_in = ?after, "reconciliation waiting");
-                (Outcome::After(*after), ReconcileResult::RequeueAfter)
+                Conclusion::without_error(Outcome::After(*after), ReconcileResult::RequeueAfter)
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);
+                let error = chain(&**source);
                 // Conflicts and the loss of leadership are expected. The runner retries the reconciliation with
                 // backoff, and does not report a failure.
-                if is_expected(&**source) {
-                    tracing::debug!(error = chain(&**source), retry_in = ?delay, "retrying reconciliation");
-                    return (Outcome::After(delay), ReconcileResult::RequeueAfter);
+                match source.downcast_ref::<WriteError>() {
+                    Some(write) if write.is_conflict() => {
+                        tracing::debug!(error, retry_in = ?delay, "retrying reconciliation");
+                        return Conclusion::failed(delay, ReconcileResult::RequeueAfter, error);
+                    }
+                    Some(write) if write.is_not_leader() => {
+                        tracing::debug!(error, retry_in = ?delay, "retrying reconciliation");
+                        return Conclusion::without_error(Outcome::After(delay), ReconcileResult::RequeueAfter);
+                    }
+                    _ => {}
                 }
-                tracing::error!(error = chain(&**source), retry_in = ?delay, "reconciliation failed");
-                (Outcome::After(delay), ReconcileResult::Error)
+                tracing::error!(error, retry_in = ?delay, "reconciliation failed");
+                Conclusion::failed(delay, ReconcileResult::Error, error)
             }
         }
+    }
+}
+
+/// Next action, result for the metrics, and error of a reconciliation.
+struct Conclusion {
+    outcome: Outcome,
+    result: ReconcileResult,
+    error: Option<String>,
+}
+
+impl Conclusion {
+    fn without_error(outcome: Outcome, result: ReconcileResult) -> Self {
+        Conclusion { outcome, result, error: None }
+    }
+
+    fn failed(delay: Duration, result: ReconcileResult, error: String) -> Self {
+        Conclusion { outcome: Outcome::After(delay), result, error: Some(error) }
     }
 }
 
 fn key<K: Resource>(object: &K) -> ObjectKey {
     let meta = object.meta();
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
-}
-
-fn is_expected(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
-    let write = error.downcast_ref::<WriteError>();
-    write.is_some_and(|error| error.is_conflict() || error.is_not_leader())
 }
 
 /// Leaks the name of a kind. The leak is harmless, because there are few kinds and the process uses their names until

@@ -127,12 +127,15 @@ impl Writer {
     }
 
     /// Sets fields in the status of an object that cannot be parsed. Returns an error if another object with the same
-    /// name has replaced the object.
+    /// name has replaced the object, or if the metadata contain a resource version and the object has changed.
     pub async fn status_of_invalid<K: Object>(&self, metadata: &ObjectMeta, status: &Value) -> Result<(), WriteError> {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
         let (namespace, name) = (text(&metadata.namespace), text(&metadata.name));
         let attempt = AttemptedWrite { verb: "write the status of", kind: K::kind(&()).into_owned(), namespace, name };
-        let patch = json!({ "metadata": { "uid": metadata.uid }, "status": status });
+        let version = metadata.resource_version.as_ref().map(|version| ("resourceVersion", version));
+        let identity: BTreeMap<_, _> =
+            metadata.uid.as_ref().map(|uid| ("uid", uid)).into_iter().chain(version).collect();
+        let patch = json!({ "metadata": identity, "status": status });
         let api: Api<Tolerant<K>> = Api::namespaced(self.client.clone(), &attempt.namespace);
         let parameters = PatchParams::apply(FIELD_MANAGER);
         let request = async { api.patch_status(&attempt.name, &parameters, &Patch::Merge(&patch)).await };

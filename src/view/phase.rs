@@ -5,7 +5,9 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
-use crate::api::conditions::{self, DRIFTED, READY, RECONCILING, STALLED, drift_reason, stack_reason};
+use crate::api::conditions::{
+    self, DRIFTED, PROGRESSING_WITH_RETRY, READY, RECONCILING, STALLED, drift_reason, stack_reason,
+};
 use crate::api::pulumi::{EnforcementLevel, PolicyViolations, Stack, StackStatus};
 
 /// Phase of a Stack.
@@ -58,7 +60,9 @@ impl Phase {
             return Phase::Suspended;
         }
         match reconciling(status).map(|condition| condition.reason.as_str()) {
-            Some(stack_reason::RETRYING_AFTER_FAILURE | stack_reason::UPDATE_CONFLICT) => Phase::Retrying,
+            Some(stack_reason::RETRYING_AFTER_FAILURE | stack_reason::UPDATE_CONFLICT | PROGRESSING_WITH_RETRY) => {
+                Phase::Retrying
+            }
             Some(stack_reason::STACK_PROCESSING) if stack.metadata.deletion_timestamp.is_some() => Phase::Deleting,
             Some(stack_reason::STACK_PROCESSING) => Phase::Preparing,
             Some(_) => Phase::Waiting,

@@ -9,7 +9,7 @@ use pulumi_controller::artifact::Algorithm;
 use serde_json::{Value, json};
 
 use crate::by_hand::{phase, run_update, stack_name, until_succeeded, update, workspace};
-use crate::harness::{Poll, Program, ProviderLog, Scene, Source, WaitLimit, once, run, wait_until};
+use crate::harness::{Poll, Program, ProviderLog, Scene, Source, WaitLimit, kubectl, once, run, wait_until};
 use crate::runs_parts::{failure, slow, until_update};
 
 /// Creates a Workspace with this program and without a Stack.
@@ -143,6 +143,27 @@ fn deleting_a_running_update_cancels_it_and_starts_the_next() {
         assert_eq!(begun, 1, "the Update that was deleted in the queue did not run");
         // The success of this run proves that the state contains neither a lock nor a pending operation.
         run_update(scene, "after", "main", "destroy", json!({})).await;
+    });
+}
+
+#[test]
+fn an_update_that_cannot_be_parsed_fails() {
+    run("update-unparsed", async |scene| {
+        // The API server accepts this time, but the parser of the controller and of this test does not.
+        let spec = json!({
+            "workspaceName": "main", "stackName": "dev", "type": "up", "pendingSince": "9999-12-31T23:59:59Z",
+        });
+        let metadata = json!({"name": "unparsed", "namespace": scene.namespace});
+        let kind = json!({"apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update"});
+        let object =
+            json!({"apiVersion": kind["apiVersion"], "kind": kind["kind"], "metadata": metadata, "spec": spec});
+        kubectl(&["create", "--filename", "-"], &object.to_string()).await;
+        let of_update = ["--namespace", scene.namespace.as_str(), "update/unparsed"];
+        let with = |arguments: &[&'static str]| -> Vec<&str> { arguments.iter().copied().chain(of_update).collect() };
+        kubectl(&with(&["wait", "--for=condition=Complete", "--timeout=30s"]), "").await;
+        let reason = r#"jsonpath={.status.conditions[?(@.type=="Failed")].reason}/{.status.observedGeneration}"#;
+        assert_eq!(kubectl(&with(&["get", "--output", reason]), "").await.trim(), "SpecInvalid/1");
+        kubectl(&with(&["delete"]), "").await;
     });
 }
 

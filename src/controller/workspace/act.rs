@@ -12,9 +12,9 @@ use super::observe::Observed;
 use super::parts::PartState;
 use super::pool::take_patch;
 use super::report::{Report, State};
-use super::{sleep, status, tls};
-use crate::api::auto::{PooledPod, Workspace, WorkspaceStatus};
-use crate::api::conditions::{READY, is_true, workspace_reason};
+use super::{missing_pod, sleep, status, tls};
+use crate::api::auto::{PooledPod, WorkspaceStatus};
+use crate::api::conditions::workspace_reason;
 use crate::api::names;
 use crate::rpc::client::AgentClient;
 use crate::runtime::events::{Event, EventKind};
@@ -121,12 +121,7 @@ impl Act<'_> {
             }
             Err(error) => match rejection(&error) {
                 Some(report) => self.report(&report).await,
-                None => {
-                    if let Some(report) = webhook_outage(&error, &self.observed.workspace) {
-                        self.report(&report).await?;
-                    }
-                    Err(error.into())
-                }
+                None => Err(error.into()),
             },
         }
     }
@@ -346,14 +341,6 @@ fn rejection(error: &WriteError) -> Option<Report> {
     }
 }
 
-/// Returns a report if an admission webhook does not respond, so that the user of a new Workspace learns the reason of
-/// the delay. Returns `None` for a ready Workspace, because the next retry can succeed and its pod is not affected.
-fn webhook_outage(error: &WriteError, workspace: &Workspace) -> Option<Report> {
-    let conditions = workspace.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let is_relevant = error.is_webhook_unavailable() && !is_true(conditions, READY);
-    is_relevant.then(|| Report::webhook_unavailable(refusal(error)))
-}
-
 fn refusal(error: &WriteError) -> String {
     match error.server_message() {
         Some(message) => format!("the API server rejected an object of the Workspace: {message}"),
@@ -373,26 +360,6 @@ mod tests {
         let (kind, namespace, name) = ("StatefulSet".to_owned(), "apps".to_owned(), "app-workspace".to_owned());
         let attempt = Box::new(AttemptedWrite { verb: "validate", kind, namespace, name });
         WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() }
-    }
-
-    #[test]
-    fn the_outage_of_a_webhook_is_reported_unless_the_workspace_is_ready() {
-        let outage = "Internal error occurred: failed calling webhook \"pods.example.com\": connection refused";
-        for (code, message, ready, expected) in [
-            (500, outage, "False", true),
-            (500, outage, "True", false),
-            (500, "etcdserver: request timed out", "False", false),
-            (403, "failed calling webhook: forbidden", "False", false),
-        ] {
-            let condition = serde_json::json!({"type": "Ready", "status": ready, "reason": "Reason", "message": "",
-                "lastTransitionTime": "2026-01-01T12:00:00Z"});
-            let workspace =
-                serde_json::json!({"metadata": {"name": "app"}, "spec": {}, "status": {"conditions": [condition]}});
-            let workspace: Workspace = serde_json::from_value(workspace).expect("a Workspace");
-            let report = webhook_outage(&refused(code, message), &workspace);
-            assert_eq!(report.is_some(), expected, "{code} {message} {ready}");
-            assert!(report.is_none_or(|report| report.state == State::Working && report.message.contains(message)));
-        }
     }
 
     #[test]

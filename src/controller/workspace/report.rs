@@ -340,11 +340,6 @@ impl Report {
         Self::failing(reason::POD_FAILED, message, REJECTED_REQUEUE_INTERVAL)
     }
 
-    /// Reports that the API server cannot call an admission webhook for an object of the Workspace.
-    pub(super) fn webhook_unavailable(message: String) -> Self {
-        Self::working(reason::WAITING_FOR_REPLICAS, message, FALLBACK_INTERVAL)
-    }
-
     /// Reports that the API server rejected the content of an object. The cause can also be a webhook or policy whose
     /// message the controller does not recognize.
     pub(super) fn rejected(message: String) -> Self {

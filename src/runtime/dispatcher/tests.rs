@@ -61,7 +61,13 @@ impl Scene {
         let (triggers, requests) = unbounded_channel();
         let requests = stream::unfold(requests, |mut requests| async move { Some((requests.recv().await?, requests)) });
         let (end, started) = (CancellationToken::new(), Arc::<Mutex<Vec<String>>>::default());
-        let dispatcher = Dispatcher { runner: runner.clone(), objects, urgency: |_: &Workspace| Urgency::Normal };
+        let (objects_urgency, reported) = (|_: &Workspace| Urgency::Normal, Arc::<Mutex<Vec<String>>>::default());
+        let errors = reported.clone();
+        let report_error: ReportError<Workspace> = Arc::new(move |_, error| {
+            errors.lock().unwrap().push(error);
+            Box::pin(async {})
+        });
+        let dispatcher = Dispatcher { runner: runner.clone(), objects, urgency: objects_urgency, report_error };
         let (all, stopped) = (started.clone(), end.clone());
         let reconcile = move |workspace: Arc<Workspace>| {
             let name = workspace.metadata.name.clone().unwrap();

@@ -75,9 +75,9 @@ impl WriteError {
         (self.is_invalid() || self.is_forbidden()) && self.server_message().is_some_and(denied)
     }
 
-    /// Returns whether the API server rejected the write because it cannot call an admission webhook.
-    pub fn is_webhook_unavailable(&self) -> bool {
-        self.code() == Some(500) && self.server_message().is_some_and(|text| text.contains("failed calling webhook"))
+    /// Returns whether the API server reported an internal error.
+    pub fn is_internal(&self) -> bool {
+        self.code() == Some(500)
     }
 
     /// Returns whether the object exceeds the size limit of the API server.

@@ -7,7 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
 use crate::api::auto::UpdateKind;
-use crate::api::conditions::{self, ConditionUpdate, READY, RECONCILING, STALLED, Status, stack_reason, update_reason};
+use crate::api::conditions::{
+    self, ConditionUpdate, PROGRESSING_WITH_RETRY, READY, RECONCILING, STALLED, Status, stack_reason, update_reason,
+};
 use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
@@ -345,6 +347,11 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
+    let old = match old {
+        // A repeated error is not a result of the Stack.
+        Some(old) if old.reason == PROGRESSING_WITH_RETRY => last_result(status.last_update.as_ref(), old),
+        old => old,
+    };
     let (ready, reason, message) = match &old {
         Some(old) if old.status == "True" => (Status::True, old.reason.clone(), old.message.clone()),
         Some(old) if old.status == "False" => (Status::False, old.reason.clone(), old.message.clone()),
@@ -368,6 +375,16 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     if let Some(last) = &mut status.last_update {
         last.inputs.run_spec_digest = None;
     }
+}
+
+/// Returns the condition `Ready` after the last run. Returns `None` if no run has completed.
+fn last_result(last: Option<&LastUpdate>, ready: Condition) -> Option<Condition> {
+    let last = last?;
+    let (status, reason, message) = match last.state.as_deref() {
+        Some("succeeded") => (Status::True, success_reason(Some(last)), done(Some(last))),
+        _ => (Status::False, failure_reason(Some(last)), last.message.clone().unwrap_or_default()),
+    };
+    Some(Condition { status: status.as_str().to_owned(), reason: reason.to_owned(), message, ..ready })
 }
 
 fn was_suspended(status: &StackStatus) -> bool {

@@ -363,6 +363,28 @@ fn suspending_a_stack_removes_its_reconciling_condition() {
     assert_eq!(brief(&suspended), ["Ready=False/NotReadyInProgress"]);
 }
 
+#[test]
+fn suspending_a_stack_replaces_a_repeated_error_by_the_last_result() {
+    let succeeded = LastUpdate { state: Some("succeeded".to_owned()), ..LastUpdate::default() };
+    let failed =
+        LastUpdate { state: Some("failed".to_owned()), message: Some("no quota".to_owned()), ..LastUpdate::default() };
+    for (last, expected, message) in [
+        (None, "Ready=False/NotReadyInProgress", "the Stack is suspended and has no completed run"),
+        (Some(succeeded), "Ready=True/ProcessingCompleted", "the stack has been processed and is up to date"),
+        (Some(failed), "Ready=False/UpdateFailed", "no quota"),
+    ] {
+        let mut stack = stack(None);
+        let mut status = StackStatus { last_update: last, ..StackStatus::default() };
+        let (kind, reason) = (conditions::READY, conditions::PROGRESSING_WITH_RETRY);
+        let error = ConditionUpdate { kind, status: Status::False, reason, message: "connection refused" };
+        conditions::set(&mut status.conditions, &error, 3, at(10));
+        stack.status = Some(status);
+        let suspended = with_state(&stack, &State::Suspended, at(20));
+        assert_eq!(brief(&suspended), [expected]);
+        assert_eq!(suspended.conditions[0].message, message);
+    }
+}
+
 fn current() -> CurrentUpdate {
     CurrentUpdate {
         inputs: RunInputs { generation: 3, digest: Some(Digest::of(b"b")), ..RunInputs::default() },

@@ -156,6 +156,7 @@ fn start_with(
     let runner = ReconcileRunner::new::<Workspace>("workspace", Duration::from_secs(300), parts.metrics.clone());
     let start = Start {
         client: parts.client.clone(),
+        reader: parts.reader.clone(),
         writer: parts.writer.clone(),
         events: parts.events.clone(),
         scope: parts.scope.clone(),
