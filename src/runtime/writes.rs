@@ -13,7 +13,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -150,11 +150,34 @@ impl Writer {
     }
 
     /// Validates an apply with a dry run that rejects unknown fields.
+    ///
+    /// The API server responds to an apply with status code 500 both if it fails and if it cannot convert a value, such
+    /// as a quantity. Only the response to the dry run of a create request distinguishes an invalid value.
     pub async fn check<K: Object>(&self, object: &impl Serialize) -> Result<K, WriteError> {
         let mut parameters = PatchParams::apply(FIELD_MANAGER).force();
         parameters.dry_run = true;
         parameters.field_validation = Some(ValidationDirective::Strict);
-        self.apply_with("validate", object, &parameters).await
+        match self.apply_with("validate", object, &parameters).await {
+            Err(error) if error.is_internal() && !error.is_invalid() => {
+                let created = self.check_create::<K>(object).await.err();
+                Err(created.filter(|error| error.is_invalid() && !error.is_denied_by_admission()).unwrap_or(error))
+            }
+            checked => checked,
+        }
+    }
+
+    /// Validates the creation of an object with a dry run.
+    pub async fn check_create<K: Object>(&self, object: &impl Serialize) -> Result<(), WriteError> {
+        let (attempt, body) = encode::<K>("validate", object)?;
+        self.target::<K>(&attempt)?;
+        let parameters = PostParams { dry_run: true, field_manager: Some(FIELD_MANAGER.to_owned()) };
+        let request = async {
+            let objects = kube::core::Request::new(K::url_path(&(), Some(&attempt.namespace)));
+            let body = serde_json::to_vec(&body).map_err(kube::Error::SerdeError)?;
+            let request = objects.create(&parameters, body).map_err(kube::Error::BuildRequest)?;
+            self.client.request::<IgnoredAny>(request).await
+        };
+        self.call(&attempt, request).await.map(drop)
     }
 
     /// Creates an object. If an object with this name already exists, the function returns the existing object as
@@ -338,17 +361,7 @@ impl Writer {
         object: &impl Serialize,
         parameters: &PatchParams,
     ) -> Result<K, WriteError> {
-        let kind = K::kind(&()).into_owned();
-        let mut attempt = AttemptedWrite { verb, kind, namespace: String::new(), name: String::new() };
-        let mut body = serde_json::to_value(object)
-            .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
-        let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        attempt.namespace = text("/metadata/namespace");
-        attempt.name = text("/metadata/name");
-        if let Some(body) = body.as_object_mut() {
-            body.insert("apiVersion".to_owned(), K::api_version(&()).into());
-            body.insert("kind".to_owned(), K::kind(&()).into());
-        }
+        let (attempt, body) = encode::<K>(verb, object)?;
         let (api, name) = self.target::<K>(&attempt)?;
         let request = async { api.patch(name, parameters, &Patch::Apply(&body)).await.and_then(parse) };
         self.call(&attempt, request).await
@@ -389,6 +402,22 @@ impl Writer {
             Err(_) => Err(WriteError::Timeout { attempt: Box::new(attempt.clone()), limit: self.timeout }),
         }
     }
+}
+
+/// Returns the description of a write, and the object as JSON with its kind and API version.
+fn encode<K: Object>(verb: &'static str, object: &impl Serialize) -> Result<(AttemptedWrite, Value), WriteError> {
+    let kind = K::kind(&()).into_owned();
+    let mut attempt = AttemptedWrite { verb, kind, namespace: String::new(), name: String::new() };
+    let mut body = serde_json::to_value(object)
+        .map_err(|source| WriteError::Encode { attempt: Box::new(attempt.clone()), source })?;
+    let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    attempt.namespace = text("/metadata/namespace");
+    attempt.name = text("/metadata/name");
+    if let Some(body) = body.as_object_mut() {
+        body.insert("apiVersion".to_owned(), K::api_version(&()).into());
+        body.insert("kind".to_owned(), K::kind(&()).into());
+    }
+    Ok((attempt, body))
 }
 
 /// Parses the object in a response. A user may have written managed fields that kube-rs cannot parse.

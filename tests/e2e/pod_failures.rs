@@ -132,6 +132,16 @@ fn a_pod_rejected_by_pod_security_is_reported_until_it_is_fixed() {
 }
 
 #[test]
+fn an_invalid_quantity_is_reported_until_it_is_fixed() {
+    run("quantity", async |scene| {
+        let template = json!({"resources": {"limits": {"memory": "1GB"}}});
+        let words = ["spec.containers[pulumi].resources.limits.memory", "\"1GB\" is not a quantity"];
+        let case = Case { needs_edit: true, name: "quantity", template, words: &words };
+        case.run(scene, async |main| without(main, "resources").await).await;
+    });
+}
+
+#[test]
 fn an_unschedulable_pod_is_reported_until_it_can_be_scheduled() {
     run("no-node", async |scene| {
         let template = json!({"podTemplate": {"spec": {"nodeSelector": {"there-is": "no-such-node"}}}});

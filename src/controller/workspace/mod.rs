@@ -32,6 +32,7 @@ mod pod;
 mod pod_security;
 mod pod_settings;
 mod pod_state;
+mod pod_values;
 mod policy_packs;
 mod polls;
 mod pool;

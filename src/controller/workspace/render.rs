@@ -15,7 +15,7 @@ use super::pulumi_cloud::Credentials;
 use super::source::DesiredSource;
 use super::spec_error::{MAX_NAME, SpecError};
 use super::storage::Storage;
-use super::{config, environment, guard, init_containers, pod, source, storage};
+use super::{config, environment, guard, init_containers, pod, pod_values, source, storage};
 use crate::api::auto::{Workspace, WorkspaceSpec};
 use crate::api::bounds;
 use crate::api::names::{AGENT_PORT, AGENT_PORT_NAME, LABEL_RUN, LABEL_WORKSPACE_NAME, RUN_OPEN, workspace_object};
@@ -123,6 +123,7 @@ fn pod_template(
         None => generated.clone(),
     };
     guard::check_unchanged(&generated, &merged)?;
+    pod_values::check(&merged)?;
     if let Some(container) = pod::pulumi_container(&mut merged) {
         environment::make_optional(container);
     }

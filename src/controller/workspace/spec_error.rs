@@ -1,6 +1,7 @@
 //! Errors in the spec of a Workspace.
 
 use super::pod_security::Violation;
+use super::pod_values::InvalidValue;
 use crate::api::bounds;
 use crate::api::names::MAX_TERMINATION_GRACE_SECONDS;
 use crate::controller::merge::{MergeError, TooLarge};
@@ -21,6 +22,9 @@ pub enum SpecError {
 
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
+
+    #[error(transparent)]
+    Value(#[from] InvalidValue),
 
     #[error("podTemplate.{field} is not supported")]
     Unsupported { field: String },

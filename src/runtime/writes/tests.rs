@@ -113,6 +113,32 @@ async fn write_errors_are_distinguished_and_contain_the_server_message() {
 }
 
 #[tokio::test]
+async fn an_internal_error_of_a_check_is_classified_by_the_dry_run_of_a_create_request() {
+    let unconvertible = "failed to convert new object";
+    // Columns: the status codes of the two responses, and whether the content is invalid.
+    for (applied, created, is_invalid) in
+        [(500, 400, true), (500, 422, true), (500, 409, false), (500, 500, false), (500, 201, false), (503, 400, false)]
+    {
+        let (writer, log) = writer(move |request| match (request.method.as_str(), created) {
+            ("PATCH", _) => FakeResponse::refusal(applied, unconvertible),
+            (_, 201) => accept(request),
+            (_, code) => FakeResponse::refusal(code, "create"),
+        });
+        let object = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
+        let error = writer.check::<Update>(&object).await.unwrap_err();
+        assert_eq!(error.is_invalid(), is_invalid, "{applied} {created}: {error}");
+        assert_eq!(error.to_string().contains(unconvertible), !is_invalid, "{applied} {created}: {error}");
+        let requests = log.all();
+        assert_eq!(requests.len(), if applied == 500 { 2 } else { 1 }, "{applied} {created}");
+        if let Some(create) = requests.get(1) {
+            assert_eq!((create.method.as_str(), create.path.as_str()), ("POST", PATH.trim_end_matches("/web")));
+            assert_eq!(create.query, "&dryRun=All&fieldManager=pulumi-controller");
+            assert_eq!(create.body.pointer("/kind"), Some(&json!("Update")));
+        }
+    }
+}
+
+#[tokio::test]
 async fn applying_is_forced_and_checking_is_a_dry_run() {
     let (writer, log) = writer(accept);
     let intent = json!({ "metadata": { "name": "web", "namespace": "apps" }, "spec": { "stackName": "dev" } });
