@@ -1,7 +1,8 @@
 //! Tests user-created Workspaces: their sources, their templates, and the messages about invalid Workspaces.
 
-use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use pulumi_controller::api::auto::{Update, UpdatePhase, Workspace};
 use pulumi_controller::api::conditions::{PROGRESSING, READY, STALLED, find};
 use pulumi_controller::api::names::{PULUMI_CONTAINER, workspace_object, workspace_pod};
@@ -296,6 +297,37 @@ fn a_typo_in_a_template_is_reported_until_it_is_fixed() {
         .await;
         scene.patch::<Workspace>("main", json!({"spec": {"securityProfile": null}})).await;
         until_ready(scene, "main").await;
+    });
+}
+
+#[test]
+fn a_removed_service_account_is_replaced_by_the_default() {
+    run("alone-account", async |scene| {
+        let info = json!({"name": "alone-account", "runtime": "yaml"});
+        workspace(scene, "main", json!({"projectInfo": info, "serviceAccountName": "there-is-none"})).await;
+        until_workspace(scene, "main", "to report the ServiceAccount", WaitLimit::Run, |workspace| {
+            condition_is(workspace, READY, "False", &["failed to create the pod", "\"there-is-none\" not found"])
+        })
+        .await;
+        scene.patch::<Workspace>("main", json!({"spec": {"serviceAccountName": null}})).await;
+        until_ready(scene, "main").await;
+        let pod = api_call("reading the pod".to_owned(), scene.api::<Pod>().get(&workspace_pod("main"))).await;
+        assert_eq!(pod.spec.and_then(|spec| spec.service_account_name).as_deref(), Some("default"));
+    });
+}
+
+#[test]
+fn the_baseline_profile_supports_an_image_with_another_user() {
+    run("alone-baseline", async |scene| {
+        let labels = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+        let namespaces = Api::<Namespace>::all(scene.client.clone());
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&labels));
+        let patched = namespaces.patch(&scene.namespace, &parameters, &patch);
+        api_call("permitting the baseline profile".to_owned(), patched).await;
+        let info = json!({"name": "alone-baseline", "runtime": "yaml"});
+        workspace(scene, "main", json!({"projectInfo": info, "securityProfile": "baseline"})).await;
+        until_ready(scene, "main").await;
+        run_update(scene, "one", "main", "up", json!({})).await;
     });
 }
 

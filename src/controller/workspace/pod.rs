@@ -33,6 +33,8 @@ const KUBERNETES_GRACE_SECONDS: u64 = 30;
 /// Maximum number of failed startup probes. With one probe per second, the limit is one hour. If a pod does not start
 /// within one hour, its image is probably broken.
 const MAX_STARTUP_PROBES: u32 = 3600;
+/// ServiceAccount that exists in each namespace.
+const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 /// Default memory request of a workspace pod. An idle pod used 7 MiB in a measurement. The request excludes the
 /// memory for a run, because few pods on a node execute runs at the same time.
 const MEMORY_REQUEST: &str = "16Mi";
@@ -113,6 +115,19 @@ pub(super) fn set_init_resources(template: &mut Value) {
         let is_generated = GENERATED_CONTAINERS.iter().any(|name| has_name(container, name));
         let Some(container) = container.as_object_mut().filter(|_| is_generated) else { continue };
         container.entry("resources").or_insert_with(|| resources.clone());
+    }
+}
+
+/// Sets the ServiceAccount of the merged template, even if it is the default. If a later template lacked the field, the
+/// deprecated field `serviceAccount`, which the API server sets but no client applies, would keep the previous
+/// ServiceAccount.
+pub(super) fn set_service_account(template: &mut Value) {
+    let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let alias = spec.remove("serviceAccount");
+    let is_unset = |account: &Value| account.is_null() || account == "";
+    if spec.get("serviceAccountName").is_none_or(is_unset) {
+        let account = alias.filter(|alias| !is_unset(alias)).unwrap_or_else(|| DEFAULT_SERVICE_ACCOUNT.into());
+        spec.insert("serviceAccountName".to_owned(), account);
     }
 }
 

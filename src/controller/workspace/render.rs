@@ -128,6 +128,7 @@ fn pod_template(
         environment::make_optional(container);
     }
     pod::set_init_resources(&mut merged);
+    pod::set_service_account(&mut merged);
     pod::set_grace_period(&mut merged);
     pod::set_env_file(&mut merged);
     Ok(merged)

@@ -64,6 +64,53 @@ fn a_service_a_stateful_set_and_a_disruption_budget_are_rendered() {
 }
 
 #[test]
+fn the_service_account_is_always_set_and_never_its_deprecated_alias() {
+    let rows = [
+        (json!({}), "default"),
+        (json!({"serviceAccountName": "a"}), "a"),
+        (json!({"podTemplate": {"spec": {"serviceAccountName": "b"}}}), "b"),
+        (json!({"serviceAccountName": "a", "podTemplate": {"spec": {"serviceAccountName": "b"}}}), "b"),
+        (json!({"serviceAccountName": "a", "podTemplate": {"spec": {"serviceAccountName": null}}}), "default"),
+        (json!({"podTemplate": {"spec": {"serviceAccount": "c"}}}), "c"),
+        (json!({"serviceAccountName": "a", "podTemplate": {"spec": {"serviceAccount": "c"}}}), "a"),
+        (json!({"podTemplate": {"spec": {"serviceAccount": ""}}}), "default"),
+    ];
+    for (spec, expected) in rows {
+        let rendered = rendered(spec.clone()).expect("renders");
+        let pod = &template(&rendered)["spec"];
+        assert_eq!((&pod["serviceAccountName"], pod.get("serviceAccount")), (&json!(expected), None), "{spec}");
+    }
+}
+
+#[test]
+fn a_value_that_kubernetes_cannot_use_is_reported_with_its_field() {
+    let container = |field: &str, value: Value| {
+        let mut container = json!({"name": "extra", "image": "busybox:1"});
+        container[field] = value;
+        json!({"podTemplate": {"spec": {"containers": [container]}}})
+    };
+    let resources = || json!({"limits": {"memory": "1GB"}});
+    let cache = json!({"name": "cache", "emptyDir": {"sizeLimit": "10GB"}});
+    let rows = [
+        (
+            json!({"resources": resources()}),
+            "invalid spec.containers[pulumi].resources.limits.memory of the pod: \"1GB\"",
+        ),
+        (
+            container("resources", resources()),
+            "invalid spec.containers[extra].resources.limits.memory of the pod: \"1GB\"",
+        ),
+        (json!({"podTemplate": {"spec": {"volumes": [cache]}}}), "invalid spec.volumes[cache].emptyDir.sizeLimit"),
+        (json!({"image": "Not An Image"}), "invalid image of container pulumi: \"Not An Image\""),
+        (container("image", json!("busybox:")), "invalid image of container extra: \"busybox:\""),
+    ];
+    for (spec, expected) in rows {
+        let error = rendered(spec).expect_err("should be rejected").to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
 fn the_error_for_a_template_above_the_size_limit_names_the_template() {
     let large = |bytes: usize| json!({"metadata": {"labels": {"a": "x".repeat(bytes)}}});
     let result = |spec: Value| rendered(spec).expect_err("should be rejected").to_string();
