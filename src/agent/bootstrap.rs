@@ -13,6 +13,9 @@ use super::layout::{Layout, SOURCE_DIRECTORY};
 
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 const MODE: u32 = 0o755;
+/// Mode of the empty source directory. With the security profile `baseline`, the `pulumi` container can have another
+/// user than this init container. The directory is in the share volume, which all users of the pod can write to.
+const SOURCE_MODE: u32 = 0o777;
 const BUFFER: usize = 256 * 1024;
 /// Maximum length of the owner in an error message, in characters.
 const MAX_OWNER: usize = 100;
@@ -83,7 +86,9 @@ pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
         }
         durable::remove(project)?;
         let source = Path::new(SOURCE_DIRECTORY);
-        std::fs::create_dir_all(project.with_file_name(source))?;
+        let directory = project.with_file_name(source);
+        std::fs::create_dir_all(&directory)?;
+        std::fs::set_permissions(&directory, Permissions::from_mode(SOURCE_MODE))?;
         std::os::unix::fs::symlink(source, project)
     };
     make().map_err(|source| BootstrapError::Project { path: project.to_owned(), source })
@@ -157,6 +162,8 @@ mod tests {
             assert_eq!(std::fs::read_link(&project).unwrap(), Path::new("source"));
             assert!(project.is_dir());
         }
+        let mode = std::fs::metadata(directory.path().join("source")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, SOURCE_MODE, "the container can have another user");
         std::fs::remove_dir(directory.path().join("source")).unwrap();
         std::fs::remove_file(&project).unwrap();
         std::os::unix::fs::symlink("/nowhere", &project).unwrap();
