@@ -60,6 +60,13 @@ impl Act<'_> {
                 writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?;
                 self.record_replacement();
             }
+            Action::RequestPod(report) => {
+                if let Some(stateful_set) = self.context.reader.get_opt::<StatefulSet>(&namespace, &object).await? {
+                    tracing::info!(pod = workspace.pod_name(), "requesting the missing pod again");
+                    missing_pod::request(&stateful_set, self.context, self.now).await?;
+                }
+                return self.report(&report).await;
+            }
             Action::DeleteIdlePod { pod, uid, version } => {
                 tracing::info!(pod, uid, "deleting pod, because its namespace is being deleted");
                 writer.delete_now::<Pod>(&namespace, &pod, (&uid, &version)).await?;

@@ -56,6 +56,8 @@ pub(super) enum Action {
     DeletePod {
         uid: String,
     },
+    /// Make the StatefulSet controller create the missing pod immediately, and report the state.
+    RequestPod(Report),
     /// Remove the finalizer of the completed run from a pod that is being deleted.
     RemovePodFinalizer,
     /// Download the requested source into the store.
@@ -194,7 +196,11 @@ fn workspace_pod(observed: &Observed, desired: &DesiredState, now: Timestamp) ->
         return Action::TakePod { version: version.clone() };
     }
     let Some(pod) = &observed.pod else {
-        return Action::Report(Report::no_pod(observed.start_event.as_ref(), not_ready_for(observed, now)));
+        let report = Report::no_pod(observed.start_event.as_ref(), not_ready_for(observed, now));
+        return match observed.start_event {
+            Some(StartEvent::Resolved) => Action::RequestPod(report),
+            _ => Action::Report(report),
+        };
     };
     if pod.terminating {
         return terminating_pod(observed, pod, reason::ROLLING_UPDATE);

@@ -26,6 +26,7 @@ mod init_containers;
 mod input_versions;
 mod input_watch;
 mod metadata;
+mod missing_pod;
 mod observe;
 mod parts;
 mod pod;

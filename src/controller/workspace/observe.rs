@@ -14,7 +14,8 @@ use super::context::Context;
 use super::environment::run_environment;
 use super::idle::{self, Idle};
 use super::metadata::is_ours;
-use super::parts::{PartState, parts};
+use super::missing_pod;
+use super::parts::{PartState, Parts, parts};
 use super::pod_state::{self, PodState, StartEvent};
 use super::policy_packs::{self, DesiredPack};
 use super::pool::{PoolTemplate, Pooled, pooled};
@@ -202,8 +203,7 @@ pub(super) async fn observe(
     let pod = pod.filter(|pod| is_ours(pod, name) && pooled != Pooled::Lost);
     let state = pod.as_ref().map(pod_state::read);
     let mut found = parts(&workspace, state.as_ref(), rendered, context, now).await?;
-    let start_event =
-        pod_state::find_start_event(&workspace, found.stateful_set_uid.as_deref(), pod.as_ref(), context, now).await?;
+    let start_event = start_event(&workspace, &found, rendered, pod.as_ref(), context, now).await?;
     let updates = context.updates.in_group(&UpdateGroup::workspace(namespace, name));
     let (agent, client) = match state.as_ref().filter(|pod| should_call_agent(pod, &workspace, rendered, context)) {
         Some(pod) if pod.has_pko_agent => (pko_agent(&updates), None),
@@ -247,6 +247,26 @@ pub(super) async fn observe(
         workspace,
     };
     Ok(Some((observed, client)))
+}
+
+/// Returns the reason why the pod is missing or starts slowly.
+async fn start_event(
+    workspace: &Workspace,
+    found: &Parts,
+    rendered: Option<&Rendered>,
+    pod: Option<&Pod>,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Option<StartEvent>, ReconcileError> {
+    let event = pod_state::find_start_event(workspace, found, pod, context, now).await?;
+    let is_expected = found.stateful_set == PartState::Current && pod_state::is_missing(workspace, pod, now);
+    match rendered.filter(|rendered| is_expected && rendered.replicas > 0) {
+        Some(rendered) => {
+            let namespace = workspace.namespace().unwrap_or_default();
+            Ok(missing_pod::check(event, &workspace.pod_name(), &namespace, rendered, context).await)
+        }
+        None => Ok(event),
+    }
 }
 
 /// Records whether the agent of the pod is silent. Returns the time of the first failed call.

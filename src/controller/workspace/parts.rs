@@ -16,7 +16,7 @@ use super::context::Context;
 use super::metadata::{ANNOTATION_RENDERED, is_ours};
 use super::pod_state::PodState;
 use super::render::Rendered;
-use super::tls;
+use super::{missing_pod, tls};
 use crate::api::auto::Workspace;
 use crate::api::conditions::{READY, is_true};
 use crate::api::names;
@@ -59,6 +59,8 @@ pub(super) struct Parts {
     pub(super) stateful_set: PartState,
     /// UID of the StatefulSet, or `None` if the StatefulSet does not exist or the controller has not read it.
     pub(super) stateful_set_uid: Option<String>,
+    /// Time at which the controller last requested a missing pod.
+    pub(super) pod_requested_at: Option<Timestamp>,
     /// Name of the revision that contains the current pod template. `None` if the StatefulSet controller has not
     /// observed the current template, or the controller has not read the StatefulSet.
     pub(super) template_revision: Option<String>,
@@ -67,7 +69,7 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Returns the states of objects that the controller has not read.
-    fn assumed_current() -> Self {
+    pub(super) fn assumed_current() -> Self {
         let current = PartState::Current;
         Parts {
             service: current,
@@ -76,6 +78,7 @@ impl Parts {
             budget: current,
             stateful_set: current,
             stateful_set_uid: None,
+            pod_requested_at: None,
             template_revision: None,
             contested: None,
         }
@@ -129,6 +132,7 @@ pub(super) async fn parts(
         },
         stateful_set: part_state(&name, stateful_set.as_ref(), |found| is_applied(found, rendered, context)),
         stateful_set_uid: stateful_set.as_ref().and_then(|stateful_set| stateful_set.uid()),
+        pod_requested_at: stateful_set.as_ref().and_then(missing_pod::requested_at),
         template_revision: stateful_set.as_ref().and_then(template_revision),
         contested: None,
     };

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::context::Context;
 use super::init_containers::{self, BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
+use super::parts::Parts;
 use crate::api::auto::Workspace;
 use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
@@ -283,24 +284,31 @@ pub(super) enum StartEvent {
     Warning(String),
     /// Slow step of a normal pod start, such as an image pull.
     Step(String),
+    /// Kubernetes rejected the pod earlier, and would accept it now.
+    Resolved,
+}
+
+/// Returns whether the pod has been missing for some time.
+pub(super) fn is_missing(workspace: &Workspace, pod: Option<&Pod>, now: Timestamp) -> bool {
+    pod.is_none() && workspace.metadata.deletion_timestamp.is_none() && unready_seconds(workspace, now) > NO_POD_SECONDS
 }
 
 /// Returns the newest event of the StatefulSet if the pod is missing, or the newest event of a pod that has not
-/// started. Returns `None` if the event is irrelevant, or if `NO_POD_SECONDS` or `SLOW_START_SECONDS` have not passed
+/// started. Ignores the events of the StatefulSet before the controller last requested the pod. Returns `None` if the event is irrelevant, or if `NO_POD_SECONDS` or `SLOW_START_SECONDS` have not passed
 /// yet. Only events report exceeded quotas, Pod Security violations, failed volume mounts and image pulls.
 pub(super) async fn find_start_event(
     workspace: &Workspace,
-    stateful_set_uid: Option<&str>,
+    parts: &Parts,
     pod: Option<&Pod>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<StartEvent>, ReconcileError> {
-    let uid = match (stateful_set_uid, pod) {
+    let (uid, since) = match pod {
         // The status of a deleted Workspace does not report why the pod does not start.
-        _ if workspace.metadata.deletion_timestamp.is_some() => None,
-        (Some(uid), None) if unready_seconds(workspace, now) > NO_POD_SECONDS => Some(uid.to_owned()),
-        (_, Some(pod)) if starts_slowly(pod, now) => pod.uid(),
-        _ => None,
+        _ if workspace.metadata.deletion_timestamp.is_some() => return Ok(None),
+        None if is_missing(workspace, pod, now) => (parts.stateful_set_uid.clone(), parts.pod_requested_at),
+        Some(pod) if starts_slowly(pod, now) => (pod.uid(), None),
+        _ => return Ok(None),
     };
     let Some(uid) = uid else {
         return Ok(None);
@@ -310,7 +318,7 @@ pub(super) async fn find_start_event(
     let listed =
         context.reader.list_as::<Event, StartEventFields>(&namespace, &fields, MAX_EVENTS, MAX_EVENT_BYTES).await;
     match listed {
-        Ok(events) => Ok(newest_event(&events, now)),
+        Ok(events) => Ok(newest_event(&events, since, now)),
         // The events only explain the slow start.
         Err(ReadError::TooLarge { .. }) => Ok(None),
         Err(error) => Err(error.into()),
@@ -343,11 +351,12 @@ struct EventSeries {
     last_observed_time: Option<Timestamp>,
 }
 
-/// Returns the newest event if it is a warning or reports an image pull. A normal event after a warning shows that
-/// the problem is resolved.
-fn newest_event(events: &[StartEventFields], now: Timestamp) -> Option<StartEvent> {
+/// Returns the newest event after `since` if it is a warning or reports an image pull. A normal event after a warning
+/// shows that the problem is resolved.
+fn newest_event(events: &[StartEventFields], since: Option<Timestamp>, now: Timestamp) -> Option<StartEvent> {
     let recent = events.iter().filter_map(|event| Some((event_time(event)?, event)));
     let recent = recent.filter(|(time, _)| now.as_second() - time.as_second() <= OLD_SECONDS);
+    let recent = recent.filter(|(time, _)| since.is_none_or(|since| *time > since));
     let (_, event) = recent.max_by_key(|(time, _)| *time)?;
     let message = event.message.as_deref().unwrap_or_default().trim();
     match (event.kind.as_deref(), event.reason.as_deref()) {

@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Minimum and maximum poll interval while the pod does not exist. The pod watch reports a new pod, so the controller
 /// polls only to find the reason why the pod is missing. The intervals are long, because many Workspaces can be
 /// waiting at the same time.
-const NO_POD_POLL_INTERVALS: (Duration, Duration) = (POLL_INTERVAL, Duration::from_secs(60));
+const NO_POD_POLL_INTERVALS: (Duration, Duration) = (POLL_INTERVAL, Duration::from_secs(30));
 /// Divisor for the poll interval while the pod does not exist. The interval is the waiting time divided by this
 /// number.
 const NO_POD_POLL_DIVISOR: u32 = 2;
@@ -128,7 +128,7 @@ impl Report {
             Some(StartEvent::Warning(warning)) => {
                 Self::failing(reason::POD_FAILED, format!("failed to create the pod: {warning}"), again)
             }
-            Some(StartEvent::Step(_)) | None => {
+            Some(StartEvent::Step(_) | StartEvent::Resolved) | None => {
                 Self::working(reason::WAITING_FOR_REPLICAS, "waiting for the pod to be created".to_owned(), again)
             }
         }
@@ -142,7 +142,9 @@ impl Report {
             Some(StartEvent::Step(step)) => {
                 Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting: {step}"), POLL_INTERVAL * 2)
             }
-            None => Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), POLL_INTERVAL * 2),
+            Some(StartEvent::Resolved) | None => {
+                Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting"), POLL_INTERVAL * 2)
+            }
         }
     }
 

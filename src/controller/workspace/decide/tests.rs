@@ -171,6 +171,14 @@ fn check(cases: Vec<(&'static str, Change, Is)>) {
 }
 
 #[test]
+fn a_missing_pod_is_requested_when_the_api_server_accepts_it_again() {
+    let observed = Observed { pod: None, start_event: Some(StartEvent::Resolved), ..at_rest() };
+    let action = decide(&observed, now());
+    let waits = "waiting for the pod to be created";
+    assert!(matches!(&action, Action::RequestPod(report) if report.message == waits), "{action:?}");
+}
+
+#[test]
 fn the_deletion_of_a_namespace_deletes_its_idle_pods_at_once() {
     let in_deleted_namespace = |change: fn(&mut Observed)| {
         let mut observed = Observed { is_namespace_terminating: true, ..at_rest() };

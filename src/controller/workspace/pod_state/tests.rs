@@ -212,14 +212,17 @@ fn the_newest_recent_event_explains_a_slow_start() {
     let first = event("Warning", "FailedCreate", "2026-01-01T11:59:00Z", "first");
     let second = event("Warning", "FailedCreate", "2026-01-01T11:59:30Z", "exceeded quota ");
     let mended = event("Normal", "SuccessfulCreate", "2026-01-01T11:59:40Z", "created");
-    assert_eq!(newest_event(std::slice::from_ref(&old), now), None);
+    assert_eq!(newest_event(std::slice::from_ref(&old), None, now), None);
     let warnings = [second, first, old];
     let quota = StartEvent::Warning("FailedCreate: exceeded quota".to_owned());
-    assert_eq!(newest_event(&warnings, now), Some(quota));
-    assert_eq!(newest_event(&[warnings.as_slice(), &[mended]].concat(), now), None);
+    assert_eq!(newest_event(&warnings, None, now), Some(quota.clone()));
+    let at = |time: &str| Some(time.parse::<Timestamp>().expect("valid time"));
+    assert_eq!(newest_event(&warnings, at("2026-01-01T11:59:29Z"), now), Some(quota));
+    assert_eq!(newest_event(&warnings, at("2026-01-01T11:59:30Z"), now), None, "the pod was requested again");
+    assert_eq!(newest_event(&[warnings.as_slice(), &[mended]].concat(), None, now), None);
     let pulling = event("Normal", "Pulling", "2026-01-01T11:59:50Z", "Pulling image \"pulumi/pulumi\"");
     let step = StartEvent::Step("pulling an image: Pulling image \"pulumi/pulumi\"".to_owned());
-    assert_eq!(newest_event(&[warnings.as_slice(), &[pulling]].concat(), now), Some(step));
+    assert_eq!(newest_event(&[warnings.as_slice(), &[pulling]].concat(), None, now), Some(step));
 }
 
 #[test]
