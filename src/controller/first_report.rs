@@ -47,6 +47,11 @@ pub fn delay_of_workspace_wait(stack: &Stack, workspace: &Workspace, now: Timest
     delay(applied, now).filter(|_| is_ready(stack) && !has_new_request(stack))
 }
 
+/// Returns whether the controller has just applied the Workspace, so that its conditions can describe an earlier spec.
+pub fn is_just_applied(workspace: &Workspace, now: Timestamp) -> bool {
+    field_managers::last_apply(workspace).is_some_and(|applied| delay(applied, now).is_some())
+}
+
 /// Returns whether the Stack is ready with its current spec.
 fn is_ready(stack: &Stack) -> bool {
     stack.status.as_ref().is_some_and(|status| {

@@ -261,6 +261,10 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         return Action::ApplyWorkspace(Box::new(desired), awaiting_workspace(""));
     }
     let readiness = readiness(workspace);
+    let await_workspace = |message: String| {
+        let delay = first_report::delay_of_workspace_wait(stack, workspace, now);
+        delay.map_or(Action::WaitForWorkspace(message), Action::DelayReport)
+    };
     // If the controller requested the runs of stale dependencies earlier, these dependencies would run repeatedly while
     // another problem, such as a pod that cannot start, prevents the run of this Stack.
     if matches!(readiness, Readiness::Ready | Readiness::Sleeping)
@@ -273,14 +277,22 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         // The controller records the run only after the Workspace wakes up, because only a ready pod reports its
         // mounted inputs.
         Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
-        Readiness::Waiting(message) | Readiness::LacksSource(message) => {
-            first_report::delay_of_workspace_wait(stack, workspace, now)
-                .map_or_else(|| Action::WaitForWorkspace(awaiting_workspace(&message)), Action::DelayReport)
-        }
+        Readiness::Unobserved => await_workspace(awaiting_workspace(&unobserved(workspace, now))),
+        Readiness::Waiting(message) | Readiness::LacksSource(message) => await_workspace(awaiting_workspace(&message)),
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),
         Readiness::VersionTooLow(message) => Action::VersionTooLow(message),
         Readiness::SourceRefused(message) => Action::SourceStalled(message),
     }
+}
+
+/// Returns the start of the message about a Workspace whose conditions describe an earlier spec. The text is empty
+/// shortly after an apply, because the Workspace controller normally needs only a moment.
+fn unobserved(workspace: &Workspace, now: Timestamp) -> String {
+    if first_report::is_just_applied(workspace, now) {
+        return String::new();
+    }
+    let (name, generation) = (workspace.name_any(), workspace.metadata.generation.unwrap_or_default());
+    format!("generation {generation} of Workspace {name} has not been processed yet; ")
 }
 
 /// Returns the message if another owner controls the Workspace that has the name of the Stack.

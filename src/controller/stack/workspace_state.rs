@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::auto::{ArtifactReference, Workspace};
-use crate::api::conditions::{self, workspace_reason};
+use crate::api::conditions::workspace_reason;
+use crate::controller::update::current_ready;
 use crate::source::{Origin, Resolved};
 
 /// Maximum number of entries in [`MutatedWorkspaces`]. If a mutated Workspace has no entry, the controller applies the
@@ -16,6 +17,8 @@ const MAX_RECORDED: usize = 1000;
 
 pub enum Readiness {
     Ready,
+    /// The conditions of the Workspace describe an earlier spec, or the Workspace has no conditions.
+    Unobserved,
     /// The Workspace is idle and has no pod.
     Sleeping,
     Waiting(String),
@@ -31,9 +34,8 @@ pub enum Readiness {
 
 pub fn readiness(workspace: &Workspace) -> Readiness {
     let status = workspace.status.clone().unwrap_or_default();
-    let observed = status.observed_generation == workspace.metadata.generation;
-    let Some(ready) = conditions::find(&status.conditions, conditions::READY).filter(|_| observed) else {
-        return Readiness::Waiting(String::new());
+    let Some(ready) = current_ready(workspace) else {
+        return Readiness::Unobserved;
     };
     let message = format!("{}: {}", ready.reason, ready.message);
     // The message starts with the cause, because `kubectl get` truncates the end of the message.

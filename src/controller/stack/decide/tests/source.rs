@@ -83,13 +83,20 @@ fn a_source_that_the_pod_lost_is_fetched_again_for_a_due_run() {
 
 #[test]
 fn the_message_after_an_apply_stays_until_the_workspace_reports_its_state() {
-    let Action::ApplyWorkspace(mut applied, message) = decide(&observed(stack()), now()) else {
+    let Action::ApplyWorkspace(applied, message) = decide(&observed(stack()), now()) else {
         panic!("expected Action::ApplyWorkspace")
     };
     assert!(message.starts_with("waiting for workspace readiness before up of revision main@sha1:a"), "{message}");
-    applied.metadata.generation = Some(1);
-    let unobserved = Observed { workspace: Some(*applied), ..observed(stack()) };
-    assert_eq!(decide(&unobserved, now()), Action::WaitForWorkspace(message));
+    let unobserved = |seconds: i64| {
+        let mut workspace = applied_before(seconds);
+        workspace.spec = applied.spec.clone();
+        workspace.metadata.annotations.clone_from(&applied.metadata.annotations);
+        workspace.metadata.generation = Some(2);
+        decide(&Observed { workspace: Some(workspace), ..observed(stack()) }, now())
+    };
+    assert_eq!(unobserved(1), Action::WaitForWorkspace(message.clone()));
+    let unprocessed = format!("generation 2 of Workspace app has not been processed yet; {message}");
+    assert_eq!(unobserved(60), Action::WaitForWorkspace(unprocessed));
 }
 
 /// Returns a Stack whose condition `Ready` has this status and generation.
