@@ -7,8 +7,10 @@ use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
 use pulumi_controller::api::names::{ANNOTATION_RECONCILIATION_REQUEST, PULUMI_CONTAINER, workspace_pod};
 use serde_json::json;
 
+use crate::by_hand::condition_is;
 use crate::harness::{
-    FaultServer, Poll, Program, Scene, WaitLimit, archive, condition, has_condition, is_done, once, run, wait_until,
+    FaultServer, Poll, Program, Scene, WaitLimit, archive, condition, has_condition, is_done, is_stalled, once, run,
+    wait_until,
 };
 
 /// Scheduling gate that keeps a pod pending until the test removes the gate.
@@ -149,6 +151,32 @@ fn a_pod_template_is_merged_into_the_pod() {
         assert_eq!(names, [PULUMI_CONTAINER], "the container is merged by name");
         let greeting = spec.containers[0].env.iter().flatten().find(|variable| variable.name == "GREETING");
         assert_eq!(greeting.and_then(|variable| variable.value.as_deref()), Some("hello"));
+    });
+}
+
+#[test]
+fn a_reverted_change_is_removed_from_the_workspace_without_a_run() {
+    run("reverted", async |scene| {
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("reverted").output("text", json!("hello")).files()).await;
+        let main = scene.start(scene.stack("main", &source)).await;
+        main.until_applied(&commit).await;
+        let before = main.workspace().await.spec;
+
+        let broken = json!({"image": "127.0.0.1:1/there-is-no-such-image:1", "serviceAccountName": "there-is-none"});
+        main.change(json!({"spec": {"workspaceTemplate": {"spec": broken}}})).await;
+        main.until("to report the pod", WaitLimit::Run, |stack| is_stalled(stack, stack_reason::WORKSPACE_FAILED))
+            .await;
+        let fixed = json!({"image": before.image, "serviceAccountName": null});
+        main.change(json!({"spec": {"workspaceTemplate": {"spec": fixed}}})).await;
+        main.until("to be ready without a run", WaitLimit::Reaction, is_done).await;
+        wait_until("the Workspace to be restored", WaitLimit::Run, async || {
+            let workspace = main.workspace().await;
+            let is_ready = condition_is(&workspace, READY, "True", &[]);
+            if is_ready && workspace.spec == before { Poll::Found(()) } else { Poll::NotYet(format!("{workspace:?}")) }
+        })
+        .await;
+        assert_eq!(main.updates().await.len(), 1, "no further run");
     });
 }
 

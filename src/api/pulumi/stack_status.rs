@@ -204,6 +204,10 @@ pub struct RunInputs {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = bounds::WORKSPACE_POLICY_PACKS))]
     pub policy_inputs: BTreeMap<String, String>,
+    /// Hash of the desired Workspace of the run (annotation `pulumi.com/desired-hash`). If no run is due, but the
+    /// Workspace has another hash, the controller restores the Workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_hash: Option<String>,
 }
 
 /// Open run of a Stack and its inputs.

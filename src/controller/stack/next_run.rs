@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::api::auto::{UpdateKind, Workspace};
+use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
 use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
 use crate::controller::first_report;
 use crate::controller::stack::action::{Action, Settled};
@@ -67,6 +67,7 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     if !matches!(due, Due::Now(_)) {
         let without_run = adopt_pko_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
+        let without_run = without_run.or_else(|| restore_workspace(observed, resolved, kind));
         if let Some(action) = without_run {
             return action;
         }
@@ -94,14 +95,14 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
         Due::Done(again) => match drift::check(stack, kind, now) {
             // A pause delays the drift check but does not change the conditions.
             Check::Now(_) if restriction(observed, UpdateKind::Preview, now).is_some() => {
-                settled_on(observed, resolved, kind, again)
+                settled_on(observed, kind, again)
             }
             Check::Now(message) => run(observed, resolved, in_store, &drift::due_run(stack, message), now),
             Check::After(wait) => {
                 let again = again.map_or(wait, |again| again.min(wait));
-                settled_on(observed, resolved, kind, Some(again))
+                settled_on(observed, kind, Some(again))
             }
-            Check::Never => settled_on(observed, resolved, kind, again),
+            Check::Never => settled_on(observed, kind, again),
         },
         Due::FailedPermanently => Action::Settled(Settled::FailedPermanently),
         Due::Invalid(message) => Action::Invalid(message),
@@ -167,6 +168,46 @@ fn desired_workspace(
     build_workspace::with_policy_packs(&observed.stack, &reference(resolved), packs)
 }
 
+/// Returns the action that restores the Workspace while no run is due. Returns `None` if the Workspace is the one of the
+/// last run.
+///
+/// The Workspace has another hash if the controller has applied it for a run that then became unnecessary, for example
+/// because a user reverted a change. If only the controller would render another Workspace now, for example after an
+/// upgrade, the Workspace stays the same until the next run. Otherwise, an upgrade could replace the pods of all Stacks.
+fn restore_workspace(observed: &Observed, resolved: &Resolved, kind: UpdateKind) -> Option<Action> {
+    let stack = &observed.stack;
+    let inputs = &stack.status.as_ref()?.last_update.as_ref()?.inputs;
+    let used = inputs.workspace_hash.as_deref()?;
+    let workspace = kept_workspace(observed).filter(|_| kind != UpdateKind::Destroy)?;
+    // With `spec.paths`, the artifact of the last run stays in the pod, although the source has another artifact.
+    let is_of_run = |artifact: &&ArtifactReference| {
+        Some(&artifact.digest) == inputs.digest.as_ref() && artifact.dir == resolved.directory.as_str()
+    };
+    let artifact = workspace.spec.artifact.as_ref().filter(is_of_run).cloned().unwrap_or_else(|| reference(resolved));
+    let packs = policy_packs::artifacts(observed.policy_packs_of(kind));
+    let desired = build_workspace::with_policy_packs(stack, &artifact, packs).ok()?;
+    let (applied, rendered) = (ownership::desired_hash(workspace)?, ownership::desired_hash(&desired)?);
+    if applied == rendered && !observed.is_workspace_mutated && has_drifted(&desired, workspace) {
+        return Some(Action::ReplaceWorkspace(Box::new(desired)));
+    }
+    match () {
+        () if applied == used => None,
+        () if applied == rendered => {
+            Some(Action::AdoptBaseline(Box::new(status::with_workspace_hash(stack, rendered))))
+        }
+        () => Some(Action::ReplaceWorkspace(Box::new(desired))),
+    }
+}
+
+/// Returns the Workspace of the Stack. Returns `None` if the Workspace is being deleted, or if the reclaim policy
+/// deletes it.
+fn kept_workspace(observed: &Observed) -> Option<&Workspace> {
+    let stack = &observed.stack;
+    let is_kept = stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
+    let is_ours = |w: &&Workspace| w.metadata.deletion_timestamp.is_none() && ownership::owns(stack, w);
+    observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours)
+}
+
 /// Returns the action that delivers and records an archive with the same content as the archive of the last run. Such
 /// an archive requires no run.
 fn adopt_repacked_archive(
@@ -180,10 +221,7 @@ fn adopt_repacked_archive(
     if kind == UpdateKind::Destroy || !schedule::is_repacked(last, &candidate) {
         return None;
     }
-    let is_kept = stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
-    let is_ours = |w: &&Workspace| w.metadata.deletion_timestamp.is_none() && ownership::owns(stack, w);
-    let workspace = observed.workspace.as_ref().filter(|_| is_kept).filter(is_ours);
-    Some(match workspace.filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
+    Some(match kept_workspace(observed).filter(|w| w.spec.artifact.as_ref() != Some(&reference(resolved))) {
         Some(_) => replace_workspace(observed, resolved, in_store),
         None => Action::AdoptBaseline(Box::new(status::with_repacked_archive(stack, &candidate.inputs))),
     })
@@ -322,9 +360,8 @@ fn dependency_state(observed: &Observed, revision: &str, kind: UpdateKind, now: 
 }
 
 /// Returns the action for a Stack whose last run succeeded, while no other run is due. The action deletes the Workspace
-/// if the reclaim policy is `Delete`. If the pod rejected a newer source, the action applies the Workspace with the
-/// source of the last run.
-fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
+/// if the reclaim policy is `Delete`.
+fn settled_on(observed: &Observed, kind: UpdateKind, again: Option<SignedDuration>) -> Action {
     let is_kept = observed.stack.spec.workspace_reclaim_policy == WorkspaceReclaimPolicy::Retain;
     let is_there = observed.workspace.as_ref().is_some_and(|w| w.metadata.deletion_timestamp.is_none());
     // After a destroy, the controller deletes the Workspace when it removes the finalizer.
@@ -332,14 +369,5 @@ fn settled_on(observed: &Observed, resolved: &Resolved, kind: UpdateKind, again:
     if !is_kept && stays {
         return Action::ReclaimWorkspace;
     }
-    let requests_another = |w: &&Workspace| w.spec.artifact.as_ref() != Some(&reference(resolved));
-    let refused = |w: &&Workspace| matches!(readiness(w), Readiness::SourceRefused(_));
-    let stuck = observed.workspace.as_ref().filter(requests_another).filter(refused);
-    match stuck.and_then(|_| desired_workspace(observed, resolved, kind).ok()) {
-        Some(desired) => {
-            let step = describe_run(kind, &resolved.revision);
-            Action::ApplyWorkspace(Box::new(desired), format!("restoring the source of the last {step}"))
-        }
-        None => Action::Settled(Settled::Done(again)),
-    }
+    Action::Settled(Settled::Done(again))
 }

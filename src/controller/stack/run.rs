@@ -15,7 +15,7 @@ use crate::artifact::Digest;
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::annotations::{self, force_and_reset_requests, refresh_request, requests};
 use crate::controller::stack::observed::Observed;
-use crate::controller::stack::{identity, policy_packs, run_spec};
+use crate::controller::stack::{identity, ownership, policy_packs, run_spec};
 use crate::runtime::run_limiter::SlotWait;
 use crate::source::Resolved;
 
@@ -143,6 +143,7 @@ impl RunCandidate {
             config_inputs: config_inputs(observed),
             mounted_inputs: mounted_inputs(observed),
             policy_inputs: observed.policy_packs.as_deref().map(policy_packs::inputs).unwrap_or_default(),
+            workspace_hash: observed.workspace.as_ref().and_then(ownership::desired_hash).map(str::to_owned),
         };
         Self { revision: resolved.revision.clone(), inputs }
     }

@@ -175,6 +175,16 @@ pub fn with_repacked_archive(stack: &Stack, inputs: &RunInputs) -> StackStatus {
     if let Some(last) = &mut status.last_update {
         last.inputs.digest.clone_from(&inputs.digest);
         last.inputs.content_id.clone_from(&inputs.content_id);
+        last.inputs.workspace_hash.clone_from(&inputs.workspace_hash);
+    }
+    status
+}
+
+/// Returns the status with another hash of the desired Workspace in the record of the last run.
+pub fn with_workspace_hash(stack: &Stack, hash: &str) -> StackStatus {
+    let mut status = stack.status.clone().unwrap_or_default();
+    if let Some(last) = &mut status.last_update {
+        last.inputs.workspace_hash = Some(hash.to_owned());
     }
     status
 }

@@ -5,6 +5,7 @@ mod inputs;
 mod open_run;
 mod policy_packs;
 mod repacked;
+mod restored_workspace;
 mod restrictions;
 mod sleep;
 mod source;
@@ -239,16 +240,6 @@ fn refusing(stack: &Stack) -> Workspace {
     workspace.spec.artifact = Some(newer);
     workspace.metadata.annotations = None;
     workspace
-}
-
-#[test]
-fn a_source_that_returns_to_the_last_revision_restores_the_workspace() {
-    let mut done = stack();
-    done.status = Some(StackStatus { last_update: Some(last("up", "succeeded")), ..StackStatus::default() });
-    let back = Observed { workspace: Some(refusing(&done)), in_store: false, ..observed(done.clone()) };
-    assert_eq!(brief(&decide(&back, now())), "ApplyWorkspace");
-    let there = Observed { workspace: Some(workspace(&done, Status::True, "Succeeded")), ..observed(done) };
-    assert_eq!(decide(&there, now()), Action::Settled(Settled::Done(None)));
 }
 
 #[test]
