@@ -9,6 +9,9 @@
 //! - The grace period of the cancellation ends: see [`cancellation_grace`].
 //! - The engine has had no resource operation in flight for [`IDLE_GRACE`]. The CLI is then waiting for a program or a
 //!   compiler that ignores the cancellation.
+//!
+//! If the engine has not started within [`KILL_GRACE`] after the first SIGINT, the agent sends SIGKILL instead of the
+//! second SIGINT.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -200,6 +203,8 @@ impl Cancellation {
             Sent::Nothing if has_passed(cancel_request.graceful_at, self.sigint_delay()) => {
                 (Sent::First { at: now }, Step::Interrupt)
             }
+            // Without an engine, no resource operation can be in flight, so the CLI has no reason to continue.
+            Sent::First { at } if !self.engine_began && has_passed(Some(at), KILL_GRACE) => (Sent::Kill, Step::Kill),
             Sent::First { at }
                 if has_passed(cancel_request.forced_at, Duration::ZERO)
                     || has_passed(self.idle_since.map(|since| since.max(at)), IDLE_GRACE) =>

@@ -31,6 +31,9 @@ pub const WORKSPACE_ENVIRONMENTS: u32 = 2 * REFERENCES;
 pub const REFERENCED_OBJECTS: u32 = 2 * REFERENCES;
 /// Maximum number of mounted Secrets and ConfigMaps whose hashes a status contains.
 pub const MOUNTED_INPUTS: u32 = ENTRIES;
+/// Maximum number of parallel resource operations in a run. The CLI allocates memory for each operation before the
+/// engine starts: a million operations use more than 13 GiB.
+pub const PARALLEL: u32 = 10_000;
 /// Maximum number of conditions per object.
 pub const CONDITIONS: u32 = 16;
 /// Maximum number of operation types, such as `create`, in a run's change summary.

@@ -40,7 +40,9 @@ fn a_cancellation_interrupts_the_cli_twice_and_then_kills_the_cli() {
         (&[][..], Some(1), vec![]),
         (&[5][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
         (&[1][..], Some(6), vec![(6, Interrupt), (61, Interrupt), (91, Kill)]),
-        (&[1][..], None, vec![(16, Interrupt), (61, Interrupt), (91, Kill)]),
+        // Without an engine, the CLI has no resource operation to complete.
+        (&[1][..], None, vec![(16, Interrupt), (46, Kill)]),
+        (&[1][..], Some(40), vec![(16, Interrupt), (61, Interrupt), (91, Kill)]),
         // A repeated call has no effect.
         (&[5, 5, 8, 9][..], Some(1), vec![(5, Interrupt), (65, Interrupt), (95, Kill)]),
         (&[1, 2][..], Some(4), vec![(4, Interrupt), (61, Interrupt), (91, Kill)]),

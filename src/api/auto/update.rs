@@ -110,7 +110,7 @@ pub struct UpdateSpec {
 
     /// Maximum number of concurrent resource operations (`--parallel`). Default: the CLI default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[schemars(range(min = 1, max = bounds::PARALLEL))]
     pub parallel: Option<u32>,
 
     /// Whether an `up`, `preview` or `refresh` fails if it finds changes (`--expect-no-changes`). Default: `false`.
