@@ -82,7 +82,7 @@ pub mod drift_reason {
 /// Reasons for the Stack condition `Expiring`.
 pub mod expiry_reason {
     pub const EXPIRES_SOON: &str = "ExpiresSoon";
-    /// The controller deletes the Stack and destroys its resources.
+    /// The controller deletes the Stack, and destroys its resources if `spec.destroyOnFinalize` is `true`.
     pub const EXPIRED: &str = "Expired";
 }
 

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 
 use crate::api::conditions::stack_reason as reason;
-use crate::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, expiry_reason, update_reason};
+use crate::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, drift_reason, update_reason};
 use crate::api::names::{self, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
 use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::resolve::{self, Decision};
@@ -415,13 +415,9 @@ impl<'a> State<'a> {
         self.stack.metadata.deletion_timestamp.is_some()
     }
 
-    /// Returns whether the Stack is being deleted and the controller destroys its resources first. The controller also
-    /// destroys the resources of an expired Stack, unless the spec prevents the destroy.
+    /// Returns whether the Stack is being deleted and the controller destroys its resources first.
     fn destroys(&self) -> bool {
-        let conditions = self.stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let has_expired =
-            conditions::find(conditions, EXPIRING).is_some_and(|found| found.reason == expiry_reason::EXPIRED);
-        self.is_deleted() && self.stack.spec.destroy_on_finalize.unwrap_or(has_expired)
+        self.is_deleted() && self.stack.spec.destroy_on_finalize.unwrap_or_default()
     }
 
     fn last_update(&self) -> Option<&LastUpdate> {

@@ -111,7 +111,7 @@ fn an_expired_stack_is_announced_destroyed_and_deleted() {
         let source = scene.source("app").await;
         let first = source.push(&with_text("one").files()).await;
         let mut stack = scene.stack("main", &source);
-        stack.spec.ttl = Some("10m".to_owned());
+        (stack.spec.ttl, stack.spec.destroy_on_finalize) = (Some("10m".to_owned()), Some(true));
         let main = scene.start(stack).await;
         main.until_applied(&first).await;
         let announced = main

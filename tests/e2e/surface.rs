@@ -67,6 +67,35 @@ fn strict_validation_accepts_every_field_of_pko() {
     });
 }
 
+#[test]
+fn a_stack_that_expires_must_specify_what_happens_to_its_resources() {
+    run("expiry-choice", async |scene| {
+        let stack = serde_json::to_value(scene.stack_on_program("main", "app")).expect("an object");
+        let expiries = [json!({"ttl": "72h"}), json!({"expiresAt": "2099-01-01T00:00:00Z"}), json!({"ttl": null})];
+        for (expiry, needs_choice) in expiries.into_iter().zip([true, true, false]) {
+            for (choice, is_choice) in
+                [(json!({"destroyOnFinalize": null}), false), (json!({"destroyOnFinalize": false}), true)]
+            {
+                let mut stack = stack.clone();
+                let spec = stack["spec"].as_object_mut().expect("a spec");
+                spec.extend(
+                    [&expiry, &choice]
+                        .iter()
+                        .filter_map(|fields| fields.as_object())
+                        .flatten()
+                        .map(|(k, v)| (k.clone(), v.clone())),
+                );
+                for object in [stack.clone(), in_older_version(&stack)] {
+                    let created = check(scene, &object).await;
+                    assert_eq!(created.is_ok(), is_choice || !needs_choice, "{object}: {created:?}");
+                    let problem = created.err().map(|error| error.to_string()).unwrap_or_default();
+                    assert!(problem.is_empty() || problem.contains("require spec.destroyOnFinalize"), "{problem}");
+                }
+            }
+        }
+    });
+}
+
 /// Returns a template with unusual content: null values, objects without required fields, strategic merge patch
 /// directives, and a field from a newer Kubernetes version.
 fn template_with_directives() -> Value {

@@ -13,7 +13,7 @@ use crate::api::pulumi::{
     ApprovalPolicy, ConcurrencyGroup, ConfigReference, DriftPolicy, FluxSource, GitAuth, GitReference, OutputObject,
     PolicyPack, ProgramReference, PulumiCloudOidc, ResourceRef, RunSchedule, StackStatus,
 };
-use crate::api::{bounds, schema};
+use crate::api::{bounds, conditions, schema};
 
 /// Specification of a Pulumi stack that the controller keeps up to date with its source.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +44,11 @@ use crate::api::{bounds, schema};
     printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":10}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "![has(self.ttl) && dyn(self.ttl) != null, has(self.expiresAt) && dyn(self.expiresAt) != null].exists(set, set) \
+             || has(self.destroyOnFinalize) && dyn(self.destroyOnFinalize) != null",
+    "message": StackSpec::EXPIRY_WITHOUT_CHOICE,
+}]))]
 pub struct StackSpec {
     /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     #[schemars(length(min = 1))]
@@ -186,8 +191,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
 
-    /// Whether the controller runs `pulumi destroy` before it deletes the Stack. Default: `false`, or `true` if the
-    /// Stack has expired (`ttl`, `expiresAt`).
+    /// Whether the controller runs `pulumi destroy` before it deletes the Stack. Required with `ttl` or `expiresAt`.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_on_finalize: Option<bool>,
 
@@ -346,9 +351,9 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<RunSchedule>,
 
-    /// Maximum age of the Stack, as a duration such as `72h`. After this time, the controller deletes the Stack and
-    /// destroys its resources, unless `destroyOnFinalize` is `false`. The condition `Expiring` announces the deletion
-    /// one hour ahead. If the Stack is already older when you set the field, the controller deletes the Stack one hour
+    /// Maximum age of the Stack, as a duration such as `72h`. After this time, the controller deletes the Stack. Requires
+    /// `destroyOnFinalize`, which determines whether the controller destroys the resources first. The condition
+    /// `Expiring` announces the deletion one hour ahead. If the Stack is already older when you set the field, the controller deletes the Stack one hour
     /// later. A suspended Stack does not expire. `0s` has no effect. Default: the Stack does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
@@ -390,6 +395,22 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub workspace_template: Option<Value>,
+}
+
+impl StackSpec {
+    /// Message about a Stack that expires, but does not specify what happens to its resources.
+    pub const EXPIRY_WITHOUT_CHOICE: &str = "spec.ttl and spec.expiresAt require spec.destroyOnFinalize: set it to true to destroy the resources of the \
+         expired Stack, or to false to keep them";
+}
+
+impl Stack {
+    /// Returns the value of the annotation `pulumi.com/confirm-destroy` that confirms the destroy of this Stack. The
+    /// value contains the UID and the deletion time, so it confirms no other destroy, and cannot be set in advance.
+    /// Returns `None` if the Stack is not being deleted.
+    pub fn destroy_confirmation(&self) -> Option<String> {
+        let deleted = self.metadata.deletion_timestamp.as_ref()?;
+        Some(format!("{}/{}", self.metadata.uid.as_deref().unwrap_or_default(), conditions::time(deleted.0)))
+    }
 }
 
 /// Reference to a Stack whose last run must have succeeded.

@@ -58,8 +58,9 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         return suspended(observed);
     }
     let stack = &observed.stack;
-    if let Err(error) = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack)) {
-        return Action::Invalid(error.to_string());
+    let workspace = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack));
+    if let Err(message) = workspace.map_err(|error| error.to_string()).and_then(|()| expiry::check(stack)) {
+        return Action::Invalid(message);
     }
     let resolved = match (&observed.source, &observed.policy_packs) {
         (Some(Ok(resolved)), Ok(_)) => resolved,

@@ -70,13 +70,12 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
-/// Returns whether the controller must destroy the Stack's resources before it removes the finalizer. The default of
-/// `spec.destroyOnFinalize` is `true` for an expired Stack and `false` for other Stacks. Returns `false` if the Stack
-/// cannot have resources, for example after a successful destroy, because another Stack may manage the Pulumi stack in
-/// the spec.
+/// Returns whether the controller must destroy the Stack's resources before it removes the finalizer. Returns `false` if
+/// the Stack cannot have resources, for example after a successful destroy, because another Stack may manage the Pulumi
+/// stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
-        && stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack))
+        && stack.spec.destroy_on_finalize.unwrap_or_default()
         && !stack.spec.preview.unwrap_or_default()
         && identity::has_applied(stack)
         && !annotations::is_abandoned_destroy(stack)
@@ -151,8 +150,7 @@ fn with_finalizers(object: &impl ResourceExt) -> String {
 /// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The controller does not destroy the
 /// resources of such a Stack, because another Stack may now manage the Pulumi stack.
 pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
-    let destroys = stack.spec.destroy_on_finalize.unwrap_or_else(|| expiry::has_expired(stack));
-    let is_kept = destroys && stack.spec.preview.unwrap_or_default();
+    let is_kept = stack.spec.destroy_on_finalize.unwrap_or_default() && stack.spec.preview.unwrap_or_default();
     is_kept.then(|| identity::recorded(stack)).flatten()
 }
 

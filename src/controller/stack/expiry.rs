@@ -1,12 +1,13 @@
 //! Expiry of Stacks with `spec.ttl` or `spec.expiresAt`, such as Stacks for pull requests. The controller deletes an
-//! expired Stack and destroys its resources.
+//! expired Stack. As for any other deleted Stack, `spec.destroyOnFinalize` determines whether the controller destroys
+//! the resources.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, ConditionUpdate, EXPIRING, Status, expiry_reason};
-use crate::api::pulumi::{Stack, StackStatus};
+use crate::api::pulumi::{Stack, StackSpec, StackStatus};
 use crate::controller::stack::action::Action;
 use crate::controller::stack::backoff;
 
@@ -27,10 +28,20 @@ fn expires_at(stack: &Stack) -> Option<Timestamp> {
     end.into_iter().chain(fixed).min()
 }
 
-/// Returns the time at which the Stack expires. Returns `None` if the Stack is suspended or is being deleted.
+/// Checks that a Stack with an expiry specifies what happens to its resources. The API server enforces the same rule,
+/// but not for a Stack that it stored before the rule existed. Returns the error message.
+pub fn check(stack: &Stack) -> Result<(), String> {
+    let has_expiry = stack.spec.ttl.is_some() || stack.spec.expires_at.is_some();
+    match has_expiry && stack.spec.destroy_on_finalize.is_none() {
+        true => Err(StackSpec::EXPIRY_WITHOUT_CHOICE.to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// Returns the time at which the Stack expires. Returns `None` if the Stack is suspended, invalid or being deleted.
 fn pending(stack: &Stack) -> Option<Timestamp> {
     let is_inactive = stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some();
-    expires_at(stack).filter(|_| !is_inactive)
+    expires_at(stack).filter(|_| !is_inactive && check(stack).is_ok())
 }
 
 /// Returns the time at which the controller deletes the Stack. A user can change the fields so that the Stack has
@@ -65,18 +76,13 @@ pub fn next_change(stack: &Stack, now: Timestamp) -> Option<SignedDuration> {
     wait.is_positive().then_some(wait.min(MAX_WAIT))
 }
 
-/// Returns whether the controller has deleted the Stack because of its expiry.
-pub fn has_expired(stack: &Stack) -> bool {
-    announcement(stack).is_some_and(|expiring| expiring.reason == expiry_reason::EXPIRED)
-}
-
 /// Returns the status that announces the expiry.
 pub fn announced(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
     with_condition(stack, expiry_reason::EXPIRES_SOON, message, now)
 }
 
-/// Returns the status that records the expiry. The controller writes this status before it deletes the Stack, because
-/// the controller destroys the resources when an expired Stack is deleted.
+/// Returns the status that records the expiry. The controller writes this status before it deletes the Stack, so that
+/// the status contains the cause of the deletion.
 pub fn expired(stack: &Stack, message: &str, now: Timestamp) -> StackStatus {
     with_condition(stack, expiry_reason::EXPIRED, message, now)
 }
@@ -107,8 +113,8 @@ fn announcement(stack: &Stack) -> Option<&Condition> {
 }
 
 fn announcement_message(stack: &Stack, deletion: Timestamp) -> String {
-    let keeps = stack.spec.destroy_on_finalize == Some(false) || stack.spec.preview.unwrap_or_default();
-    let resources = if keeps { "keeps its resources" } else { "destroys its resources" };
+    let destroys = stack.spec.destroy_on_finalize.unwrap_or_default() && !stack.spec.preview.unwrap_or_default();
+    let resources = if destroys { "destroys its resources" } else { "keeps its resources" };
     format!(
         "the Stack expires at {}, and the controller then deletes it and {resources}; to keep the Stack, change or remove spec.ttl and \
          spec.expiresAt",
@@ -128,7 +134,7 @@ mod tests {
         let mut stack: Stack = serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack",
             "metadata": {"name": "web", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"stack": "dev"},
+            "spec": {"stack": "dev", "destroyOnFinalize": true},
             "status": {"conditions": []},
         }))
         .unwrap();
@@ -157,6 +163,7 @@ mod tests {
             (json!({"expiresAt": "2026-01-01T12:30:00Z"}), true, Some(30)),
             (json!({"ttl": "24h", "expiresAt": "2026-01-01T12:10:00Z"}), true, Some(10)),
             (json!({"ttl": "1h", "suspend": true}), false, None),
+            (json!({"ttl": "1h", "destroyOnFinalize": null}), false, None),
             // The Stack has already expired, but the controller has not announced the expiry.
             (json!({"ttl": "12h"}), true, Some(60)),
             (json!({"expiresAt": "2025-01-01T00:00:00Z"}), true, Some(60)),
@@ -198,6 +205,7 @@ mod tests {
         assert_eq!(due(&stack, now), None);
         stack.spec.ttl = Some("12h40m".to_owned());
         assert!(matches!(due(&stack, now), Some(Action::AnnounceExpiry(_))));
+        assert!(message.contains("deletes it and destroys its resources"), "{message}");
         stack.spec.destroy_on_finalize = Some(false);
         let Some(Action::AnnounceExpiry(message)) = due(&stack, now) else { panic!("not announced") };
         assert!(message.contains("deletes it and keeps its resources"), "{message}");
@@ -208,11 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_condition_of_the_controller_marks_a_stack_as_expired() {
-        let now: Timestamp = NOW.parse().unwrap();
-        let mut stack = stack(&json!({"ttl": "1h"}));
-        assert!(!has_expired(&stack));
-        stack.status = Some(expired(&stack, "the Stack expired", now));
-        assert!(has_expired(&stack));
+    fn a_stack_that_expires_must_specify_what_happens_to_its_resources() {
+        let rows = [
+            (json!({"destroyOnFinalize": null}), true),
+            (json!({"ttl": "1h", "destroyOnFinalize": true}), true),
+            (json!({"expiresAt": NOW, "destroyOnFinalize": false}), true),
+            (json!({"ttl": "1h", "destroyOnFinalize": null}), false),
+            (json!({"expiresAt": NOW, "destroyOnFinalize": null}), false),
+        ];
+        for (spec, expected) in rows {
+            assert_eq!(check(&stack(&spec)).is_ok(), expected, "{spec}");
+        }
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     fn observed(spec: &str, pause: bool, schedule: bool) -> Observed {
         let mut stack = json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": {"name": "web", "namespace": "apps"},
-            "spec": {"stack": "dev"},
+            "spec": {"stack": "dev", "destroyOnFinalize": false},
         });
         match spec {
             "drift checks" => stack["spec"]["drift"] = json!({"interval": "1h"}),

@@ -122,7 +122,7 @@ fn a_destroy_can_be_skipped_in_every_state_in_which_it_waits() {
     }
     assert_eq!(keeps(&destroys, &[retrying()]), 1);
     assert_eq!(keeps(&json!({}), &[retrying()]), 0, "nothing is destroyed");
-    assert_eq!(keeps(&json!({}), &[retrying(), condition("Expiring", "True", "Expired", "expired")]), 1);
+    assert_eq!(keeps(&json!({}), &[retrying(), condition("Expiring", "True", "Expired", "expired")]), 0);
     let not_found = condition("Stalled", "True", "StackNotFound", "why");
     assert_eq!(keeps(&destroys, &[not_found]), 0, "the decision abandon has the same effect");
 }

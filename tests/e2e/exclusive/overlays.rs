@@ -177,7 +177,7 @@ async fn run_as_tenant(controller: &Controller, scene: &Scene) {
     assert_eq!(pod.spec.as_ref().and_then(|pod| pod.service_account_name.as_deref()), Some("pulumi"));
     assert_unmanaged_writes_rejected(scene, &pod.name_any()).await;
     let mut short_lived = scene.stack("short-lived", &source);
-    short_lived.spec.ttl = Some("10s".to_owned());
+    (short_lived.spec.ttl, short_lived.spec.destroy_on_finalize) = (Some("10s".to_owned()), Some(true));
     scene.start(short_lived).await.until_gone().await;
     for (name, spec, words) in [
         ("account", json!({"serviceAccountName": "admin"}), "serviceAccountName \"admin\" is not allowed"),

@@ -315,7 +315,8 @@ fn a_new_controller_reconciles_other_stacks_despite_unparsable_ones() {
             let nested = json!({"stack": "dev", "workspaceTemplate": {"spec": {"podTemplate": nested}}});
             let names = ["nested", "late"].map(|kind| format!("{kind}-{}", scene.id));
             let others = async || {
-                for (name, spec) in names.iter().zip([nested, json!({"stack": "dev", "expiresAt": LATE})]) {
+                let late = json!({"stack": "dev", "expiresAt": LATE, "destroyOnFinalize": false});
+                for (name, spec) in names.iter().zip([nested, late]) {
                     let metadata = json!({"name": name, "namespace": "default"});
                     let stack =
                         json!({"apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec});

@@ -233,7 +233,7 @@ fn a_change_to_a_field_that_does_not_affect_runs_starts_no_run() {
         }
         ("AdoptBaseline", decide(&observed, now()).name())
     };
-    assert_eq!(decided(|spec| spec.ttl = Some("1h".to_owned())), ("AdoptBaseline", "Settled"));
+    assert_eq!(decided(|spec| spec.schedule = Some(Default::default())), ("AdoptBaseline", "Settled"));
     let drift = |spec: &mut StackSpec| spec.drift.get_or_insert_default().interval = Some("1h".to_owned());
     assert_eq!(decided(drift), ("AdoptBaseline", "Settled"));
     let (first, _) = decided(|spec| spec.drift = Some(Box::default()));

@@ -99,7 +99,7 @@ fn a_recorded_run_that_has_not_started_is_withdrawn() {
 #[test]
 fn an_expired_stack_is_deleted_after_its_open_run() {
     let expired = |mut stack: Stack| {
-        stack.spec.expires_at = Some(Time(now()));
+        (stack.spec.expires_at, stack.spec.destroy_on_finalize) = (Some(Time(now())), Some(true));
         let announced = now() - SignedDuration::from_mins(1);
         stack.status = Some(crate::controller::stack::expiry::announced(&stack, "announced", announced));
         stack
@@ -110,15 +110,22 @@ fn an_expired_stack_is_deleted_after_its_open_run() {
     let running = open(Status::True, "Progressing");
     let running = Observed { stack: expired(running.stack.clone()), ..running };
     assert!(matches!(decide(&running, now()), Action::AwaitUpdate(_)));
-    let mut deleted = expired(stack());
-    deleted.metadata.deletion_timestamp = Some(Time(now()));
-    deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
-    assert_eq!(decide(&observed(deleted.clone()), now()), Action::RemoveFinalizer, "a user deleted the Stack");
-    // The condition shows that the controller deleted the Stack, so the controller destroys the resources by default.
-    deleted.status = Some(crate::controller::stack::expiry::expired(&deleted, "expired", now()));
-    assert!(deletion::has_to_destroy(&deleted));
-    deleted.spec.destroy_on_finalize = Some(false);
-    assert!(!deletion::has_to_destroy(&deleted));
+}
+
+/// The API server rejects such a Stack, but not if the API server stored the Stack before the rule existed.
+#[test]
+fn the_expiry_does_not_decide_whether_the_resources_are_destroyed() {
+    let mut stack = stack();
+    stack.spec.expires_at = Some(Time(now()));
+    stack.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
+    let Action::Invalid(message) = decide(&observed(stack.clone()), now()) else { panic!("the choice is missing") };
+    assert!(message.contains("require spec.destroyOnFinalize"), "{message}");
+    stack.metadata.deletion_timestamp = Some(Time(now()));
+    stack.status = Some(crate::controller::stack::expiry::expired(&stack, "expired", now()));
+    for (choice, expected) in [(None, false), (Some(false), false), (Some(true), true)] {
+        stack.spec.destroy_on_finalize = choice;
+        assert_eq!(deletion::has_to_destroy(&stack), expected, "{choice:?}");
+    }
 }
 
 #[test]
