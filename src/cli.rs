@@ -139,7 +139,7 @@ pub struct ManagerFlags {
 
     /// Maximum number of Stacks with resources to destroy that users can delete within `--max-destroys-interval`. If
     /// users delete more Stacks, the destroy of each of these Stacks waits until a user confirms the destroy with the
-    /// annotation `pulumi.com/confirm-destroy=true`. When the controller checks the limit for a Stack, it counts the
+    /// annotation `pulumi.com/confirm-destroy`. When the controller checks the limit for a Stack, it counts the
     /// deletions in each other namespace only up to half of the limit, rounded up. `0` disables the limit.
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pub max_destroys: usize,

@@ -68,8 +68,9 @@ pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
 /// Annotation that cancels a run. On an Update, any value cancels the run of the Update. On a Stack, the name of an
 /// Update cancels that Update's run, and any other new value cancels the open run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";
-/// Annotation on a Stack that confirms the destroy of its resources. The value `true` permits the destroy even if the
-/// number of destroys exceeds `--max-destroys`.
+/// Annotation on a deleted Stack that confirms the destroy of its resources. The value
+/// [`destroy_confirmation`](crate::api::pulumi::Stack::destroy_confirmation) permits the destroy even if the number of
+/// destroys exceeds `--max-destroys`.
 pub const ANNOTATION_CONFIRM_DESTROY: &str = "pulumi.com/confirm-destroy";
 /// Namespace annotation that prevents runs from starting. The value is the reason for the pause. An empty value and
 /// `false` have no effect.

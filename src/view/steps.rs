@@ -286,10 +286,7 @@ impl<'a> State<'a> {
     /// Returns the steps for a stalled Stack that requires a correction by a user.
     fn of_cause(&self) -> Vec<String> {
         match self.reason {
-            Some(reason::DESTROY_UNCONFIRMED) => vec![step(
-                "Check that the Stack was deleted intentionally, and confirm the destroy:",
-                &format!("kubectl annotate -n {} stack {} {ANNOTATION_CONFIRM_DESTROY}=true", self.namespace, self.name),
-            )],
+            Some(reason::DESTROY_UNCONFIRMED) => vec![self.confirm_destroy()],
             Some(reason::UPDATE_CONFLICT) if self.is_deleted() => {
                 let patch = format!(
                     "kubectl patch -n {} stack {} --type merge -p '{{\"spec\":{{\"destroyOnFinalize\":false}}}}'",
@@ -365,6 +362,16 @@ impl<'a> State<'a> {
             "Correct the program, its configuration or the policy. To read the log of the last run:",
             "logs",
             "",
+        )
+    }
+
+    fn confirm_destroy(&self) -> String {
+        let (namespace, name) = (&self.namespace, &self.name);
+        let confirmation = self.stack.destroy_confirmation().unwrap_or_default();
+        let annotation = format!("{ANNOTATION_CONFIRM_DESTROY}={confirmation}");
+        step(
+            "Check that the Stack was deleted intentionally, and confirm the destroy:",
+            &format!("kubectl annotate --overwrite -n {namespace} stack {name} {annotation}"),
         )
     }
 

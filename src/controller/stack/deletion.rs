@@ -17,7 +17,7 @@ use crate::controller::stack::next_run::run_if_due;
 use crate::controller::stack::observed::{Observed, OtherClaim};
 use crate::controller::stack::run::reference;
 use crate::controller::stack::workspace_state::{Readiness, last_in_place, readiness};
-use crate::controller::stack::{annotations, destroy_limit, expiry, identity, ownership};
+use crate::controller::stack::{annotations, destroy_limit, identity, ownership};
 use crate::pulumi::project;
 use crate::source::{Origin, Resolved, Unavailable};
 
@@ -86,8 +86,7 @@ pub fn has_to_destroy(stack: &Stack) -> bool {
 pub fn held(observed: &Observed) -> Option<Action> {
     let stack = &observed.stack;
     // The conditions record that the destroy requires a confirmation. Another reason must not replace this record.
-    let confirmation = destroy_limit::awaiting_confirmation(stack, observed.exceeded_destroy_limit.as_deref());
-    if let Some(message) = confirmation {
+    if let Some(message) = destroy_limit::awaiting_confirmation(stack, observed.is_destroy_limit_exceeded) {
         return Some(Action::AwaitConfirmation(message));
     }
     match &observed.deletion.as_ref()?.claim {

@@ -12,10 +12,12 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::api::conditions::{self, READY, STALLED, stack_reason};
-use crate::api::duration;
 use crate::api::names::ANNOTATION_CONFIRM_DESTROY;
 use crate::api::pulumi::Stack;
 use crate::runtime::backoff::ObjectKey;
+
+/// Maximum length of an invalid confirmation in a message, in bytes.
+const MAX_VALUE: usize = 128;
 
 /// Destroy limit, and the recent Stack deletions. Cheap to clone.
 ///
@@ -90,25 +92,14 @@ impl DestroyLimit {
         });
     }
 
-    /// Returns the message if the destroy of this Stack must wait for a confirmation.
-    pub fn exceeded(&self, stack: &Stack) -> Option<String> {
-        let deleted = stack.metadata.deletion_timestamp.as_ref()?.0;
+    /// Returns whether more Stacks than the limit were deleted around the deletion of this Stack.
+    pub fn is_exceeded(&self, stack: &Stack) -> bool {
+        let Some(deleted) = stack.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0) else { return false };
         let own = stack.namespace().unwrap_or_default();
         let deletions = self.lock();
         let count = |namespace: &NamespaceDeletions| namespace.near(deleted, self.interval);
         let others = deletions.iter().filter(|(name, _)| **name != own).map(|(_, other)| count(other));
-        exceeds(self.max, deletions.get(&own).map_or(0, count), others).then(|| self.message(stack))
-    }
-
-    fn message(&self, stack: &Stack) -> String {
-        let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
-        format!(
-            "the destroy waits for a confirmation, because more than {} Stacks with resources to destroy were deleted within {} \
-             (--max-destroys). To destroy the resources, run: kubectl annotate --namespace {namespace} stack {name} \
-             {ANNOTATION_CONFIRM_DESTROY}=true. To keep the resources, set spec.destroyOnFinalize to false",
-            self.max,
-            duration::display(self.interval)
-        )
+        exceeds(self.max, deletions.get(&own).map_or(0, count), others)
     }
 
     fn lock(&self) -> MutexGuard<'_, Deletions> {
@@ -129,19 +120,33 @@ fn exceeds(max: usize, own: usize, others: impl Iterator<Item = usize>) -> bool 
     max > 0 && count > max
 }
 
-/// Returns the message if the destroy of a Stack must wait for a confirmation. `exceeded` is the result of
-/// [`DestroyLimit::exceeded`]. A waiting destroy keeps its message in the status, and still waits when the number of
+/// Returns the message if the destroy of a Stack must wait for a confirmation. `is_exceeded` is the result of
+/// [`DestroyLimit::is_exceeded`]. A waiting destroy has the reason in its conditions, and still waits when the number of
 /// recent deletions is below the limit again.
-pub fn awaiting_confirmation(stack: &Stack, exceeded: Option<&str>) -> Option<String> {
-    if stack.annotations().get(ANNOTATION_CONFIRM_DESTROY).is_some_and(|value| value == "true") {
+pub fn awaiting_confirmation(stack: &Stack, is_exceeded: bool) -> Option<String> {
+    let expected = stack.destroy_confirmation()?;
+    let given = stack.annotations().get(ANNOTATION_CONFIRM_DESTROY);
+    let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is_reason = |kind: &str| {
+        conditions::find(conditions, kind).is_some_and(|found| found.reason == stack_reason::DESTROY_UNCONFIRMED)
+    };
+    let must_wait = is_exceeded || is_reason(STALLED) || is_reason(READY);
+    if !must_wait || given == Some(&expected) {
         return None;
     }
-    let conditions = stack.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let is_waiting = |kind: &str| {
-        conditions::find(conditions, kind).filter(|condition| condition.reason == stack_reason::DESTROY_UNCONFIRMED)
-    };
-    let waiting = is_waiting(STALLED).or_else(|| is_waiting(READY));
-    waiting.map(|condition| condition.message.clone()).or_else(|| exceeded.map(str::to_owned))
+    let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
+    let message = format!(
+        "destroy not confirmed: more Stacks with resources were deleted than --max-destroys permits. To destroy the resources, \
+         run: kubectl annotate --overwrite --namespace {namespace} stack {name} {ANNOTATION_CONFIRM_DESTROY}={expected}. To keep \
+         the resources, set spec.destroyOnFinalize to false"
+    );
+    Some(match given {
+        Some(given) => {
+            let given = conditions::shorten(given, MAX_VALUE);
+            format!("{message}. The current value {given:?} of the annotation does not confirm this destroy")
+        }
+        None => message,
+    })
 }
 
 #[cfg(test)]
@@ -157,9 +162,7 @@ mod tests {
     fn stack_in(namespace: &str, name: &str, deleted: &str) -> Stack {
         serde_json::from_value(json!({
             "apiVersion": "pulumi.com/v1", "kind": "Stack",
-            "metadata": {
-                "name": name, "namespace": namespace, "deletionTimestamp": deleted,
-            },
+            "metadata": {"name": name, "namespace": namespace, "uid": "u1", "deletionTimestamp": deleted},
             "spec": {"stack": "dev"},
             "status": {"conditions": []},
         }))
@@ -186,7 +189,7 @@ mod tests {
             for (number, (deleted, destroys)) in others.iter().enumerate() {
                 limit.record(&stack(&format!("other-{number}"), deleted), *destroys);
             }
-            assert_eq!(limit.exceeded(&first).is_some(), expected, "{name}");
+            assert_eq!(limit.is_exceeded(&first), expected, "{name}");
         }
     }
 
@@ -200,11 +203,11 @@ mod tests {
         }
         let next = stack("next", "2026-01-01T00:05:00Z");
         limit.record(&next, true);
-        assert!(limit.exceeded(&next).is_some());
+        assert!(limit.is_exceeded(&next));
         assert_eq!(limit.lock()["apps"].ended.len(), 3);
         let later = stack("later", "2026-01-01T01:00:00Z");
         limit.record(&later, true);
-        assert_eq!(limit.exceeded(&later), None);
+        assert!(!limit.is_exceeded(&later));
     }
 
     #[test]
@@ -252,13 +255,13 @@ mod tests {
         }
         let hostile = stack_in("hostile", "next", "2026-01-01T00:01:00Z");
         limit.record(&hostile, true);
-        assert!(limit.exceeded(&hostile).is_some());
+        assert!(limit.is_exceeded(&hostile));
         let first = stack("first", "2026-01-01T00:01:00Z");
         limit.record(&first, true);
-        assert_eq!(limit.exceeded(&first), None);
+        assert!(!limit.is_exceeded(&first));
         let second = stack("second", "2026-01-01T00:01:00Z");
         limit.record(&second, true);
-        assert!(limit.exceeded(&second).is_some(), "the namespaces together exceed the limit");
+        assert!(limit.is_exceeded(&second), "the namespaces together exceed the limit");
     }
 
     #[test]
@@ -276,12 +279,28 @@ mod tests {
         let limit = DestroyLimit::new((0, SignedDuration::from_mins(10)));
         let first = stack("first", "2026-01-01T00:00:00Z");
         limit.record(&first, true);
-        assert_eq!(limit.exceeded(&first), None);
+        assert!(!limit.is_exceeded(&first));
     }
 
     #[test]
-    fn a_destroy_waits_until_it_is_confirmed() {
-        let with = |annotation: Option<&str>, reason: &str| {
+    fn a_destroy_waits_until_its_own_confirmation() {
+        let own = "u1/2026-01-01T00:00:00Z";
+        // Columns: the annotation, the reason of `Stalled`, whether the limit is exceeded, and the result: whether the
+        // destroy waits, and whether the message names the annotation.
+        let rows = [
+            (None, "UpdateFailed", false, None),
+            (None, "UpdateFailed", true, Some(false)),
+            (None, "DestroyUnconfirmed", false, Some(false)),
+            (Some(own), "DestroyUnconfirmed", true, None),
+            (Some(own), "UpdateFailed", true, None),
+            (Some("true"), "UpdateFailed", false, None),
+            (Some("true"), "UpdateFailed", true, Some(true)),
+            (Some("true"), "DestroyUnconfirmed", false, Some(true)),
+            (Some("u1"), "DestroyUnconfirmed", false, Some(true)),
+            (Some("u1/2026-01-01T00:00:01Z"), "DestroyUnconfirmed", false, Some(true)),
+            (Some("u2/2026-01-01T00:00:00Z"), "DestroyUnconfirmed", false, Some(true)),
+        ];
+        for (annotation, reason, is_exceeded, expected) in rows {
             let mut stack = stack("web", "2026-01-01T00:00:00Z");
             stack.metadata.annotations =
                 annotation.map(|value| [(ANNOTATION_CONFIRM_DESTROY.to_owned(), value.to_owned())].into());
@@ -290,18 +309,11 @@ mod tests {
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }]);
             stack.status.as_mut().unwrap().conditions = serde_json::from_value(condition).unwrap();
-            stack
-        };
-        let rows = [
-            (None, "UpdateFailed", None, None),
-            (None, "UpdateFailed", Some("exceeded"), Some("exceeded")),
-            (None, "DestroyUnconfirmed", None, Some("before")),
-            (Some("false"), "DestroyUnconfirmed", None, Some("before")),
-            (Some("true"), "DestroyUnconfirmed", Some("exceeded"), None),
-        ];
-        for (annotation, reason, exceeded, expected) in rows {
-            let found = awaiting_confirmation(&with(annotation, reason), exceeded);
-            assert_eq!(found.as_deref(), expected, "{annotation:?} {reason}");
+            let message = awaiting_confirmation(&stack, is_exceeded);
+            let names_it = |message: &String| message.contains("does not confirm this destroy");
+            assert_eq!(message.as_ref().map(names_it), expected, "{annotation:?} {reason} {is_exceeded}: {message:?}");
+            let command = format!("stack web {ANNOTATION_CONFIRM_DESTROY}={own}. To keep");
+            assert!(message.is_none_or(|message| message.contains(&command)), "{annotation:?}");
         }
     }
 }

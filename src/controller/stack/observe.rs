@@ -73,7 +73,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
         duplicate,
         plan,
         run_settings,
-        exceeded_destroy_limit: context.destroy_limit.exceeded(&stack),
+        is_destroy_limit_exceeded: context.destroy_limit.is_exceeded(&stack),
         stack,
         source,
         in_store,

@@ -52,8 +52,8 @@ pub struct Observed {
     pub plan: Option<ObservedPlan>,
     /// Pauses and the schedule that are defined outside the Stack.
     pub run_settings: RunSettings,
-    /// Message about the exceeded destroy limit, or `None` if the destroy of this Stack is within the limit.
-    pub exceeded_destroy_limit: Option<String>,
+    /// Whether too many Stacks were deleted around the deletion of this Stack.
+    pub is_destroy_limit_exceeded: bool,
     /// All cached Updates of this Stack.
     pub updates: Vec<Arc<Update>>,
     /// State for the deletion, or `None` if the Stack is not being deleted.
@@ -93,7 +93,7 @@ impl Observed {
             duplicate: None,
             plan: None,
             run_settings: RunSettings::default(),
-            exceeded_destroy_limit: None,
+            is_destroy_limit_exceeded: false,
             updates: Vec::new(),
             deletion: None,
         }

@@ -2,6 +2,7 @@
 
 use kube::ResourceExt;
 use pulumi_controller::api::conditions::{READY, RECONCILING, STALLED, stack_reason};
+use pulumi_controller::api::names::ANNOTATION_CONFIRM_DESTROY;
 use serde_json::json;
 
 use crate::harness::{
@@ -54,6 +55,8 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     for name in ["one", "two", "three"] {
         let mut stack = scene.stack(name, &source);
         stack.spec.destroy_on_finalize = Some(true);
+        // A value that does not name the deletion confirms nothing.
+        stack.metadata.annotations = Some([(ANNOTATION_CONFIRM_DESTROY.to_owned(), "true".to_owned())].into());
         stacks.push(scene.start(stack).await);
     }
     for stack in &stacks {
@@ -76,6 +79,7 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     controller.until_available().await;
     let message = condition(&waiting(third).await, READY).expect("Ready condition").message.clone();
     assert_eq!(third.log.operations().await, once(&["create step"]), "{message}");
+    assert!(message.contains("\"true\" of the annotation does not confirm this destroy"), "{message}");
     let (_, command) = message.split_once("run: ").expect("a command");
     let (command, _) = command.split_once(". To keep").expect("another option");
     run_program("sh", &["-c", command], "").await;
@@ -86,7 +90,7 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     second.until_gone().await;
     assert_eq!(second.log.operations().await, once(&["create step"]));
     // Ignores an error, because the first Stack may no longer exist.
-    let confirm = ["--namespace", &scene.namespace, "annotate", "stack", "one", "pulumi.com/confirm-destroy=true"];
-    drop(try_kubectl(&confirm, "").await);
+    let keep = ["patch", "stack", "one", "--type=merge", "--patch", "{\"spec\":{\"destroyOnFinalize\":false}}"];
+    drop(try_kubectl(&[&["--namespace", &scene.namespace], keep.as_slice()].concat(), "").await);
     stacks[0].until_gone().await;
 }

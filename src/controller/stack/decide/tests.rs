@@ -491,8 +491,7 @@ fn a_destroy_waits_while_another_stack_claims_the_pulumi_stack() {
     ] {
         assert!(message.contains(part), "{message}");
     }
-    let unconfirmed =
-        Observed { exceeded_destroy_limit: Some("too many".to_owned()), ..deleted_beside(renamed(), true) };
+    let unconfirmed = Observed { is_destroy_limit_exceeded: true, ..deleted_beside(renamed(), true) };
     assert!(matches!(decide(&unconfirmed, now()), Action::AwaitConfirmation(_)), "the confirmation remains recorded");
 }
 

@@ -212,7 +212,7 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/InputsChangeOften", "Reconciling=True/InputsChangeOften"],
         ),
         (
-            State::DestroyUnconfirmed(text("the destroy waits for a confirmation")),
+            State::DestroyUnconfirmed(text("destroy not confirmed")),
             None,
             &["Ready=False/DestroyUnconfirmed", "Stalled=True/DestroyUnconfirmed"],
         ),

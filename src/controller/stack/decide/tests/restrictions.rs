@@ -133,10 +133,11 @@ fn a_destroy_above_the_limit_waits_for_a_confirmation() {
     let mut deleted = with_spec(|spec| spec.destroy_on_finalize = Some(true));
     deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
     deleted.status.as_mut().expect("value is set").last_applied_revision = Some("main@sha1:a".to_owned());
-    let exceeded = Observed { exceeded_destroy_limit: Some("too many".to_owned()), ..observed(deleted) };
-    assert_eq!(decide(&exceeded, now()), Action::AwaitConfirmation("too many".to_owned()));
-    let mut confirmed = exceeded;
-    let annotation = (names::ANNOTATION_CONFIRM_DESTROY.to_owned(), "true".to_owned());
-    confirmed.stack.metadata.annotations = Some([annotation].into());
-    assert!(!matches!(decide(&confirmed, now()), Action::AwaitConfirmation(_)));
+    let confirmation = deleted.destroy_confirmation().expect("the Stack is being deleted");
+    let mut exceeded = Observed { is_destroy_limit_exceeded: true, ..observed(deleted) };
+    for (value, waits) in [(None, true), (Some("true".to_owned()), true), (Some(confirmation), false)] {
+        let annotation = value.clone().map(|value| (names::ANNOTATION_CONFIRM_DESTROY.to_owned(), value));
+        exceeded.stack.metadata.annotations = Some(annotation.into_iter().collect());
+        assert_eq!(matches!(decide(&exceeded, now()), Action::AwaitConfirmation(_)), waits, "{value:?}");
+    }
 }
