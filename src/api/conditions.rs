@@ -77,6 +77,8 @@ pub mod drift_reason {
     pub const CORRECTED: &str = "Corrected";
     /// The last drift check failed.
     pub const CHECK_FAILED: &str = "CheckFailed";
+    /// `spec.drift` is invalid, so no drift checks start.
+    pub const SPEC_INVALID: &str = "SpecInvalid";
 }
 
 /// Reasons for the Stack condition `Expiring`.

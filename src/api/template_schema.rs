@@ -149,6 +149,8 @@ fn remove_fields(schema: &mut JSONSchemaProps) {
         return remove_fields(items);
     }
     schema.properties = None;
+    // The API server rejects rules about fields that the schema does not contain. The controller checks these fields.
+    schema.x_kubernetes_validations = None;
     schema.x_kubernetes_preserve_unknown_fields = Some(true);
 }
 

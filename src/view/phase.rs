@@ -129,6 +129,7 @@ pub fn drift(stack: &Stack) -> Option<String> {
         },
         ("False", drift_reason::CORRECTED) => "corrected".to_owned(),
         ("False", _) => "none".to_owned(),
+        (_, drift_reason::SPEC_INVALID) => "invalid".to_owned(),
         _ => "check failed".to_owned(),
     })
 }
@@ -194,6 +195,7 @@ mod tests {
         assert_eq!(of("False", "NoDrift", 0).as_deref(), Some("none"));
         assert_eq!(of("False", "Corrected", 2).as_deref(), Some("corrected"));
         assert_eq!(of("Unknown", "CheckFailed", 0).as_deref(), Some("check failed"));
+        assert_eq!(of("Unknown", "SpecInvalid", 0).as_deref(), Some("invalid"));
         assert_eq!(drift(&stack("web", &json!({}), &json!({}))), None);
     }
 

@@ -343,7 +343,11 @@ impl<'a> State<'a> {
         if is_ready && has_status(find(DRIFTED), "True") {
             steps.push(self.plugin("To correct the drift:", "reconcile", "--refresh"));
         }
-        if has_status(find(DRIFTED), "Unknown") {
+        let has_invalid_drift = find(DRIFTED).is_some_and(|found| found.reason == drift_reason::SPEC_INVALID);
+        if has_invalid_drift {
+            steps.push(self.edit("No drift checks start. Correct spec.drift:"));
+        }
+        if has_status(find(DRIFTED), "Unknown") && !has_invalid_drift {
             let check = status.drift.as_ref().map(|drift| drift.update_name.as_str()).unwrap_or_default();
             steps.push(self.plugin("The drift check has failed. To read its log:", "logs", check));
         }

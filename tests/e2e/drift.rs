@@ -1,6 +1,6 @@
 //! Tests drift checks.
 
-use pulumi_controller::api::conditions::{DRIFTED, drift_reason};
+use pulumi_controller::api::conditions::{DRIFTED, OUTPUTS_WRITTEN, drift_reason, outputs_reason};
 use pulumi_controller::api::pulumi::{LiteralRef, ResourceRef, Stack};
 use serde_json::{Value, json};
 
@@ -64,5 +64,26 @@ fn a_drift_check_that_expects_no_changes_previews_the_program() {
         let expected = "1 resource(s) differ from the state and the program: create urn:pulumi:";
         assert!(message.starts_with(expected), "{message}");
         assert_eq!(main.log.operations().await, once(&["create step"]), "a check changes nothing");
+    });
+}
+
+#[test]
+fn an_invalid_drift_policy_or_output_object_does_not_prevent_a_deployment() {
+    run("drift-invalid", async |scene| {
+        let source = scene.source("app").await;
+        let first = source.push(&Program::new("drift-invalid").output("text", json!("one")).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.drift = serde_json::from_value(json!({"schedule": {"cron": "61 2 * * *"}})).expect("drift settings");
+        let object = json!([{"kind": "ConfigMap", "name": "Invalid_Name"}]);
+        stack.spec.write_outputs_to = serde_json::from_value(object).expect("objects");
+        let main = scene.start(stack).await;
+        let applied = main.until_applied(&first).await;
+        assert!(has_condition(&applied, DRIFTED, "Unknown", drift_reason::SPEC_INVALID), "{applied:?}");
+        let message = condition(&applied, DRIFTED).expect("Drifted condition").message.clone();
+        assert!(message.starts_with("no drift checks start: invalid spec.drift.schedule.cron"), "{message}");
+        assert!(has_condition(&applied, OUTPUTS_WRITTEN, "False", outputs_reason::OUTPUTS_NOT_WRITTEN), "{applied:?}");
+        main.until_event("StackConfigInvalid").await;
+        main.change(json!({"spec": {"drift": {"schedule": {"cron": "0 2 * * *"}}}})).await;
+        main.until("to have no error", WaitLimit::Reaction, |stack| condition(stack, DRIFTED).is_none()).await;
     });
 }

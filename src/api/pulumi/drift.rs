@@ -9,10 +9,13 @@ use crate::api::pulumi::DriftSchedule;
 use crate::api::{bounds, schema};
 
 /// Periodic detection of drift, which is a difference between the actual resources and the state. At least one of
-/// `interval` and `schedule` must be set. The controller validates this requirement, because the `v1alpha1` schema
-/// lacks the two fields, and a CEL rule with unknown fields would make the schema invalid.
+/// `interval` and `schedule` must be set.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "has(self.interval) && dyn(self.interval) != null || has(self.schedule) && dyn(self.schedule) != null",
+    "message": DriftPolicy::WITHOUT_TIME,
+}]))]
 pub struct DriftPolicy {
     /// Interval between a run or a drift check and the next drift check, as a duration such as `24h`. A drift check
     /// runs `pulumi refresh --preview-only`, which changes neither the resources nor the state. Minimum: `1m`. Default:
@@ -41,6 +44,12 @@ pub struct DriftPolicy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::PATTERNS))]
     pub ignore: Vec<DriftIgnoreRule>,
+}
+
+impl DriftPolicy {
+    /// Message about a policy that never starts a check.
+    pub const WITHOUT_TIME: &str =
+        "invalid spec.drift: neither interval nor schedule is set; set at least one of them, or remove spec.drift";
 }
 
 /// Reaction to drift: `Detect` or `Correct`. Default: `Detect`.

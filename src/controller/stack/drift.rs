@@ -17,9 +17,9 @@ use crate::controller::stack::observed::Observed;
 use crate::controller::stack::pattern;
 use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate};
 use crate::controller::stack::run_spec;
-use crate::controller::stack::run_windows;
 use crate::controller::stack::schedule::{self, Due};
 use crate::pulumi::operations;
+use crate::runtime::events::{Event, EventKind};
 
 mod cron;
 
@@ -71,9 +71,9 @@ fn expects_no_changes(stack: &Stack) -> bool {
 }
 
 /// Returns the decision about the next drift check of a Stack whose last run succeeded. `kind` is the kind of the
-/// Stack's runs. Ignores an invalid interval or schedule, because [`check_schedule`] rejects such values before a run.
+/// Stack's runs. An invalid policy starts no checks.
 pub fn check(stack: &Stack, kind: UpdateKind, now: Timestamp) -> Check {
-    let Some(policy) = stack.spec.drift.as_deref().filter(|_| kind == UpdateKind::Up) else { return Check::Never };
+    let Some(policy) = valid_policy(stack).filter(|_| kind == UpdateKind::Up) else { return Check::Never };
     let status = stack.status.as_ref();
     let run = status.and_then(|status| status.last_update.as_ref()?.last_resync_time.as_ref());
     let checked = status.and_then(|status| status.drift.as_ref()?.last_checked.as_ref());
@@ -113,19 +113,20 @@ fn check_at_time(
     Some((wait, format!("Drift check scheduled for {at}")))
 }
 
-/// Checks `spec.schedule`, the rules for ignored drift, the drift check interval and the drift check schedule. Returns
-/// the error message.
-pub fn check_schedule(stack: &Stack) -> Result<(), String> {
-    if let Some(schedule) = &stack.spec.schedule {
-        run_windows::check("spec.schedule", schedule)?;
-    }
-    let Some(policy) = &stack.spec.drift else { return Ok(()) };
+/// Returns `spec.drift` if it is valid. An invalid `spec.drift` prevents drift checks and corrections, but no other
+/// runs. The condition `Drifted` contains the error.
+fn valid_policy(stack: &Stack) -> Option<&DriftPolicy> {
+    stack.spec.drift.as_deref().filter(|policy| check_policy(policy).is_ok())
+}
+
+/// Checks the rules for ignored drift, the interval and the schedule of a policy. Returns the error message.
+fn check_policy(policy: &DriftPolicy) -> Result<(), String> {
     check_rules(&policy.ignore)?;
-    if policy.interval.is_none() && policy.schedule.is_none() {
-        return Err("invalid spec.drift: neither interval nor schedule is set; set at least one of them".to_owned());
-    }
     if let Some(interval) = policy.interval.as_ref().filter(|interval| duration::seconds(interval).is_none()) {
         return Err(format!("invalid spec.drift.interval: {interval:?} is not a duration such as 1h30m or 45s"));
+    }
+    if policy.schedule.is_none() && backoff::interval(policy.interval.as_deref()).is_none() {
+        return Err(DriftPolicy::WITHOUT_TIME.to_owned());
     }
     policy.schedule.as_ref().map_or(Ok(()), cron::check)
 }
@@ -146,7 +147,7 @@ fn check_rules(rules: &[DriftIgnoreRule]) -> Result<(), String> {
 
 /// Returns whether the runs of a Stack correct drift.
 fn corrects(stack: &Stack) -> bool {
-    stack.spec.drift.as_ref().is_some_and(|policy| policy.mode == DriftMode::Correct)
+    valid_policy(stack).is_some_and(|policy| policy.mode == DriftMode::Correct)
 }
 
 /// Returns whether the recorded run corrects drift although a user has disabled the correction. A change to
@@ -256,16 +257,38 @@ pub fn record_correction(
     set_condition(&mut status.conditions, stack, Status::False, drift_reason::CORRECTED, message, now);
 }
 
-/// Removes the condition `Drifted` and the result in the status if drift checks are disabled. Otherwise, sets the
-/// `observedGeneration` of the condition to the current generation.
-pub fn keep(stack: &Stack, status: &mut StackStatus) {
-    if stack.spec.drift.is_none() {
-        status.drift = None;
-        conditions::remove(&mut status.conditions, DRIFTED);
+/// Removes the condition `Drifted` and the result in the status if drift checks are disabled. Sets the condition to
+/// `Unknown` if `spec.drift` is invalid. Otherwise, sets the `observedGeneration` of the condition to the current
+/// generation.
+pub fn keep(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
+    let is_invalid = |status: &StackStatus| {
+        conditions::find(&status.conditions, DRIFTED).is_some_and(|found| found.reason == drift_reason::SPEC_INVALID)
+    };
+    match stack.spec.drift.as_deref().map(check_policy) {
+        None => {
+            status.drift = None;
+            conditions::remove(&mut status.conditions, DRIFTED);
+        }
+        Some(Err(why)) => {
+            let message = format!("no drift checks start: {why}");
+            let reason = drift_reason::SPEC_INVALID;
+            set_condition(&mut status.conditions, stack, Status::Unknown, reason, &message, now);
+        }
+        // The next check sets the condition again.
+        Some(Ok(())) if is_invalid(status) => conditions::remove(&mut status.conditions, DRIFTED),
+        Some(Ok(())) => {}
     }
     for condition in status.conditions.iter_mut().filter(|condition| condition.type_ == DRIFTED) {
         condition.observed_generation = stack.metadata.generation;
     }
+}
+
+/// Returns the event about an invalid `spec.drift`. Returns `None` if the previous status contains the same message.
+pub fn invalid_event(stack: &Stack, status: &StackStatus) -> Option<Event> {
+    let found = conditions::find(&status.conditions, DRIFTED).filter(|f| f.reason == drift_reason::SPEC_INVALID)?;
+    let before = stack.status.as_ref().and_then(|before| conditions::find(&before.conditions, DRIFTED));
+    let is_new = before.is_none_or(|before| before.message != found.message);
+    is_new.then(|| Event::new(stack, EventKind::Warning, "StackConfigInvalid", found.message.as_str()))
 }
 
 fn set_condition(

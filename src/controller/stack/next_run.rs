@@ -19,8 +19,8 @@ use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_updat
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{
-    build_update, build_workspace, concurrency_group, input_loop, output_objects, ownership, pko_migration,
-    policy_packs, run_spec, status,
+    build_update, build_workspace, concurrency_group, input_loop, ownership, pko_migration, policy_packs, run_spec,
+    run_windows, status,
 };
 use crate::source::Resolved;
 
@@ -244,11 +244,14 @@ fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> C
     CurrentUpdate { background, ..current_update(observed, resolved, due_run) }
 }
 
-/// Checks the fields that the controller uses outside the Workspace and the Update. Returns the error message.
+/// Checks the fields that the controller uses outside the Workspace and the Update, and without which a run could be
+/// wrong. Returns the error message. Fields that only affect the time after a run, such as `drift` and `writeOutputsTo`,
+/// have their own conditions, so that an invalid value does not prevent a deployment.
 fn check_fields(stack: &Stack) -> Result<(), String> {
     build_workspace::check_times(stack).map_err(|error| error.to_string())?;
-    drift::check_schedule(stack)?;
-    output_objects::check(stack)?;
+    if let Some(schedule) = &stack.spec.schedule {
+        run_windows::check("spec.schedule", schedule)?;
+    }
     approval::check(stack)?;
     concurrency_group::check(stack)
 }

@@ -4,9 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::auto::{PendingCreates, Update, UpdateKind};
-use crate::api::conditions::{
-    self, DRIFTED, OUTPUTS_WRITTEN, READY, RECONCILING, STALLED, Status, drift_reason, stack_reason,
-};
+use crate::api::conditions::{self, DRIFTED, OUTPUTS_WRITTEN, READY, RECONCILING, STALLED, Status, stack_reason};
 use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
 use crate::controller::stack::run::queued_message;
@@ -54,7 +52,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
         is_reconciling: conditions::is_true(&status.conditions, RECONCILING),
         wait: cause.and_then(|cause| wait(status, cause)),
         drifted: status.drift.as_ref().map(|drift| drift.count),
-        drift_check_failed: drift_check.map(|check| check.reason == drift_reason::CHECK_FAILED),
+        drift_check_failed: drift_check.map(|check| check.status == Status::Unknown.as_str()),
         outputs_written: written.map(|written| written.status == "True"),
         violations: status
             .policy_violations

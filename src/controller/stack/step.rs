@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use crate::api::names;
 use crate::api::pulumi::{Stack, StackStatus};
 use crate::controller::stack::context::Context;
+use crate::controller::stack::drift;
 use crate::controller::stack::status::{self, State};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
@@ -36,6 +37,7 @@ pub enum Next {
 /// Writes the status. If the write changes the Stack, returns the Stack from the API server's response.
 pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Option<Stack>, WriteError> {
     let written = context.writer.status(stack, status).await?;
+    drift::invalid_event(stack, status).into_iter().for_each(|event| context.events.publish(event));
     let namespace = stack.namespace().unwrap_or_default();
     context.metrics.record_stack(&namespace, &stack.name_any(), status::stack_state(status));
     Ok(written)

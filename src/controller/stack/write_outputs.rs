@@ -35,7 +35,7 @@ pub async fn write(
     if is_unused || !has_outputs(observed, update, &status) {
         return Ok(status);
     }
-    // The spec may have changed since the controller checked it before the run.
+    // An invalid field does not prevent the run. The controller therefore reports it only now, and keeps the objects.
     if let Err(message) = output_objects::check(stack) {
         let written = status.written_outputs.clone();
         return Ok(output_objects::record(stack, status, written, &[message], now));

@@ -188,6 +188,7 @@ fn results_of_a_ready_stack_have_a_next_step() {
     let rows = [
         (condition("Drifted", "True", "DriftDetected", ""), "kubectl pulumi reconcile -n apps web --refresh"),
         (condition("Drifted", "Unknown", "CheckFailed", ""), "kubectl pulumi logs -n apps web web-3"),
+        (condition("Drifted", "Unknown", "SpecInvalid", ""), "kubectl edit -n apps stack web"),
         (condition("OutputsWritten", "False", "OutputsNotWritten", ""), "kubectl pulumi reconcile -n apps web"),
         (condition("Expiring", "True", "ExpiresSoon", ""), "kubectl edit -n apps stack web"),
     ];

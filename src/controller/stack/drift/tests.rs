@@ -99,7 +99,7 @@ fn a_drift_check_is_due_at_the_first_scheduled_time_since_the_last_run_or_check(
         assert_eq!(check(&stack(settings.clone(), status), UpdateKind::Up, time(now)), expected, "{settings} at {now}");
     }
     let never = stack(json!({"schedule": {"cron": "61 2 * * *"}}), StackStatus::default());
-    assert_eq!(check(&never, UpdateKind::Up, at(0)), Check::Never, "invalid times are rejected before a run");
+    assert_eq!(check(&never, UpdateKind::Up, at(0)), Check::Never, "an invalid time");
     let first = check(&stack(daily(), StackStatus::default()), UpdateKind::Up, at(0));
     assert_eq!(first, Check::Now("First drift check".to_owned()));
 }
@@ -114,7 +114,8 @@ fn invalid_times_are_errors_with_the_path_of_the_field() {
         (cron("30 2 * * *"), None),
         (cron("*/15 8-17 * JAN,FEB MON-FRI"), None),
         (cron("0 0 29 2 *"), None),
-        (json!({}), Some("invalid spec.drift: neither interval nor schedule is set; set at least one of them")),
+        (json!({}), Some(DriftPolicy::WITHOUT_TIME)),
+        (json!({"interval": "0s"}), Some(DriftPolicy::WITHOUT_TIME)),
         (json!({"interval": "10"}), Some("invalid spec.drift.interval: \"10\" is not a duration such as 1h30m or 45s")),
         (
             cron("61 2 * * *"),
@@ -141,13 +142,31 @@ fn invalid_times_are_errors_with_the_path_of_the_field() {
         ),
     ];
     for (settings, expected) in rows {
-        let error = check_schedule(&stack(settings.clone(), StackStatus::default())).err();
+        let stack = stack(settings.clone(), StackStatus::default());
+        let error = stack.spec.drift.as_deref().and_then(|policy| check_policy(policy).err());
         assert_eq!(error.as_deref(), expected, "{settings}");
     }
-    let mut windows = stack(Value::Null, StackStatus::default());
-    windows.spec.schedule = serde_json::from_value(json!({"windows": [{"start": "08:00", "end": "25:00"}]})).unwrap();
-    let error = check_schedule(&windows).unwrap_err();
-    assert!(error.starts_with("invalid spec.schedule.windows[0].end: "), "{error}");
+}
+
+#[test]
+fn an_invalid_policy_is_reported_and_starts_no_checks() {
+    let invalid = || json!({"interval": "1h", "mode": "Correct", "ignore": [{"type": "*********"}]});
+    let found = StackStatus { drift: Some(Box::new(checked(1, 0))), ..StackStatus::default() };
+    let mut broken = stack(invalid(), found);
+    assert_eq!(check(&broken, UpdateKind::Up, at(0)), Check::Never);
+    assert!(!is_correction_due(&broken), "an invalid rule could hide a resource that must not be corrected");
+    let mut status = broken.status.clone().unwrap();
+    keep(&broken, &mut status, at(0));
+    let drifted = conditions::find(&status.conditions, DRIFTED).expect("a condition");
+    assert_eq!((drifted.status.as_str(), drifted.reason.as_str()), ("Unknown", "SpecInvalid"));
+    assert!(drifted.message.starts_with("no drift checks start: invalid spec.drift.ignore[0].type"), "{drifted:?}");
+    let event = invalid_event(&broken, &status);
+    assert_eq!(event.map(|event| event.reason), Some("StackConfigInvalid".to_owned()));
+    broken.status = Some(status.clone());
+    assert!(invalid_event(&broken, &status).is_none(), "the same message is reported once");
+    broken.spec.drift = serde_json::from_value(json!({"interval": "1h"})).unwrap();
+    keep(&broken, &mut status, at(0));
+    assert_eq!(conditions::find(&status.conditions, DRIFTED), None, "the next check sets the condition");
 }
 
 #[test]
@@ -266,9 +285,9 @@ fn the_result_of_a_check_is_in_the_status_and_the_condition() {
 
     record(&stack, &mut status, &update(None, None), at(80));
     assert_eq!(drifted(&status).1, "NoDrift");
-    keep(&stack, &mut status);
+    keep(&stack, &mut status, at(0));
     assert_eq!(conditions::find(&status.conditions, DRIFTED).and_then(|c| c.observed_generation), Some(3));
-    keep(&super::tests::stack(Value::Null, StackStatus::default()), &mut status);
+    keep(&super::tests::stack(Value::Null, StackStatus::default()), &mut status, at(0));
     assert_eq!((status.drift, conditions::find(&status.conditions, DRIFTED)), (None, None));
 }
 

@@ -87,7 +87,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
             desired.add_warning(&warning);
         }
         set_conditions(&mut status.conditions, &desired, generation, now);
-        drift::keep(stack, &mut status);
+        drift::keep(stack, &mut status, now);
         output_objects::keep(stack, &mut status);
         expiry::keep(stack, &mut status, now);
     }

@@ -236,8 +236,12 @@ fn a_change_to_a_field_that_does_not_affect_runs_starts_no_run() {
     assert_eq!(decided(|spec| spec.schedule = Some(Default::default())), ("AdoptBaseline", "Settled"));
     let drift = |spec: &mut StackSpec| spec.drift.get_or_insert_default().interval = Some("1h".to_owned());
     assert_eq!(decided(drift), ("AdoptBaseline", "Settled"));
-    let (first, _) = decided(|spec| spec.drift = Some(Box::default()));
-    assert_eq!(first, "Invalid", "the changed field is checked");
+    assert_eq!(decided(|spec| spec.drift = Some(Box::default())).0, "AdoptBaseline", "it has its own condition");
+    let closed = |spec: &mut StackSpec| {
+        spec.schedule =
+            serde_json::from_value(json!({"windows": [{"start": "08:00", "end": "25:00"}]})).expect("valid");
+    };
+    assert_eq!(decided(closed).0, "Invalid", "the changed field is checked");
     let (first, _) = decided(|spec| spec.targets = vec!["urn".to_owned()]);
     assert_eq!(first, "ApplyWorkspace", "a run is due");
 }
