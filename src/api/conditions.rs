@@ -25,11 +25,11 @@ pub const COMPLETE: &str = "Complete";
 /// same reason.
 pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
 
-/// Reasons for the conditions of a Stack. The reasons include all reasons of the Pulumi Kubernetes Operator v2.
+/// Reasons for the conditions of a Stack. The reasons include all reasons of the Pulumi Kubernetes Operator v2, except
+/// `NotReadyStalled`: the condition `Ready` of a stalled Stack has the same reason as the condition `Stalled`.
 pub mod stack_reason {
     pub const PROCESSING_COMPLETED: &str = "ProcessingCompleted";
     pub const NOT_READY_IN_PROGRESS: &str = "NotReadyInProgress";
-    pub const NOT_READY_STALLED: &str = "NotReadyStalled";
     pub const STACK_PROCESSING: &str = "StackProcessing";
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     pub const UPDATE_FAILED: &str = "UpdateFailed";
@@ -54,6 +54,8 @@ pub mod stack_reason {
     pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
     /// A user rejected the plan of the next run.
     pub const PLAN_REJECTED: &str = "PlanRejected";
+    /// The Stack is suspended, and either no run has completed or the Stack is being deleted.
+    pub const SUSPENDED: &str = "Suspended";
     /// A run is due, but the controller or the namespace is paused.
     pub const PAUSED: &str = "Paused";
     /// A run is due, but no window is open, or a freeze prevents the run.

@@ -211,12 +211,12 @@ struct InvalidUpdateStatus {
 
 /// Returns the status of an invalid object of a kind with the condition `Ready`.
 fn status(kind: &str, message: &str, generation: i64) -> Value {
-    let not_ready = if kind == "Stack" { stack_reason::NOT_READY_STALLED } else { stack_reason::SPEC_INVALID };
+    let reason = stack_reason::SPEC_INVALID;
     let conditions =
-        [(READY, Status::False, not_ready, message), (STALLED, Status::True, stack_reason::SPEC_INVALID, message)];
+        all(&[(READY, Status::False, reason, message), (STALLED, Status::True, reason, message)], generation);
     // `kubectl get stacks` displays the summary.
-    let summary = (kind == "Stack").then_some("SpecInvalid: see the message of the condition Stalled");
-    json!({ "conditions": all(&conditions, generation), "observedGeneration": generation, "summary": summary })
+    let summary = (kind == "Stack").then(|| conditions::summary(&conditions)).flatten();
+    json!({ "conditions": conditions, "observedGeneration": generation, "summary": summary })
 }
 
 /// Returns the status of an invalid Update whose run has not started.
@@ -330,13 +330,14 @@ mod tests {
         assert_eq!(generations, [1, 2]);
         assert!(requests[0].path.ends_with("/namespaces/apps/stacks/web/status"), "{}", requests[0].path);
         assert_eq!(requests[0].body["metadata"]["uid"], "uid-of-web", "another object of this name is not changed");
-        assert_eq!(requests[0].body["status"]["summary"], "SpecInvalid: see the message of the condition Stalled");
+        let summary = "the object has 7 JSON values, more than the maximum o...";
+        assert_eq!(requests[0].body["status"]["summary"], summary);
         let conditions = requests[0].body["status"]["conditions"].as_array().expect("conditions");
         let states: Vec<(&Value, &Value, &Value)> = conditions
             .iter()
             .map(|condition| (&condition["type"], &condition["status"], &condition["reason"]))
             .collect();
-        let ready = (&json!("Ready"), &json!("False"), &json!("NotReadyStalled"));
+        let ready = (&json!("Ready"), &json!("False"), &json!("SpecInvalid"));
         let stalled = (&json!("Stalled"), &json!("True"), &json!("SpecInvalid"));
         assert_eq!(states, [ready, stalled]);
     }

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_cannot_be_scheduled_for_minutes_needs_attention() {
-        let message = "pod web-workspace-0 failed to start: cannot be scheduled (Unschedulable); waiting";
+        let message = "cannot be scheduled; pod web-workspace-0 failed to start (Unschedulable); waiting";
         let of = |message| {
             let conditions = json!({ "conditions": [condition("Reconciling", "True", "StackProcessing", message)] });
             Row::of(&stack("web", &json!({}), &conditions))

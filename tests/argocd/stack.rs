@@ -118,7 +118,7 @@ fn rows() -> Vec<Row> {
         (State::Invalid(text("bad spec")), None, "Degraded", &["bad spec"]),
         (State::Denied(text("another namespace")), None, "Degraded", &["another namespace"]),
         (State::Done, None, "Healthy", &["up to date"]),
-        (State::Done, of_preview(None), "Healthy", &["preview of revision", "no changes"]),
+        (State::Done, of_preview(None), "Healthy", &["preview: no changes"]),
         (State::DeletionSuspended, None, "Progressing", &["set spec.suspend to false"]),
     ]
 }
@@ -158,7 +158,7 @@ fn a_suspended_stack_is_suspended_in_each_state() {
         stack.status = Some(with_state(&stack, &State::Suspended, at(30)));
         let after = health(&stack);
         assert_eq!(after.status, "Suspended", "{state:?}");
-        assert!(after.message.starts_with("suspended, and the current spec is not applied"), "{state:?}: {after:?}");
+        assert!(after.message.starts_with("suspended, spec changed: "), "{state:?}: {after:?}");
     }
 }
 

@@ -72,7 +72,7 @@ fn a_stack_with_too_many_values_stalls_until_it_is_shortened() {
         stack.spec.config.insert("list".to_owned(), json!(vec![json!({"": 0}); 60_000]));
         let main = scene.start(stack).await;
         let is_stalled = |stack: &Stack| {
-            has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+            has_condition(stack, READY, "False", stack_reason::SPEC_INVALID)
                 && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
         };
         let stalled = main.until("to be stalled", WaitLimit::Reaction, is_stalled).await;
@@ -96,7 +96,7 @@ fn an_invalid_spec_stalls_until_it_is_fixed() {
         let main = scene.start(stack).await;
         let stack = main
             .until("to be stalled", WaitLimit::Reaction, |stack| {
-                has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                has_condition(stack, READY, "False", stack_reason::SPEC_INVALID)
                     && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                     && condition(stack, RECONCILING).is_none()
             })

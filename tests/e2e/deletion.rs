@@ -28,6 +28,7 @@ fn deleting_a_stack_with_destroy_on_finalize_destroys_its_resources() {
         main.until_gone().await;
         assert_eq!(main.log.operations().await, once(&["create step", "delete step"]));
         until_objects_are_deleted(scene).await;
+        main.until_event("StackDestroyed").await;
     });
 }
 
@@ -288,8 +289,7 @@ fn deletion_waits_only_for_dependents_that_are_also_being_deleted() {
         base.delete().await;
         top.delete().await;
         base.until("to wait for its dependents", WaitLimit::Reaction, |stack| {
-            condition(stack, READY)
-                .is_some_and(|ready| ready.message.contains("waiting for the deletion of dependent Stacks: top"))
+            condition(stack, READY).is_some_and(|ready| ready.message.contains("waiting for dependent Stacks: top"))
         })
         .await;
         assert_eq!(

@@ -25,7 +25,7 @@ fn a_duplicate_stack_stalls_until_the_first_stack_is_deleted() {
         let second = scene.start(second).await;
         let has_conflict = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
         let stalled = second.until("to report the conflict", WaitLimit::Run, has_conflict).await;
-        assert!(has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        assert!(has_condition(&stalled, READY, "False", stack_reason::UPDATE_CONFLICT));
         let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
         for word in
             [same.as_str(), "project duplicates is already managed by Stack", &format!("{}/first", scene.namespace)]

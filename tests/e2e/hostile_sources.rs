@@ -345,7 +345,7 @@ fn a_missing_or_escaping_directory_is_reported() {
             let stack = fixture
                 .stack
                 .until(&format!("to be stalled by {outside}"), WaitLimit::Reaction, |stack| {
-                    has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                    has_condition(stack, READY, "False", stack_reason::SPEC_INVALID)
                         && has_condition(stack, STALLED, "True", stack_reason::SPEC_INVALID)
                         && condition(stack, STALLED)
                             .is_some_and(|c| c.message.contains(outside) && c.message.contains("\"..\""))

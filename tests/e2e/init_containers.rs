@@ -202,7 +202,7 @@ fn an_outdated_cli_stalls_the_stack_until_the_image_has_a_newer_cli() {
         let message = condition(&stalled, STALLED).map(|stalled| stalled.message.clone()).unwrap_or_default();
         assert!(message.starts_with("IncompatibleConfiguration: ") && message.contains("v3.104.2"), "{message}");
         assert!(
-            has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED)
+            has_condition(&stalled, READY, "False", stack_reason::PULUMI_VERSION_TOO_LOW)
                 && condition(&stalled, RECONCILING).is_none()
         );
         main.change(json!({"spec": {"workspaceTemplate": {"spec": {"env": null}}}})).await;

@@ -32,7 +32,7 @@ fn a_preview_reports_changes_without_applying_them() {
         let last = status.last_update.clone().expect("a run");
         assert_eq!((last.kind.as_deref(), last.changes.get("create")), (Some("preview"), Some(&2)));
         let ready = condition(&stack, READY).expect("Ready condition").message.clone();
-        assert_eq!(ready, format!("preview of revision {}: 2 to create", first.revision()));
+        assert_eq!(ready, format!("preview: 2 to create ({})", first.revision()));
         assert!(has_condition(&stack, READY, "True", stack_reason::PREVIEWED));
         assert_eq!(last.last_successful_commit, None, "no revision was applied");
         assert_eq!((status.last_applied_revision, status.outputs.len()), (None, 0), "nothing was applied");
@@ -44,7 +44,7 @@ fn a_preview_reports_changes_without_applying_them() {
         let second = source.push(&with_text("two").files()).await;
         let stack = main.until("to be previewed", WaitLimit::Run, previewed(second.revision())).await;
         let ready = condition(&stack, READY).expect("Ready condition").message.clone();
-        assert_eq!(ready, format!("preview of revision {}: 1 to update", second.revision()));
+        assert_eq!(ready, format!("preview: 1 to update ({})", second.revision()));
         let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
         assert_eq!(last.last_successful_commit, Some(first.revision()), "the applied revision is unchanged");
         let applied = stack.status.and_then(|status| status.last_applied_revision);

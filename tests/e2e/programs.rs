@@ -88,7 +88,7 @@ fn an_invalid_program_reports_the_error_and_keeps_the_last_state() {
                     && condition(stack, READY).is_some_and(|ready| ready.message.contains(location))
             })
             .await;
-        assert!(has_condition(&stalled, READY, "False", stack_reason::NOT_READY_STALLED));
+        assert!(has_condition(&stalled, READY, "False", stack_reason::SPEC_INVALID));
         let status = stalled.status.expect("a status");
         assert_eq!(json!(status.outputs), json!({"result": "one"}));
         assert_eq!(status.last_applied_revision.as_deref(), Some("1"));

@@ -29,14 +29,14 @@ fn an_open_run_reports_progress_and_a_finished_run_its_changes() {
         assert!(reported.since.is_some(), "{reported:?}");
         let ready = |stack: &Stack| condition(stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();
         main.until("to report the progress of its run", WaitLimit::Reaction, |stack| {
-            ready(stack).ends_with(" of 1 resources") || ready(stack).ends_with(" of 2 resources")
+            [" of 1 resources; up", " of 2 resources; up"].iter().any(|progress| ready(stack).contains(progress))
         })
         .await;
         let begun = |update: &Update| update.status.as_ref().is_some_and(|status| status.run.is_some());
         let begun = scene.timeline.first::<Update>(begun).expect("the start of the run");
         let reported = scene
             .timeline
-            .first::<Stack>(|stack| ready(stack).starts_with("running up"))
+            .first::<Stack>(|stack| ready(stack).starts_with("running: "))
             .expect("the progress in the Stack");
         let late = reported.saturating_sub(begun);
         assert!(late < Duration::from_secs(4), "the Stack reports the start of the run {late:?} later than the Update");

@@ -101,7 +101,7 @@ fn a_run_waits_for_a_manual_command_in_the_pod_and_reports_it() {
 
         main.annotate(ANNOTATION_REQUESTED_AT, "now").await;
         let waits = |stack: &_| {
-            let is_reason = |message: &str| message.starts_with("up of") && message.contains("): ");
+            let is_reason = |message: &str| message.contains("; up of");
             condition(stack, READY).is_some_and(|ready| is_reason(&ready.message))
         };
         let text = main.until("to report the interactive session", WaitLimit::Reaction, waits).await;

@@ -115,7 +115,7 @@ fn unsupported_template_fields_are_rejected_with_their_name() {
         let main = scene.start(stack).await;
         let stack = main
             .until("to reject the shared process namespace", WaitLimit::Reaction, |stack| {
-                has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+                has_condition(stack, READY, "False", stack_reason::WORKSPACE_FAILED)
             })
             .await;
         let message = condition(&stack, READY).map(|ready| ready.message.clone()).unwrap_or_default();

@@ -29,8 +29,8 @@ use crate::artifact::Digest;
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.shortRevision"}"#,
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".status.address","priority":10}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
-    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":10}"#
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":10}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceSpec {

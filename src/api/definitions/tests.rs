@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::*;
+use crate::api::pulumi::{DriftPolicy, StackSpec};
 use crate::api::{bounds, duration};
 
 #[test]
@@ -34,6 +35,44 @@ fn every_crd_follows_flux_conventions() {
             assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]), "{what}");
             assert_ne!(status["nullable"], true, "{what}: the API server does not replace null with the default");
         }
+    }
+}
+
+#[test]
+fn the_last_column_of_each_kind_is_the_age() {
+    for crd in custom_resource_definitions() {
+        for version in &crd.spec.versions {
+            let last = version.additional_printer_columns.as_ref().and_then(|columns| columns.last());
+            assert_eq!(
+                last.map(|column| column.name.as_str()),
+                Some("Age"),
+                "{} {}",
+                crd.spec.names.kind,
+                version.name
+            );
+        }
+    }
+}
+
+/// Returns the messages of the CEL rules of a schema.
+fn rules(schema: &Value) -> Vec<&str> {
+    let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
+    rules.filter_map(|rule| rule["message"].as_str()).collect()
+}
+
+#[test]
+fn both_versions_of_a_stack_have_the_rules_about_their_fields() {
+    let stack = custom_resource_definitions().swap_remove(0);
+    for (version, of_drift) in stack.spec.versions.iter().zip([&[DriftPolicy::WITHOUT_TIME][..], &[]]) {
+        let schema = serde_json::to_value(&version.schema).expect("valid JSON schema");
+        let spec = &schema["openAPIV3Schema"]["properties"]["spec"];
+        assert_eq!(rules(spec), [StackSpec::EXPIRY_WITHOUT_CHOICE], "{}", version.name);
+        assert_eq!(
+            rules(&spec["properties"]["drift"]),
+            of_drift,
+            "{}: the older schema lacks the fields",
+            version.name
+        );
     }
 }
 

@@ -31,9 +31,9 @@ const TOKEN: &str = "token";
         "!has(self.spec.events) || self.spec.type in ['github', 'gitlab']",
         "events requires the type github or gitlab"
     ),
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {

@@ -32,16 +32,16 @@ use crate::api::{bounds, conditions, schema};
     ),
     printcolumn = r#"{"name":"Stack","type":"string","jsonPath":".spec.stack","priority":10}"#,
     printcolumn = r#"{"name":"Last Update","type":"string","jsonPath":".status.lastUpdate.state","priority":10}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Last Commit","type":"string","jsonPath":".status.lastUpdate.lastAttemptedCommit","priority":10}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Reconciling","type":"string","jsonPath":".status.conditions[?(@.type==\"Reconciling\")].reason","priority":10}"#,
     printcolumn = r#"{"name":"Stalled","type":"string","jsonPath":".status.conditions[?(@.type==\"Stalled\")].reason","priority":10}"#,
     printcolumn = r#"{"name":"Permalink","type":"string","jsonPath":".status.lastUpdate.permalink","priority":10}"#,
-    printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend"}"#,
+    printcolumn = r#"{"name":"Suspended","type":"boolean","jsonPath":".spec.suspend","priority":10}"#,
     printcolumn = r#"{"name":"Revision","type":"string","jsonPath":".status.shortRevision"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
-    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":10}"#
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","priority":10}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{

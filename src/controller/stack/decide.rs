@@ -16,7 +16,7 @@ use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::next_run::{adopt_pko_workspace, missing_in_pod, run_if_due};
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::restrictions::restriction;
-use crate::controller::stack::run::{self, artifact_of, describe_run, queued_message, recorded_run, run_kind};
+use crate::controller::stack::run::{self, artifact_of, queued_message, recorded_run, run_kind, waiting_message};
 use crate::controller::stack::schedule::Due;
 use crate::controller::stack::workspace_state::in_place;
 use crate::controller::stack::{
@@ -100,8 +100,7 @@ fn unavailable(stack: &Stack, why: &Unavailable, now: Timestamp) -> Action {
 fn stalled_source(stack: &Stack, message: &str, now: Timestamp) -> Action {
     let ready = stack.status.as_ref().and_then(|status| conditions::find(&status.conditions, conditions::READY));
     let is_known = |ready: &&Condition| {
-        let reasons = [stack_reason::SOURCE_UNAVAILABLE, stack_reason::NOT_READY_STALLED];
-        ready.observed_generation == stack.metadata.generation && reasons.contains(&ready.reason.as_str())
+        ready.observed_generation == stack.metadata.generation && ready.reason == stack_reason::SOURCE_UNAVAILABLE
     };
     let known_for = ready.filter(is_known).map(|ready| now.duration_since(ready.last_transition_time.0));
     let grace = SOURCE_GRACE - known_for.unwrap_or_default();
@@ -129,7 +128,6 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     if update.is_complete() {
         return Some(Action::RecordResult);
     }
-    let what = describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown"));
     let bound = update.status.as_ref().is_some_and(|s| s.run.is_some()) || update.is_started_by_operator();
     if let Some(unknown_outcome) = unknown_outcome(update) {
         let resolution = annotations::resolution_of_open_run(&observed.stack, &current.name);
@@ -149,14 +147,14 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     if bound {
         let last = observed.stack.status.as_ref()?.last_update.as_ref();
         return Some(match (waiting(update), first_report::delay_of_run(update, now)) {
-            (Some(waits), _) => Action::AwaitUpdate(format!("{what} ({}): {}", current.name, waits.message)),
+            (Some(waits), _) => Action::AwaitUpdate(waiting_message(&waits.message, current)),
             // Until the report, the message states that the run is queued.
             (None, Some(left)) => Action::DelayReport(left),
-            (None, None) => Action::AwaitUpdate(running_message(&what, current, update, last)),
+            (None, None) => Action::AwaitUpdate(running_message(current, update, last)),
         });
     }
     if let Some(why) = revocation(observed, current, now) {
-        return Some(Action::RevokeUpdate(format!("{what} ({}) revoked: {why}", current.name)));
+        return Some(Action::RevokeUpdate(format!("{} revoked: {why}", recorded_run(current))));
     }
     Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| await_start(observed, current, update, now)))
 }
@@ -165,14 +163,14 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
 /// remains in the status until the reason of the wait is known.
 fn await_start(observed: &Observed, current: &CurrentUpdate, update: &Update, now: Timestamp) -> Action {
     if let Some(waits) = waiting(update) {
-        return Action::AwaitUpdate(format!("{}: {}", recorded_run(current), waits.message));
+        return Action::AwaitUpdate(waiting_message(&waits.message, current));
     }
     if let Some(left) = first_report::delay_of_slot_wait(update, now) {
         return Action::DelayReport(left);
     }
     let status = observed.stack.status.as_ref();
     let reconciling = status.and_then(|status| conditions::find(&status.conditions, conditions::RECONCILING));
-    let is_reported = reconciling.is_some_and(|found| found.message.starts_with(&recorded_run(current)));
+    let is_reported = reconciling.is_some_and(|found| found.message.contains(&recorded_run(current)));
     match &observed.slot_wait {
         None if is_reported => Action::DelayReport(START_CHECK_INTERVAL),
         wait => Action::AwaitUpdate(queued_message(current, wait.as_ref())),
@@ -181,7 +179,8 @@ fn await_start(observed: &Observed, current: &CurrentUpdate, update: &Update, no
 
 /// Returns the message about the progress of an open run: the step while the engine is not running, or the number of
 /// resources. The message uses the number of resources in the previous run as an estimate of the total.
-fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+fn running_message(current: &CurrentUpdate, update: &Update, last: Option<&LastUpdate>) -> String {
+    let run = recorded_run(current);
     let status = update.status.as_ref();
     let word = match status.and_then(|status| status.phase) {
         Some(UpdatePhase::Canceling) => "canceling",
@@ -189,15 +188,15 @@ fn running_message(what: &str, current: &CurrentUpdate, update: &Update, last: O
     };
     let progress = status.and_then(|status| status.progress.as_ref());
     if let Some(step) = progress.and_then(|progress| progress.step.as_ref()) {
-        return format!("{word} {what} ({}): {step}", current.name);
+        return format!("{word}: {step}; {run}");
     }
     let (done, so_far) = progress.map_or((0, 0), |progress| (progress.resources_done, progress.resources_total));
     if so_far == 0 {
-        return format!("{word} {what} ({})", current.name);
+        return format!("{word}: {run}");
     }
     // The changes of the previous run include the stack resource, which the progress does not count.
     let before = last.map_or(0, |last| last.changes.values().fold(0_i64, |sum, count| sum.saturating_add(*count)) - 1);
-    format!("{word} {what} ({}): {done} of {} resources", current.name, so_far.max(before))
+    format!("{word}: {done} of {} resources; {run}", so_far.max(before))
 }
 
 /// Returns the Update's message if the outcome of the open run is unknown.

@@ -57,7 +57,7 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
     let (resolved, in_store) = match source(observed) {
         Ok(found) => found,
         Err(why) => {
-            let message = format!("failed to destroy the stack: {why}");
+            let message = format!("destroy failed: {why}");
             return match observed.source {
                 Some(Err(Unavailable::Stalled(_) | Unavailable::Invalid(_))) => Action::SourceStalled(message),
                 _ => Action::WaitForSource(message, None),
@@ -272,7 +272,7 @@ fn waiting_for_dependents(observed: &Observed, now: Timestamp) -> Option<Action>
     let names = |dependents: &[&Arc<Stack>]| dependents.iter().map(|s| s.name_any()).collect::<Vec<_>>().join(", ");
     let deleting: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| is_being_deleted(dependent)).collect();
     if !deleting.is_empty() {
-        let message = format!("waiting for the deletion of dependent Stacks: {}", names(&deleting));
+        let message = format!("waiting for dependent Stacks: {}", names(&deleting));
         return Some(Action::WaitForDependents(message, DEPENDENTS_RETRY));
     }
     let alive: Vec<&Arc<Stack>> = dependents.iter().filter(|dependent| exists(dependent)).collect();

@@ -287,7 +287,7 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
     let step = describe_run(due_run.kind(), &resolved.revision);
     let advice = if kind == UpdateKind::Destroy { format!(". {}", status::WITHOUT_DESTROY) } else { String::new() };
     // An applied Workspace is not ready at first. The same message after the apply saves a write of the status.
-    let awaiting_workspace = |cause: &str| format!("{cause}waiting for workspace readiness before {step}{advice}");
+    let awaiting_workspace = |cause: &str| format!("{cause}waiting for workspace: {step}{advice}");
     if let Some(message) = foreign_workspace(observed) {
         return Action::Invalid(message);
     }
@@ -317,7 +317,7 @@ fn run(observed: &Observed, resolved: &Resolved, in_store: bool, due_run: &DueRu
         Readiness::Ready => Action::Start(current),
         // The controller records the run only after the Workspace wakes up, because only a ready pod reports its
         // mounted inputs.
-        Readiness::Sleeping => Action::WakeWorkspace(format!("waking up the Workspace for {step}")),
+        Readiness::Sleeping => Action::WakeWorkspace(format!("waking up workspace: {step}")),
         Readiness::Unobserved => await_workspace(awaiting_workspace(&unobserved(workspace, now))),
         Readiness::Waiting(message) | Readiness::LacksSource(message) => await_workspace(awaiting_workspace(&message)),
         Readiness::Failed(message) | Readiness::NotInstalled(message) => Action::WorkspaceFailed(message),

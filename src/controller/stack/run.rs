@@ -24,6 +24,15 @@ const CONFIG_CHANGED: &str = "A Secret or ConfigMap referenced by the configurat
 /// End of the message about a changed object that the pod mounts.
 const CHANGED: &str = " has changed";
 
+/// Returns a revision for a message that does not introduce it, such as `main@sha1:…`. The revision of a Program is a
+/// number, so it becomes `revision 1`.
+pub fn named_revision(revision: &str) -> String {
+    match revision.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("revision {revision}"),
+        false => revision.to_owned(),
+    }
+}
+
 /// Describes a run for messages, such as `up of revision main@sha1:…`. Omits the revision if it is empty, as for a
 /// source in the pod.
 pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
@@ -33,8 +42,8 @@ pub fn describe_run(kind: UpdateKind, revision: &str) -> String {
     }
 }
 
-/// Returns the start of each message about a recorded run that has not started. Example: `up of revision main@sha1:…
-/// (web-1)`.
+/// Returns the end of each message about a recorded run. Example: `up of revision main@sha1:… (web-1)`. The message starts
+/// with the state of the run, because `kubectl get` truncates the end of the message.
 pub fn recorded_run(current: &CurrentUpdate) -> String {
     let run = describe_run(current.kind, current.commit.as_deref().unwrap_or("unknown"));
     format!("{run} ({})", current.name)
@@ -42,8 +51,15 @@ pub fn recorded_run(current: &CurrentUpdate) -> String {
 
 /// Returns the message about a recorded run that has not started. `wait` is the reason, unless it is unknown.
 pub fn queued_message(current: &CurrentUpdate, wait: Option<&SlotWait>) -> String {
-    let run = recorded_run(current);
-    wait.map_or_else(|| format!("{run} is queued"), |wait| format!("{run}: {wait}"))
+    match wait {
+        Some(wait) => waiting_message(&wait.to_string(), current),
+        None => format!("queued: {}", recorded_run(current)),
+    }
+}
+
+/// Returns the message about a recorded run that waits for this reason.
+pub fn waiting_message(why: &str, current: &CurrentUpdate) -> String {
+    format!("{why}; {}", recorded_run(current))
 }
 
 /// Returns the run type of a Stack that is not being deleted.

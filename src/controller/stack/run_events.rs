@@ -195,6 +195,9 @@ fn outcome(
             _ if is_kind(last, UpdateKind::Preview) => {
                 (EventKind::Warning, "StackUpdateFailure", "Failed to preview stack")
             }
+            _ if is_kind(last, UpdateKind::Destroy) => {
+                (EventKind::Warning, "StackUpdateFailure", "Failed to destroy stack")
+            }
             _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
         };
         let violations = violations.filter(|_| last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION));
@@ -205,7 +208,8 @@ fn outcome(
     let (key, value) = COMMIT_STATUS;
     // A preview that saves a plan sets no commit status, because the run that executes the plan sets the commit status.
     let is_plan = current.is_some_and(|current| current.save_plan == Some(true));
-    let done = (!is_plan).then(|| event(EventKind::Normal, "StackCreated", succeeded(last)).with(key, value));
+    let reason = if is_kind(last, UpdateKind::Destroy) { "StackDestroyed" } else { "StackCreated" };
+    let done = (!is_plan).then(|| event(EventKind::Normal, reason, succeeded(last)).with(key, value));
     let failed_before = before
         .and_then(|status| status.last_update.as_ref())
         .is_some_and(|previous| previous.state.as_deref() == Some("failed"));

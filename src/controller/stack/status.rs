@@ -31,7 +31,7 @@ pub fn stack_state(status: &StackStatus) -> StackState {
     let waits = |reason: &str| {
         let waiting = [
             stack_reason::NOT_READY_IN_PROGRESS,
-            stack_reason::STACK_PROCESSING,
+            stack_reason::SUSPENDED,
             stack_reason::PREREQUISITE_NOT_SATISFIED,
             stack_reason::AWAITING_APPROVAL,
             stack_reason::PAUSED,

@@ -137,7 +137,7 @@ impl Report {
     pub(super) fn starting(pod: &str, event: Option<&StartEvent>) -> Self {
         match event {
             Some(StartEvent::Warning(warning)) => {
-                Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {warning}"), POLL_INTERVAL * 2)
+                Self::failing(reason::POD_FAILED, format!("{warning}; pod {pod} failed to start"), POLL_INTERVAL * 2)
             }
             Some(StartEvent::Step(step)) => {
                 Self::working(reason::WAITING_FOR_REPLICAS, format!("pod {pod} is starting: {step}"), POLL_INTERVAL * 2)
@@ -164,13 +164,13 @@ impl Report {
     }
 
     pub(super) fn pod_failed(pod: &str, problem: &str) -> Self {
-        Self::failing(reason::POD_FAILED, format!("pod {pod} failed to start: {problem}"), FALLBACK_INTERVAL)
+        Self::failing(reason::POD_FAILED, format!("{problem}; pod {pod} failed to start"), FALLBACK_INTERVAL)
     }
 
     /// Reports that no node meets the requirements of the pod. The problem can disappear at any time, for example when
     /// an autoscaler adds a node.
     pub(super) fn unschedulable(pod: &str, problem: &str) -> Self {
-        Self::failing(reason::UNSCHEDULABLE, format!("pod {pod} failed to start: {problem}"), FALLBACK_INTERVAL)
+        Self::failing(reason::UNSCHEDULABLE, format!("{problem}; pod {pod} failed to start"), FALLBACK_INTERVAL)
     }
 
     pub(super) fn unreachable(message: &str) -> Self {
@@ -263,7 +263,7 @@ impl Report {
             let again = (elapsed / INSTALL_POLL_DIVISOR).clamp(shortest, longest);
             return Self::working(reason::INSTALLING, message, again);
         }
-        let message = format!("failed to install the dependencies of source {name}, retrying: {}", candidate.failure);
+        let message = format!("{}; retrying to install the dependencies of source {name}", candidate.failure);
         Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL)
     }
 
@@ -282,8 +282,7 @@ impl Report {
     /// Reports how far the installation of a policy pack has progressed after `elapsed`.
     pub(super) fn pack_progress(pack: &str, state: &PolicyPackState, elapsed: Duration) -> Self {
         if !state.failure.is_empty() {
-            let message =
-                format!("failed to install the dependencies of policy pack {pack}, retrying: {}", state.failure);
+            let message = format!("{}; retrying to install the dependencies of policy pack {pack}", state.failure);
             return Self::failing(reason::INSTALLATION_FAILED, message, POLL_INTERVAL);
         }
         let (shortest, longest) = INSTALL_POLL_INTERVALS;

@@ -138,8 +138,8 @@ mod tests {
             of(
                 "network",
                 json!([
-                    condition("Ready", "Unknown", "NotReadyInProgress", "running up (network-1): 3 of 12 resources"),
-                    condition("Reconciling", "True", "StackProcessing", "running up (network-1): 3 of 12 resources"),
+                    condition("Ready", "Unknown", "NotReadyInProgress", "running: 3 of 12 resources; up (network-1)"),
+                    condition("Reconciling", "True", "StackProcessing", "running: 3 of 12 resources; up (network-1)"),
                 ]),
                 json!({ "currentUpdate": { "name": "network-1", "type": "up" } }),
             ),
@@ -180,7 +180,7 @@ mod tests {
             json!({ "namespace": "apps", "name": "database", "phase": "Ready", "revision": REVISION,
             "drift": "2 resources" })
         );
-        assert_eq!(list[1]["waitingFor"], "running up (network-1): 3 of 12 resources");
+        assert_eq!(list[1]["waitingFor"], "running: 3 of 12 resources; up (network-1)");
         assert_eq!(list[2]["violations"], "1 mandatory, 2 advisory");
     }
 }

@@ -223,13 +223,13 @@ fn the_steps_name_the_object_that_the_user_must_correct() {
     let steps_of = |conditions: &[Value]| steps(&with(conditions)).join("\n");
     let invalid = "invalid annotation pulumi.com/schedule of namespace apps: unknown field `frezes`";
     let found = steps_of(&[
-        condition("Ready", "False", "NotReadyStalled", invalid),
+        condition("Ready", "False", "SpecInvalid", invalid),
         condition("Stalled", "True", "SpecInvalid", invalid),
     ]);
     assert!(found.contains("kubectl edit namespace ") && !found.contains(" stack "), "{found}");
     let missing = "Program apps/sourze does not exist";
     let found = steps_of(&[
-        condition("Ready", "False", "NotReadyStalled", missing),
+        condition("Ready", "False", "SourceUnavailable", missing),
         condition("Stalled", "True", "SourceUnavailable", missing),
     ]);
     assert!(found.contains("kubectl get programs -n ") && !found.contains("--with-source"), "{found}");

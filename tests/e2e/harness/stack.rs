@@ -284,10 +284,9 @@ pub fn waits_for_source(stack: &Stack) -> bool {
         && condition(stack, STALLED).is_none()
 }
 
-/// Returns whether the Stack is stalled for this reason. The Ready condition must have the reason that the Pulumi
-/// Kubernetes Operator uses for stalled Stacks.
+/// Returns whether the Stack is stalled for this reason. The Ready condition must have the same reason.
 pub fn is_stalled(stack: &Stack, reason: &str) -> bool {
-    has_condition(stack, READY, "False", stack_reason::NOT_READY_STALLED)
+    has_condition(stack, READY, "False", reason)
         && has_condition(stack, STALLED, "True", reason)
         && condition(stack, RECONCILING).is_none()
 }

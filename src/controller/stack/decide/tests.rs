@@ -182,8 +182,7 @@ fn a_new_stack_passes_all_steps_before_its_first_run() {
         (
             Status::False,
             "WaitingForReplicas",
-            "WaitForWorkspace(\"detail (WaitingForReplicas); waiting for workspace readiness before up of revision \
-             main@sha1:a\")",
+            "WaitForWorkspace(\"detail (WaitingForReplicas); waiting for workspace: up of revision main@sha1:a\")",
         ),
         (Status::False, "PodFailed", "WorkspaceFailed(\"PodFailed: detail\")"),
         (Status::False, "IncompatibleConfiguration", "VersionTooLow(\"IncompatibleConfiguration: detail\")"),

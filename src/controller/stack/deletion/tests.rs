@@ -164,7 +164,7 @@ fn a_destroy_without_source_and_project_waits_and_suggests_a_fix() {
         }
     };
     let unknown = waits(|stack| stack.status.as_mut().expect("value is set").project_info = None);
-    assert!(unknown.starts_with("failed to destroy the stack: GitRepository apps/app does not exist; "), "{unknown}");
+    assert!(unknown.starts_with("destroy failed: GitRepository apps/app does not exist; "), "{unknown}");
     assert!(unknown.contains("set spec.stack to"), "{unknown}");
     let program = waits(|stack| stack.spec.run_program = Some(true));
     assert!(program.contains("unset spec.runProgram"), "{program}");
@@ -207,7 +207,7 @@ fn only_dependents_that_are_also_deleted_are_destroyed_first() {
     let ours = [names::STACK_FINALIZER];
     let rows = [
         ("no dependents", vec![], now(), "Fetch state-alone"),
-        ("deleted, too", vec![dependent(true, &ours)], now(), "waiting for the deletion of dependent Stacks: upper"),
+        ("deleted, too", vec![dependent(true, &ours)], now(), "waiting for dependent Stacks: upper"),
         ("the dependent is destroyed", vec![dependent(true, &["foregroundDeletion"])], now(), "Fetch state-alone"),
         ("the dependent Stack exists", vec![dependent(false, &ours)], now(), "Fetch state-alone"),
         (
@@ -220,7 +220,7 @@ fn only_dependents_that_are_also_deleted_are_destroyed_first() {
             "one of two dependents is being deleted",
             vec![dependent(false, &ours), dependent(true, &ours)],
             now(),
-            "waiting for the deletion of dependent Stacks: upper",
+            "waiting for dependent Stacks: upper",
         ),
     ];
     for (name, dependents, now, expected) in rows {

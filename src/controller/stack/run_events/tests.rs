@@ -46,7 +46,7 @@ fn brief(events: &[Event]) -> Vec<String> {
 fn the_events_of_an_ended_run_depend_on_its_result() {
     let done = "Normal StackCreated: Successfully updated stack (commit status)";
     let up = |state: &str, changes: &[(&str, i64)]| last("up", state, changes);
-    let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 7] = [
+    let rows: [(&str, Option<LastUpdate>, LastUpdate, &[&str]); 8] = [
         ("a run without changes", None, up("succeeded", &[("same", 3)]), &[done]),
         (
             "a run with changes",
@@ -77,11 +77,17 @@ fn the_events_of_an_ended_run_depend_on_its_result() {
             ],
         ),
         (
+            "a failed destroy",
+            None,
+            last("destroy", "failed", &[]),
+            &["Warning StackUpdateFailure: Failed to destroy stack: boom"],
+        ),
+        (
             "a destroy",
             None,
             last("destroy", "succeeded", &[("delete", 1)]),
             &[
-                "Normal StackCreated: Successfully destroyed stack (commit status)",
+                "Normal StackDestroyed: Successfully destroyed stack (commit status)",
                 "Normal ProcessingCompleted: 1 deleted",
             ],
         ),

@@ -14,7 +14,7 @@ use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
-use crate::controller::stack::run::describe_run;
+use crate::controller::stack::run::named_revision;
 use crate::controller::stack::{drift, expiry, output_objects};
 use crate::pulumi::operations;
 
@@ -75,8 +75,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let mut status = stack.status.clone().unwrap_or_default();
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
-    // A suspended Stack keeps its conditions. If the spec changes during the suspension, the message of the condition
-    // `Ready` starts with a note.
+    // A suspended Stack keeps its conditions. The message of the condition `Ready` starts with a note.
     if *state == State::Suspended {
         suspend(&mut status, generation, now);
     } else {
@@ -163,20 +162,18 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
             reconciling: Some(Detail(stack_reason::STACK_PROCESSING, message.clone())),
             stalled: None,
         },
-        State::VersionTooLow(message) => not_ready_stalled(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
-        State::WorkspaceFailed(message) => not_ready_stalled(stack_reason::WORKSPACE_FAILED, message, message),
-        State::SourceStalled(message) => not_ready_stalled(stack_reason::SOURCE_UNAVAILABLE, message, message),
+        State::VersionTooLow(message) => stalled(stack_reason::PULUMI_VERSION_TOO_LOW, message, message),
+        State::WorkspaceFailed(message) => stalled(stack_reason::WORKSPACE_FAILED, message, message),
+        State::SourceStalled(message) => stalled(stack_reason::SOURCE_UNAVAILABLE, message, message),
         State::SourceUnavailable(message) => waiting(stack_reason::SOURCE_UNAVAILABLE, message),
-        State::NamespaceTerminating(message) => {
-            not_ready_stalled(stack_reason::NAMESPACE_TERMINATING, message, message)
-        }
-        State::Conflict(message) => not_ready_stalled(stack_reason::UPDATE_CONFLICT, message, message),
+        State::NamespaceTerminating(message) => stalled(stack_reason::NAMESPACE_TERMINATING, message, message),
+        State::Conflict(message) => stalled(stack_reason::UPDATE_CONFLICT, message, message),
         State::PrerequisiteNotSatisfied(message) => waiting(stack_reason::PREREQUISITE_NOT_SATISFIED, message),
         State::Failed => failed(stack, last, cause),
         State::FailedPermanently => {
             let kind = last.and_then(|l| l.kind.as_deref()).unwrap_or("update");
             let message = format!("the Pulumi Kubernetes Operator stopped retrying the {kind}. {RESUME_ADVICE}");
-            not_ready_stalled(failure_reason(last), &cause, &message)
+            stalled(failure_reason(last), &cause, &message)
         }
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
@@ -201,16 +198,17 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
         State::PlanRejected(message) => stalled(stack_reason::PLAN_REJECTED, message, message),
         State::AwaitingPermission(reason, message) => waiting(reason, message),
         State::DestroyUnconfirmed(message) => stalled(stack_reason::DESTROY_UNCONFIRMED, message, message),
-        State::Invalid(message) => not_ready_stalled(stack_reason::SPEC_INVALID, message, message),
-        State::Denied(message) => not_ready_stalled(stack_reason::ACCESS_DENIED, message, message),
+        State::Invalid(message) => stalled(stack_reason::SPEC_INVALID, message, message),
+        State::Denied(message) => stalled(stack_reason::ACCESS_DENIED, message, message),
         State::Done | State::Suspended => DesiredConditions {
             ready: (Status::True, Detail(success_reason(last), done(last))),
             reconciling: None,
             stalled: None,
         },
         State::DeletionSuspended => {
-            let message = "the Stack was deleted while it was suspended; set spec.suspend to false to destroy the resources and delete the Stack";
-            waiting(stack_reason::STACK_PROCESSING, message)
+            let message =
+                "deleted while suspended; set spec.suspend to false to destroy the resources and delete the Stack";
+            waiting(stack_reason::SUSPENDED, message)
         }
     }
 }
@@ -247,7 +245,7 @@ fn failed(stack: &Stack, last: Option<&LastUpdate>, cause: String) -> DesiredCon
         _ if is_destroy => format!("{failures} destroy failure(s); {retry}. {WITHOUT_DESTROY}"),
         _ => format!("{failures} update failure(s); {retry}"),
     };
-    let cause = if is_destroy { format!("failed to destroy the stack before deletion: {cause}") } else { cause };
+    let cause = if is_destroy { format!("destroy failed: {cause}") } else { cause };
     DesiredConditions {
         ready: (Status::False, Detail(failure_reason(last), cause)),
         reconciling: Some(Detail(stack_reason::RETRYING_AFTER_FAILURE, retry)),
@@ -301,22 +299,15 @@ fn stalled(reason: &'static str, cause: &str, message: &str) -> DesiredCondition
     }
 }
 
-fn not_ready_stalled(reason: &'static str, cause: &str, message: &str) -> DesiredConditions {
-    DesiredConditions {
-        ready: (Status::False, Detail(stack_reason::NOT_READY_STALLED, cause.to_owned())),
-        reconciling: None,
-        stalled: Some(Detail(reason, message.to_owned())),
-    }
-}
-
 fn done(last: Option<&LastUpdate>) -> String {
     if let Some(last) = last.filter(|last| is_preview(Some(last))) {
-        let preview = describe_run(UpdateKind::Preview, last.last_attempted_commit.as_deref().unwrap_or("unknown"));
-        return format!("{preview}: {}", changes(last));
+        let revision = last.last_attempted_commit.as_deref().filter(|revision| !revision.is_empty());
+        let of = revision.map(|revision| format!(" ({})", named_revision(revision))).unwrap_or_default();
+        return format!("preview: {}{of}", changes(last));
     }
     let done = match last.and_then(|l| l.last_successful_commit.as_deref()).filter(|revision| !revision.is_empty()) {
-        Some(revision) => format!("the stack is up to date with revision {revision}"),
-        None => "the stack has been processed and is up to date".to_owned(),
+        Some(revision) => format!("up to date ({})", named_revision(revision)),
+        None => "up to date".to_owned(),
     };
     // The message of a successful run contains additional information, for example about missing outputs.
     match last.filter(|last| last.state.as_deref() == Some("succeeded")).and_then(|last| last.message.as_deref()) {
@@ -355,16 +346,17 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     let (ready, reason, message) = match &old {
         Some(old) if old.status == "True" => (Status::True, old.reason.clone(), old.message.clone()),
         Some(old) if old.status == "False" => (Status::False, old.reason.clone(), old.message.clone()),
-        _ => (
-            Status::False,
-            stack_reason::NOT_READY_IN_PROGRESS.to_owned(),
-            "the Stack is suspended and has no completed run".to_owned(),
-        ),
+        _ => {
+            let message =
+                if status.last_update.is_some() { "a due run has not started" } else { "no run has completed" };
+            (Status::False, stack_reason::SUSPENDED.to_owned(), message.to_owned())
+        }
     };
-    const NOTE: &str = "suspended, and the current spec is not applied; before the suspension: ";
-    let bare = message.trim_start_matches(NOTE);
-    let has_note = message.len() != bare.len();
-    let message = if has_note || (unseen && was_suspended(status)) { format!("{NOTE}{bare}") } else { bare.to_owned() };
+    const NOTE: &str = "suspended: ";
+    const NOTE_ABOUT_CHANGE: &str = "suspended, spec changed: ";
+    let has_changed = message.starts_with(NOTE_ABOUT_CHANGE) || (unseen && was_suspended(status));
+    let bare = [NOTE, NOTE_ABOUT_CHANGE].iter().find_map(|note| message.strip_prefix(note)).unwrap_or(&message);
+    let message = format!("{}{bare}", if has_changed { NOTE_ABOUT_CHANGE } else { NOTE });
     let condition = ConditionUpdate { kind: READY, status: ready, reason: &reason, message: &message };
     conditions::set(&mut status.conditions, &condition, generation, now);
     if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {

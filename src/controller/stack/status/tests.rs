@@ -5,7 +5,7 @@ mod repeated;
 mod result;
 mod stack_metrics;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::api::auto::{PendingCreates, Update};
@@ -13,6 +13,7 @@ use crate::api::conditions::ConditionUpdate;
 use crate::api::names;
 use crate::api::pulumi::{LastUpdate, StackSpec};
 use crate::artifact::Digest;
+use crate::runtime::run_limiter::Full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 
@@ -49,7 +50,7 @@ fn a_failed_destroy_message_explains_how_to_keep_the_resources() {
     let last = LastUpdate { kind, last_resync_time: ended, ..failed("UpdateFailed", 5) };
     let status = with_state(&stack(Some(last)), &State::Failed, at(10));
     let message = |kind| conditions::find(&status.conditions, kind).map(|c| c.message.clone()).unwrap_or_default();
-    assert_eq!(message("Ready"), "failed to destroy the stack before deletion: boom");
+    assert_eq!(message("Ready"), "destroy failed: boom");
     let retry = message("Reconciling");
     assert!(retry.starts_with("5 destroy failure(s); next retry at 1970-01-01T00:13:35Z. "), "{retry}");
     assert!(retry.ends_with("set spec.destroyOnFinalize to false"), "{retry}");
@@ -97,17 +98,17 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         (
             State::WorkspaceFailed(text("ImagePullBackOff")),
             None,
-            &["Ready=False/NotReadyStalled", "Stalled=True/WorkspaceFailed"],
+            &["Ready=False/WorkspaceFailed", "Stalled=True/WorkspaceFailed"],
         ),
         (
             State::SourceStalled(text("source does not exist")),
             None,
-            &["Ready=False/NotReadyStalled", "Stalled=True/SourceUnavailable"],
+            &["Ready=False/SourceUnavailable", "Stalled=True/SourceUnavailable"],
         ),
         (
             State::VersionTooLow(text("IncompatibleConfiguration: old")),
             None,
-            &["Ready=False/NotReadyStalled", "Stalled=True/PulumiVersionTooLow"],
+            &["Ready=False/PulumiVersionTooLow", "Stalled=True/PulumiVersionTooLow"],
         ),
         (
             State::SourceUnavailable(text("404")),
@@ -127,19 +128,19 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         (
             State::FailedPermanently,
             Some(failed("UpdateFailed", 3)),
-            &["Ready=False/NotReadyStalled", "Stalled=True/UpdateFailed"],
+            &["Ready=False/UpdateFailed", "Stalled=True/UpdateFailed"],
         ),
         (
             State::FailedPermanently,
             Some(preview(failed("UpdateFailed", 3))),
-            &["Ready=False/NotReadyStalled", "Stalled=True/PreviewFailed"],
+            &["Ready=False/PreviewFailed", "Stalled=True/PreviewFailed"],
         ),
         (
             State::Abandoned,
             Some(failed("RunOutcomeUnknown", 0)),
             &["Ready=False/RunOutcomeUnknown", "Stalled=True/RunOutcomeUnknown"],
         ),
-        (State::DeletionSuspended, None, &["Ready=False/StackProcessing", "Reconciling=True/StackProcessing"]),
+        (State::DeletionSuspended, None, &["Ready=False/Suspended", "Reconciling=True/Suspended"]),
         (
             State::OutcomeUnknown("RunOutcomeUnknown", text("unknown outcome")),
             None,
@@ -174,12 +175,12 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
         (
             State::NamespaceTerminating(text("namespace is being deleted")),
             None,
-            &["Ready=False/NotReadyStalled", "Stalled=True/NamespaceTerminating"],
+            &["Ready=False/NamespaceTerminating", "Stalled=True/NamespaceTerminating"],
         ),
         (
             State::Conflict(text("another Stack manages it")),
             None,
-            &["Ready=False/NotReadyStalled", "Stalled=True/UpdateConflict"],
+            &["Ready=False/UpdateConflict", "Stalled=True/UpdateConflict"],
         ),
         (
             State::PrerequisiteNotSatisfied(text("waiting for base")),
@@ -221,8 +222,8 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             Some(preview(failed("UpdateFailed", 1))),
             &["Ready=False/PreviewFailed", "Reconciling=True/RetryingAfterFailure"],
         ),
-        (State::Invalid(text("bad")), None, &["Ready=False/NotReadyStalled", "Stalled=True/SpecInvalid"]),
-        (State::Denied(text("elsewhere")), None, &["Ready=False/NotReadyStalled", "Stalled=True/AccessDenied"]),
+        (State::Invalid(text("bad")), None, &["Ready=False/SpecInvalid", "Stalled=True/SpecInvalid"]),
+        (State::Denied(text("elsewhere")), None, &["Ready=False/AccessDenied", "Stalled=True/AccessDenied"]),
         (State::Done, None, &["Ready=True/ProcessingCompleted"]),
         (State::Done, Some(preview(LastUpdate::default())), &["Ready=True/Previewed"]),
     ]
@@ -327,7 +328,7 @@ fn a_preview_message_lists_the_planned_changes() {
     ] {
         let status = with_state(&stack(Some(preview(changes))), &State::Done, at(10));
         let ready = conditions::find(&status.conditions, READY).map(|c| c.message.clone()).unwrap_or_default();
-        assert_eq!(ready, format!("preview of revision main@sha1:a: {expected}"));
+        assert_eq!(ready, format!("preview: {expected} (main@sha1:a)"));
     }
 }
 
@@ -346,11 +347,11 @@ fn a_suspended_stack_keeps_its_conditions_until_the_spec_changes() {
     stack.metadata.generation = Some(4);
     let suspended = with_state(&stack, &State::Suspended, at(20));
     assert_eq!(brief(&suspended), ["Ready=True/ProcessingCompleted"]);
-    assert!(!suspended.conditions[0].message.contains("suspended"));
+    assert_eq!(suspended.conditions[0].message, "suspended: up to date");
     stack.status = Some(suspended);
     stack.metadata.generation = Some(5);
     let edited = with_state(&stack, &State::Suspended, at(30));
-    assert!(edited.conditions[0].message.contains("suspended"), "{}", edited.conditions[0].message);
+    assert_eq!(edited.conditions[0].message, "suspended, spec changed: up to date");
     stack.status = Some(edited.clone());
     assert_eq!(with_state(&stack, &State::Suspended, at(40)), edited, "an unchanged status is not written again");
 }
@@ -360,7 +361,49 @@ fn suspending_a_stack_removes_its_reconciling_condition() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Working("step".to_owned()), at(10)));
     let suspended = with_state(&stack, &State::Suspended, at(20));
-    assert_eq!(brief(&suspended), ["Ready=False/NotReadyInProgress"]);
+    assert_eq!(brief(&suspended), ["Ready=False/Suspended"]);
+    assert_eq!(suspended.summary.as_deref(), Some("suspended: no run has completed"));
+    assert!(!stack_state(&suspended).is_failing, "{suspended:?}");
+    stack.status = Some(suspended.clone());
+    assert_eq!(with_state(&stack, &State::Suspended, at(30)), suspended, "an unchanged status is not written again");
+}
+
+/// `kubectl get` displays the first [`columns::MAX_STATUS`] characters of the message.
+#[test]
+fn the_status_column_contains_the_content_of_the_message() {
+    let commit = "48d22117c0ffee00c0ffee00c0ffee00c0ffee00";
+    let revision = format!("main@sha1:{commit}");
+    let run = CurrentUpdate { commit: Some(revision.clone()), name: "app-000012b1a9f".to_owned(), ..current() };
+    let changes = BTreeMap::from([("create".to_owned(), 12), ("delete".to_owned(), 1)]);
+    let last = |kind: &str| LastUpdate {
+        kind: Some(kind.to_owned()),
+        last_attempted_commit: Some(revision.clone()),
+        last_successful_commit: Some(revision.clone()),
+        changes: changes.clone(),
+        ..LastUpdate::default()
+    };
+    let wait = SlotWait { reason: Full::All { limit: 9 }, estimate: None };
+    let rows = [
+        (State::Done, Some(last("up")), "up to date (main@sha1:48d22117)"),
+        (
+            State::Done,
+            Some(LastUpdate { last_successful_commit: Some("7".to_owned()), ..last("up") }),
+            "up to date (revision 7)",
+        ),
+        (State::Done, None, "up to date"),
+        (State::Done, Some(last("preview")), "preview: 12 to create, 1 to delete (main@sha1:48d22117)"),
+        (State::Working(queued_message(&run, None)), None, "queued: up of revision main@sha1:48d22117 (app-000012..."),
+        (
+            State::Working(queued_message(&run, Some(&wait))),
+            None,
+            "waiting for a run slot: 9 of 9 in use (--max-concurre...",
+        ),
+        (State::DeletionSuspended, None, "deleted while suspended; set spec.suspend to false to..."),
+    ];
+    for (state, last, expected) in rows {
+        let status = with_state(&stack(last), &state, at(10));
+        assert_eq!(status.summary.as_deref(), Some(expected), "{state:?}");
+    }
 }
 
 #[test]
@@ -369,9 +412,9 @@ fn suspending_a_stack_replaces_a_repeated_error_by_the_last_result() {
     let failed =
         LastUpdate { state: Some("failed".to_owned()), message: Some("no quota".to_owned()), ..LastUpdate::default() };
     for (last, expected, message) in [
-        (None, "Ready=False/NotReadyInProgress", "the Stack is suspended and has no completed run"),
-        (Some(succeeded), "Ready=True/ProcessingCompleted", "the stack has been processed and is up to date"),
-        (Some(failed), "Ready=False/UpdateFailed", "no quota"),
+        (None, "Ready=False/Suspended", "suspended: no run has completed"),
+        (Some(succeeded), "Ready=True/ProcessingCompleted", "suspended: up to date"),
+        (Some(failed), "Ready=False/UpdateFailed", "suspended: no quota"),
     ] {
         let mut stack = stack(None);
         let mut status = StackStatus { last_update: last, ..StackStatus::default() };
@@ -412,7 +455,7 @@ fn ended_update(failed_reason: Option<&str>) -> Update {
 fn failed_runs_and_blocking_states_are_reported_as_failing() {
     let waits = [
         "NotReadyInProgress",
-        "StackProcessing",
+        "Suspended",
         "PrerequisiteNotSatisfied",
         "AwaitingApproval",
         "Paused",
@@ -427,7 +470,6 @@ fn failed_runs_and_blocking_states_are_reported_as_failing() {
         let stack_state = stack_state(&status);
         let is_waiting = waits.contains(&stack_state.reason.as_str());
         assert_eq!(stack_state.is_failing, has_failed || !is_waiting, "{state:?}: {stack_state:?}");
-        assert_ne!(stack_state.reason, "NotReadyStalled", "Ready has the reason of Stalled");
         assert_eq!(stack_state.is_reconciling, conditions::is_true(&status.conditions, RECONCILING), "{state:?}");
     }
 }

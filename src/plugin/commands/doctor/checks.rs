@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_cannot_be_scheduled_is_a_warning() {
-        let cause = "Workspace web: Unschedulable: pod web-workspace-0 failed to start";
+        let cause = "cannot be scheduled; pod web-workspace-0 failed to start (Unschedulable)";
         let status = json!({ "conditions": [
             condition("Ready", "False", "WorkspaceNotReady", cause),
             condition("Reconciling", "True", "StackProcessing", cause),

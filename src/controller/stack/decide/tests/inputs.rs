@@ -152,14 +152,14 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
             status(observed).progress = Some(progress);
         }
     };
-    assert_eq!(running_message(&|_| ()).as_deref(), Some("running up"));
-    assert_eq!(running_message(&resources(0, 0)).as_deref(), Some("running up"), "no resource step yet");
-    assert_eq!(running_message(&resources(1, 3)).as_deref(), Some("running up: 1 of 3 resources"));
+    assert_eq!(running_message(&|_| ()).as_deref(), Some("running: up"));
+    assert_eq!(running_message(&resources(0, 0)).as_deref(), Some("running: up"), "no resource step yet");
+    assert_eq!(running_message(&resources(1, 3)).as_deref(), Some("running: 1 of 3 resources; up"));
     let encrypting = |observed: &mut Observed| {
         let step = Some("encrypting 60 secret configuration values".to_owned());
         status(observed).progress = Some(RunProgress { step, ..RunProgress::default() });
     };
-    let expected = "running up: encrypting 60 secret configuration values";
+    let expected = "running: encrypting 60 secret configuration values; up";
     assert_eq!(running_message(&encrypting).as_deref(), Some(expected));
     let with_last = |observed: &mut Observed| {
         resources(1, 3)(observed);
@@ -169,11 +169,11 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
     };
     assert_eq!(
         running_message(&with_last).as_deref(),
-        Some("running up: 1 of 4 resources"),
+        Some("running: 1 of 4 resources; up"),
         "the stack resource does not count"
     );
     let canceling = |observed: &mut Observed| status(observed).phase = Some(UpdatePhase::Canceling);
-    assert_eq!(running_message(&canceling).as_deref(), Some("canceling up"));
+    assert_eq!(running_message(&canceling).as_deref(), Some("canceling: up"));
     let unbound = |reason: &'static str| {
         move |observed: &mut Observed| {
             let status = status(observed);
@@ -182,10 +182,10 @@ fn the_condition_message_shows_the_progress_of_an_open_run() {
             conditions::set(&mut status.conditions, &condition, 1, now());
         }
     };
-    assert_eq!(running_message(&unbound("Queued")).as_deref(), Some("up: detail"));
-    assert_eq!(running_message(&unbound("WorkspaceNotReady")).as_deref(), Some("up: detail"));
+    assert_eq!(running_message(&unbound("Queued")).as_deref(), Some("detail; up"));
+    assert_eq!(running_message(&unbound("WorkspaceNotReady")).as_deref(), Some("detail; up"));
     let new = |observed: &mut Observed| *status(observed) = UpdateStatus::default();
-    assert_eq!(running_message(&new).as_deref(), Some("up is queued"));
+    assert_eq!(running_message(&new).as_deref(), Some("queued: up"));
 }
 
 #[test]

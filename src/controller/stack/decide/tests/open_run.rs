@@ -175,7 +175,7 @@ fn the_message_contains_why_a_run_waits() {
     let Action::AwaitUpdate(message) = decide(&open(Status::True, "Progressing"), now()) else {
         panic!("expected Action::AwaitUpdate")
     };
-    assert!(message.starts_with("running up of revision main@sha1:a"), "{message}");
+    assert!(message.starts_with("running: up of revision main@sha1:a"), "{message}");
 }
 
 #[test]
@@ -255,12 +255,12 @@ fn the_reason_of_a_wait_remains_in_the_status_until_another_reason_is_known() {
             action => action.name().to_owned(),
         }
     };
-    let forecast = "RUN: waiting for a run slot: 1 of 1 in use (--max-concurrent-runs)";
-    let known = "RUN: waiting for a run slot: 9 of 9 in use (--max-concurrent-runs)";
+    let forecast = "waiting for a run slot: 1 of 1 in use (--max-concurrent-runs); RUN";
+    let known = "waiting for a run slot: 9 of 9 in use (--max-concurrent-runs); RUN";
     assert_eq!(run(None, forecast, 60), "DelayReport");
-    assert_eq!(run(None, "RUN is queued", 60), "DelayReport");
-    assert_eq!(run(None, "failed to create the Update", 60), "RUN is queued");
+    assert_eq!(run(None, "queued: RUN", 60), "DelayReport");
+    assert_eq!(run(None, "failed to create the Update", 60), "queued: RUN");
     assert_eq!(run(Some(&other), forecast, 0), "DelayReport", "the run may start within two seconds");
     assert_eq!(run(Some(&other), forecast, 60), known);
-    assert_eq!(run(Some(&other), "RUN is queued", 60), known);
+    assert_eq!(run(Some(&other), "queued: RUN", 60), known);
 }

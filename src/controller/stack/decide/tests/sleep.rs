@@ -20,7 +20,7 @@ fn asleep() -> Observed {
 }
 
 fn wakes(action: &Action) -> bool {
-    matches!(action, Action::WakeWorkspace(message) if message.starts_with("waking up the Workspace for "))
+    matches!(action, Action::WakeWorkspace(message) if message.starts_with("waking up workspace: "))
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn the_message_after_an_apply_stays_until_the_workspace_reports_its_state() {
     let Action::ApplyWorkspace(applied, message) = decide(&observed(stack()), now()) else {
         panic!("expected Action::ApplyWorkspace")
     };
-    assert!(message.starts_with("waiting for workspace readiness before up of revision main@sha1:a"), "{message}");
+    assert!(message.starts_with("waiting for workspace: up of revision main@sha1:a"), "{message}");
     let unobserved = |seconds: i64| {
         let mut workspace = applied_before(seconds);
         workspace.spec = applied.spec.clone();
