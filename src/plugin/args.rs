@@ -450,6 +450,10 @@ pub struct DoctorFlags {
     /// Check the Stacks in all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
+
+    /// List only what you must change in the Stacks before you migrate from the Pulumi Kubernetes Operator.
+    #[arg(long)]
+    pub migration: bool,
 }
 
 /// Flags of `free-pods`.

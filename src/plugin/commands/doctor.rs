@@ -1,17 +1,19 @@
 //! `doctor`: checks the cluster, the controller, the user's permissions and the Stacks.
 
 mod checks;
+mod migration;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::ListParams;
 use pulumi_controller::api::pulumi::Stack;
 use serde::Serialize;
 
-use crate::plugin::args::{DoctorFlags, Format};
+use crate::plugin::args::{DoctorFlags, Format, ListFlags};
 use crate::plugin::cluster::Cluster;
 use crate::plugin::controller;
 use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen};
+use crate::plugin::select;
 
 use checks::{Check, PERMISSIONS, Permission};
 
@@ -21,6 +23,9 @@ use checks::{Check, PERMISSIONS, Permission};
 ///
 /// Prints the results of all checks, and then returns an error if a check has failed.
 pub async fn run(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Result<(), PluginError> {
+    if flags.migration {
+        return report_migration(cluster, flags, format).await;
+    }
     let client = cluster.client();
     let mut report = Report::default();
     let version = cluster.call(|| "read the version of the API server".to_owned(), client.apiserver_version()).await;
@@ -40,6 +45,19 @@ pub async fn run(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Resu
         0 => Ok(()),
         1 => Err(PluginError::Unhealthy("1 check has failed".to_owned())),
         count => Err(PluginError::Unhealthy(format!("{count} checks have failed"))),
+    }
+}
+
+/// Lists what the user must change in the Stacks of the Pulumi Kubernetes Operator before a migration.
+async fn report_migration(cluster: &Cluster, flags: &DoctorFlags, format: Format) -> Result<(), PluginError> {
+    let list = ListFlags { stacks: Vec::new(), selector: None, all_namespaces: flags.all_namespaces };
+    let stacks = select::listed(cluster, &list).await?;
+    let report = migration::Report::of(&stacks, (!flags.all_namespaces).then(|| cluster.namespace()));
+    screen::print(&report, format)?;
+    match report.affected() {
+        0 => Ok(()),
+        1 => Err(PluginError::Unhealthy("1 Stack requires an action before the migration".to_owned())),
+        count => Err(PluginError::Unhealthy(format!("{count} Stacks require an action before the migration"))),
     }
 }
 
