@@ -119,6 +119,8 @@ pub struct Memory {
     pub(super) replacements: Repeats,
     pub(super) activity: Activity,
     pub(super) silences: Silences,
+    /// Agents that accept a call, but do not report its result.
+    pub(super) ignored_calls: Silences,
 }
 
 impl Default for Memory {
@@ -133,6 +135,7 @@ impl Default for Memory {
             replacements: Repeats::new(REPLACEMENTS),
             activity: Activity::default(),
             silences: Silences::default(),
+            ignored_calls: Silences::default(),
         }
     }
 }
@@ -163,6 +166,7 @@ impl Memory {
         self.replacements.forget((namespace, name));
         self.activity.forget((namespace, name));
         self.silences.forget((namespace, name));
+        self.ignored_calls.forget((namespace, name));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, String), Version>> {

@@ -17,7 +17,7 @@ use kube::{Resource, ResourceExt};
 
 use super::act::{Act, Step};
 use super::context::Context;
-use super::decide::{Action, decide};
+use super::decide::{Action, decide, decide_with_ignored_call};
 use super::observe::{Observed, observe};
 use super::pod_state;
 use super::pool::{Pool, Pooled};
@@ -168,21 +168,30 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     context.caches.wait().await?;
     let (namespace, name) = (workspace.namespace().unwrap_or_default(), workspace.name_any());
     let mut listed = listed(&workspace, &context);
-    let mut agent_calls = Vec::new();
+    let (mut agent_calls, mut has_ignored_call) = (Vec::new(), false);
     for _ in 0..MAX_STEPS {
         let now = Timestamp::now();
         let looking = Box::pin(observe(&namespace, &name, listed.take(), &context, now));
-        let Some((observed, agent)) = looking.await? else {
+        let Some((mut observed, agent)) = looking.await? else {
             return Ok(Outcome::Settled);
         };
         if context.pool.is_enabled() {
             offer(&observed, &context.pool);
         }
-        let action = decide(&observed, now);
+        let mut action = decide(&observed, now);
+        if let Some(error) = ignored_call(&mut agent_calls, &action) {
+            let pod = observed.pod.as_ref().map(|pod| pod.uid.as_str());
+            observed.silent_since = context.memory.ignored_calls.record((&namespace, &name), pod, now);
+            has_ignored_call = true;
+            // Without backoff, the controller would repeatedly send the source to such an agent.
+            action = decide_with_ignored_call(&mut observed, now).ok_or_else(|| ReconcileError::transient(error))?;
+        }
         tracing::debug!(?action, "decided");
-        record_agent_call(&mut agent_calls, &action)?;
         let act = Act { observed: &observed, agent: agent.as_ref(), context: &context, now };
         if let Step::Done(outcome) = Box::pin(act.perform(action)).await? {
+            if !has_ignored_call {
+                context.memory.ignored_calls.record((&namespace, &name), None, now);
+            }
             return Ok(outcome);
         }
     }
@@ -190,18 +199,15 @@ pub async fn reconcile(workspace: Arc<Workspace>, context: Arc<Context>) -> Resu
     Err(ReconcileError::transient(format!("the reconciliation has not ended after {MAX_STEPS} steps")))
 }
 
-/// Adds an action that calls the agent to `earlier`, the agent calls of this reconciliation.
-///
-/// # Errors
-/// Returns an error if the agent has already accepted the same call but does not report its result. Without backoff,
-/// the controller would repeatedly send the source to such an agent.
-fn record_agent_call(earlier: &mut Vec<Action>, action: &Action) -> Result<(), ReconcileError> {
-    let Some(call) = action.agent_call() else { return Ok(()) };
+/// Adds an action that calls the agent to `earlier`, the agent calls of this reconciliation. Returns an error message if
+/// the agent has already accepted the same call, but does not report its result.
+fn ignored_call(earlier: &mut Vec<Action>, action: &Action) -> Option<String> {
+    let call = action.agent_call()?;
     if earlier.contains(action) {
-        return Err(ReconcileError::transient(format!("agent accepted {call}, but does not report the result")));
+        return Some(format!("agent accepted {call}, but does not report the result"));
     }
     earlier.push(action.clone());
-    Ok(())
+    None
 }
 
 /// Returns the Workspace from the initial list of the Stack controller, which the first reconciliation uses. Returns

@@ -173,6 +173,17 @@ pub(super) fn decide(observed: &Observed, now: Timestamp) -> Action {
     }
 }
 
+/// Selects the action for an agent that ignores a call. Such an agent is as unreliable as a silent agent: if the pod must
+/// be replaced and no run is open, the controller deletes the pod after the same timeout. `silent_since` must contain the
+/// time of the first ignored call. Returns `None` if the controller must repeat the call later.
+pub(super) fn decide_with_ignored_call(observed: &mut Observed, now: Timestamp) -> Option<Action> {
+    observed.agent = Agent::Unreachable(String::new());
+    match decide(observed, now) {
+        Action::Report(report) if report.reason == reason::CONNECTION_FAILED => None,
+        action => Some(action),
+    }
+}
+
 /// Returns the pod of a Workspace whose namespace is being deleted, if no run requires the pod. The Kubernetes
 /// namespace controller starts to delete objects after five seconds. If it finds a pod, it deletes the other objects
 /// only after half of the pod's termination grace period, even if the pod terminates earlier.

@@ -162,24 +162,11 @@ impl Act<'_> {
         let sending = Sending::default();
         let put = agent.put_policy_pack(header, tokio::fs::File::from_std(file), &sending);
         match holding(slot, self.context.memory.slow_streams(), &sending, put).await {
-            Ok(_) => self.pack_sent(pack).await,
-            Err(error) => self.pack_failed(pack, error).await,
-        }
-    }
-
-    /// Checks that the agent reports the policy pack. Without this check, the controller would repeatedly send the
-    /// pack to an agent that accepts the pack but does not report it.
-    async fn pack_sent(&self, pack: &DesiredPack) -> Result<Step, ReconcileError> {
-        tracing::info!(pack = pack.name, "policy pack sent to the agent");
-        let Some(agent) = self.agent else { return Ok(Step::Again) };
-        let reply = agent.status().await.map_err(ReconcileError::transient)?;
-        let artifact = Some(pack.to_proto());
-        match reply.policy_packs.iter().any(|state| state.artifact == artifact) {
-            true => Ok(Step::Again),
-            false => {
-                let why = format!("agent accepted policy pack {}, but does not report it", pack.name);
-                Err(ReconcileError::transient(why))
+            Ok(_) => {
+                tracing::info!(pack = pack.name, "policy pack sent to the agent");
+                Ok(Step::Again)
             }
+            Err(error) => self.pack_failed(pack, error).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tracks how long the agent in each pod has been silent. An agent that does not respond can be busy with a run or a
+//! Tracks how long the agent in each pod has been silent, or has ignored a call. An agent that does not respond can be busy with a run or a
 //! command of a user, so the controller deletes its pod only after a timeout. The recorded times exist only in memory.
 //! After a restart, the time is measured from the next failed call, so a restart can only delay the deletion of a pod.
 //!

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::SignedDuration;
 
 use super::*;
-use crate::controller::workspace::decide::SILENT_SECONDS;
+use crate::controller::workspace::decide::{SILENT_SECONDS, decide_with_ignored_call};
 
 /// Sets an agent that has not responded for the given time.
 fn silent(o: &mut Observed, seconds: i64) {
@@ -128,4 +128,50 @@ fn an_agent_that_stays_silent_in_a_pod_that_is_not_ready_is_unreachable() {
             waits(),
         ),
     ]);
+}
+
+#[test]
+fn the_pod_of_an_agent_that_ignores_drain_is_deleted_after_the_timeout() {
+    let waits = || Some(Is::Report(State::Working, reason::DELETING, "waiting for run app-12 to end"));
+    let rows: [(&str, Change, i64, Option<Is>); 6] = [
+        ("the Workspace is being deleted", deleted, 0, None),
+        ("at the timeout", deleted, SILENT_SECONDS, None),
+        (
+            "after the timeout, the StatefulSet is deleted first",
+            deleted,
+            SILENT_SECONDS + 1,
+            Some(Is::Action(Action::DeleteStatefulSet)),
+        ),
+        (
+            "after the timeout, with an open run",
+            |o| {
+                deleted(o);
+                o.open_runs = run();
+            },
+            SILENT_SECONDS + 1,
+            waits(),
+        ),
+        (
+            "after the timeout, with a run that only the agent reports",
+            |o| {
+                outdated(o);
+                o.agent = responded(StatusReply { open_operation: "unknown".to_owned(), ..reply("new") });
+            },
+            SILENT_SECONDS + 1,
+            Some(delete()),
+        ),
+        ("the pod is outdated", outdated, SILENT_SECONDS + 1, Some(delete())),
+    ];
+    for (name, change, seconds, expected) in rows {
+        let mut observed = at_rest();
+        change(&mut observed);
+        assert_eq!(decide(&observed, now()), Action::Drain, "{name}");
+        observed.silent_since = Some(now() - SignedDuration::from_secs(seconds));
+        let action = decide_with_ignored_call(&mut observed, now());
+        let message = match &expected {
+            Some(Is::Report(_, _, message)) => message,
+            Some(Is::Action(_)) | None => "",
+        };
+        assert_eq!(action.map(|action| summary(action, message)), expected, "{name}");
+    }
 }
