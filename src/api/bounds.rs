@@ -56,6 +56,8 @@ pub const POLICY_VIOLATIONS: u32 = 20;
 pub const HISTORY: u32 = 16;
 /// Maximum number of recent runs in a status.
 pub const RUNS: u32 = 10;
+/// Maximum number of orphaned Pulumi stacks in a status.
+pub const ORPHANED_STACKS: u32 = 10;
 /// Maximum number of approvers that a status lists for a recent run.
 pub const RUN_APPROVERS: u32 = 10;
 

@@ -17,6 +17,9 @@ pub const EXPIRING: &str = "Expiring";
 /// Condition that reports whether the controller has written the outputs of the last successful update. Only a Stack
 /// with `spec.writeOutputsTo` has this condition.
 pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
+/// Condition that reports Pulumi stacks with resources that no Stack manages. Only a Stack with `status.orphanedStacks`
+/// has this condition.
+pub const ORPHANED: &str = "ResourcesOrphaned";
 pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
@@ -88,6 +91,11 @@ pub mod expiry_reason {
     pub const EXPIRES_SOON: &str = "ExpiresSoon";
     /// The controller deletes the Stack, and destroys its resources if `spec.destroyOnFinalize` is `true`.
     pub const EXPIRED: &str = "Expired";
+}
+
+/// Reasons for the Stack condition `ResourcesOrphaned`.
+pub mod orphaned_reason {
+    pub const ACKNOWLEDGMENT_REQUIRED: &str = "AcknowledgmentRequired";
 }
 
 /// Reasons for the Stack condition `OutputsWritten` and for events about failed writes.
@@ -169,7 +177,8 @@ pub mod update_reason {
     pub const ABORTED: &str = "Aborted";
     /// The Pulumi state contains resources that an interrupted run was creating. The run did not start.
     pub const PENDING_CREATES: &str = "PendingCreates";
-    /// The backend does not contain the Pulumi stack to destroy. The run destroyed no resources.
+    /// The backend does not contain the Pulumi stack to destroy, or the Pulumi stack that contains the resources of
+    /// earlier runs. The run changed no resources.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
     /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are
     /// part of the plan.

@@ -62,9 +62,13 @@ pub const ANNOTATION_RESET_AT: &str = "reconcile.fluxcd.io/resetAt";
 /// Annotation on a Stack that requests a run with a state refresh. The value must be equal to the value of
 /// `requestedAt`.
 pub const ANNOTATION_REFRESH: &str = "pulumi.com/refresh";
-/// Annotation with which a user resolves a run that requires a decision. The value is `<update>=retry|clear|abandon`.
+/// Annotation with which a user resolves a run that requires a decision. The value is
+/// `<update>=retry|create|clear|abandon`.
 /// The user sets the annotation on a Stack, or on an Update that a user created.
 pub const ANNOTATION_RESOLVE: &str = "pulumi.com/resolve";
+/// Annotation on a Stack that acknowledges orphaned resources. The value contains the IDs of entries in
+/// `status.orphanedStacks`.
+pub const ANNOTATION_ACKNOWLEDGE: &str = "pulumi.com/acknowledge";
 /// Annotation that cancels a run. On an Update, any value cancels the run of the Update. On a Stack, the name of an
 /// Update cancels that Update's run, and any other new value cancels the open run.
 pub const ANNOTATION_CANCEL: &str = "pulumi.com/cancel";

@@ -1,10 +1,12 @@
-//! Parser of the annotation `pulumi.com/resolve`, with which a user resolves a run: `<update>=retry|clear|abandon`.
+//! Parser of the annotation `pulumi.com/resolve`, with which a user resolves a run: `<update>=retry|create|clear|abandon`.
 
 /// Decision of a user about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Start another run, and keep the state.
     Retry,
+    /// Start another run, which creates the missing Pulumi stack again.
+    Create,
     /// Remove the pending creates from the state, then start another run.
     Clear,
     /// Start no run until an input changes.
@@ -24,13 +26,14 @@ const MAX_LENGTH: usize = 253 + "=abandon".len();
 
 /// Parses the annotation value. The error is a message for the user.
 pub fn parse(value: &str) -> Result<Resolution<'_>, &'static str> {
-    const FORM: &str = "must have the form <update>=retry, <update>=clear or <update>=abandon";
+    const FORM: &str = "must have the form <update>=retry, <update>=create, <update>=clear or <update>=abandon";
     if value.len() > MAX_LENGTH {
         return Err("must be at most 261 bytes long");
     }
     let (update, word) = value.trim().split_once('=').ok_or(FORM)?;
     let decision = match word.trim() {
         "retry" => Decision::Retry,
+        "create" => Decision::Create,
         "clear" => Decision::Clear,
         "abandon" => Decision::Abandon,
         _ => return Err(FORM),
@@ -46,8 +49,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resolution_contains_an_update_and_one_of_three_decisions() {
-        let rows = [("a=retry", Decision::Retry), (" a = clear ", Decision::Clear), ("a=abandon", Decision::Abandon)];
+    fn a_resolution_contains_an_update_and_a_decision() {
+        let rows = [
+            ("a=retry", Decision::Retry),
+            ("a=create", Decision::Create),
+            (" a = clear ", Decision::Clear),
+            ("a=abandon", Decision::Abandon),
+        ];
         for (text, decision) in rows {
             assert_eq!(parse(text), Ok(Resolution { update: "a", decision }), "{text}");
         }

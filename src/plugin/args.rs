@@ -281,6 +281,8 @@ pub struct ResolveFlags {
 pub enum Decision {
     /// Run again. Does not change the state before the run.
     Retry,
+    /// Create the missing Pulumi stack and all resources again.
+    Create,
     /// Remove the pending creates from the state, then run again.
     Clear,
     /// Start no run until an input of the Stack changes.
@@ -298,6 +300,7 @@ impl From<Decision> for resolve::Decision {
     fn from(decision: Decision) -> Self {
         match decision {
             Decision::Retry => resolve::Decision::Retry,
+            Decision::Create => resolve::Decision::Create,
             Decision::Clear => resolve::Decision::Clear,
             Decision::Abandon => resolve::Decision::Abandon,
         }

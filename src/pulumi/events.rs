@@ -12,7 +12,7 @@ use crate::pulumi::console;
 use crate::pulumi::outputs::{self, Output};
 
 /// Type of the resource that represents the stack itself. The outputs of this resource are the stack outputs.
-const STACK_TYPE: &str = "pulumi:pulumi:Stack";
+pub const STACK_TYPE: &str = "pulumi:pulumi:Stack";
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 16 * 1024;
 /// Maximum number of property paths per step.

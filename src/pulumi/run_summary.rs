@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::events::{Diagnostic, EngineEvent, EventKind, MAX_URN, ResourceStep, Summary};
+use super::events::{Diagnostic, EngineEvent, EventKind, MAX_URN, ResourceStep, STACK_TYPE, Summary};
 use super::planned_steps::{HashedSet, PlannedSteps};
 use crate::pulumi::console;
 use crate::pulumi::outputs::Output;
@@ -27,6 +27,8 @@ const MAX_IN_FLIGHT: usize = 4096;
 const PROVIDER_TYPE: &str = "pulumi:providers:";
 /// Operation that the engine reports for the refresh before an update. The engine does not count a refresh as a change.
 const REFRESH: &str = "refresh";
+const CREATE: &str = "create";
+const READ: &str = "read";
 /// Parts of the messages that the engine writes after a signal.
 const STOPPING: [&str; 2] = ["received; cancelling", "received; terminating"];
 
@@ -43,6 +45,8 @@ pub struct RunSummary {
     /// Whether the engine had more than [`MAX_IN_FLIGHT`] operations in flight.
     in_flight_exceeded: bool,
     outputs: Option<Vec<Output>>,
+    /// Whether the engine has created the resource of the stack itself.
+    created_stack_resource: bool,
     /// The resources that the run changes, or that the previewed operation would change.
     planned: PlannedSteps,
     /// URNs of all resources for which the engine has reported a step.
@@ -110,6 +114,7 @@ impl RunSummary {
         if let Some(outputs) = &step.stack_outputs {
             self.outputs = Some(outputs.clone());
         }
+        self.created_stack_resource |= step.resource_type == STACK_TYPE && step.operation == CREATE;
         self.planned.observe(step);
         if step.resource_type.starts_with(PROVIDER_TYPE) || step.operation == REFRESH {
             return;
@@ -139,6 +144,13 @@ impl RunSummary {
             "info#err" => self.stderr.push(short, MAX_STDERR),
             _ => {}
         }
+    }
+
+    /// Returns whether the state contained no resources when the engine started. In this case, the engine creates the
+    /// resource of the stack itself, and neither changes nor deletes any resource.
+    pub fn began_with_empty_state(&self) -> bool {
+        self.created_stack_resource
+            && self.resource_changes().keys().all(|operation| [CREATE, READ].contains(&operation.as_str()))
     }
 
     /// Returns the engine's summary event, if the engine has reported one.
@@ -309,6 +321,26 @@ mod tests {
         let run = run(include_str!("testdata/refreshed.events.jsonl"));
         assert_eq!(run.outputs().map(<[_]>::len), Some(7));
         assert_eq!(changes(&run), [("same".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn an_empty_state_is_detected_by_the_first_steps() {
+        let step = |operation: &str, resource_type: &str| {
+            let urn = format!("urn:pulumi:dev::web::{resource_type}::a");
+            json!({"resOutputsEvent": {"metadata": {"op": operation, "urn": urn, "type": resource_type}}}).to_string()
+                + "\n"
+        };
+        let stack = |operation: &str| step(operation, STACK_TYPE);
+        let rows = [
+            ("a new stack", stack("create") + &step("create", "a:b:C") + &step("read", "a:b:C"), true),
+            ("only the stack resource", stack("create"), true),
+            ("no changes", stack("same"), false),
+            ("another resource was in the state", stack("create") + &step("delete", "a:b:C"), false),
+            ("no steps", String::new(), false),
+        ];
+        for (name, log, expected) in rows {
+            assert_eq!(run(&log).began_with_empty_state(), expected, "{name}");
+        }
     }
 
     #[test]

@@ -28,7 +28,12 @@ use crate::rpc::proto::{
 /// Version 7: the agent installs policy packs, and a run enforces them.
 ///
 /// Version 8: the environment can contain templates, inherited variables and optional entries.
-pub const PROTOCOL_VERSION: u32 = 8;
+///
+/// Version 9: an `up` or a preview fails if the backend does not have the applied stack.
+pub const PROTOCOL_VERSION: u32 = 9;
+/// Minimum protocol version of an agent that does not create a missing applied stack. An older agent would create the
+/// stack, and all resources a second time.
+const APPLIED_STACK_VERSION: u32 = 9;
 /// Minimum protocol version of an agent that supports all kinds of environment variables. An older agent rejects the
 /// source and the run.
 pub const ENVIRONMENT_VERSION: u32 = 8;
@@ -48,6 +53,10 @@ pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version that an agent needs for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
+    let is_forward = matches!(request.kind(), OperationKind::Up | OperationKind::Preview);
+    if is_forward && request.applied_stack.is_some() && !request.create_stack {
+        return APPLIED_STACK_VERSION;
+    }
     if request.environment.iter().any(is_new_variable) {
         return ENVIRONMENT_VERSION;
     }

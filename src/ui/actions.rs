@@ -102,9 +102,10 @@ fn decide(stack: &Stack, form: &Form, user: &str, decision: ApprovalDecision) ->
 fn resolve(stack: &Stack, form: &Form) -> Result<Change, UiError> {
     let decision = match form.get("decision") {
         Some("retry") => Decision::Retry,
+        Some("create") => Decision::Create,
         Some("clear") => Decision::Clear,
         Some("abandon") => Decision::Abandon,
-        _ => return Err(UiError::Form("the decision must be retry, clear or abandon")),
+        _ => return Err(UiError::Form("the decision must be retry, create, clear or abandon")),
     };
     match decisions::run_to_resolve(stack, decision) {
         Some((_, run)) if form.get("run") == Some(run.as_str()) => {

@@ -76,7 +76,9 @@ impl<'a> State<'a> {
 
     fn summary_of_stalled(&self) -> &'static str {
         match self.reason {
-            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES) if self.is_abandoned() => {
+            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES | reason::STACK_NOT_FOUND)
+                if self.is_abandoned() =>
+            {
                 "A user has abandoned the last run, so no run starts until an input changes."
             }
             Some(reason::RUN_OUTCOME_UNKNOWN) => {
@@ -85,8 +87,11 @@ impl<'a> State<'a> {
             Some(reason::PENDING_CREATES) => {
                 "An interrupted run was creating resources, and another run could create them again. You must decide."
             }
-            Some(reason::STACK_NOT_FOUND) => {
+            Some(reason::STACK_NOT_FOUND) if self.is_deleted() => {
                 "The backend does not contain the Pulumi stack to destroy. The destroy requires your decision."
+            }
+            Some(reason::STACK_NOT_FOUND) => {
+                "The backend no longer contains the state of the resources. A run could create them again. You must decide."
             }
             Some(reason::CANCELED) => "A user has canceled the last run, so the controller does not retry it.",
             Some(reason::PLAN_REJECTED) => "A user has rejected the plan of the next run.",
@@ -240,7 +245,9 @@ impl<'a> State<'a> {
 
     fn of_stalled(&self) -> Vec<String> {
         match self.reason {
-            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES) if self.is_abandoned() => {
+            Some(reason::RUN_OUTCOME_UNKNOWN | reason::PENDING_CREATES | reason::STACK_NOT_FOUND)
+                if self.is_abandoned() =>
+            {
                 vec![self.plugin("Request another run:", "reconcile", "")]
             }
             Some(reason::RUN_OUTCOME_UNKNOWN) => vec![
@@ -262,6 +269,14 @@ impl<'a> State<'a> {
                     "If the run has ended, and the state is correct, for example after `pulumi import`, run again:",
                     "resolve",
                     "--decision retry",
+                ),
+            ],
+            Some(reason::STACK_NOT_FOUND) if !self.is_deleted() => vec![
+                self.plugin("Restore the state or correct the backend, and request a run:", "reconcile", ""),
+                self.plugin(
+                    "Or, if the resources no longer exist, create the Pulumi stack and all resources again:",
+                    "resolve",
+                    "--decision create",
                 ),
             ],
             Some(reason::STACK_NOT_FOUND) => vec![

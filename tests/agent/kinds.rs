@@ -83,6 +83,46 @@ async fn unexpected_drift_is_reported_until_a_refresh_adopts_it() {
 }
 
 #[tokio::test]
+async fn a_stack_with_resources_is_created_again_only_with_permission() {
+    if !has_pulumi("a_stack_with_resources_is_created_again_only_with_permission") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let applied = async |kind: OperationKind, create_stack: bool| {
+        let applied = proto::PulumiStack { name: "dev".into(), project: "example".into(), ..Default::default() };
+        let request = request(&workspace, kind, RunOptions::default()).await;
+        workspace.run_to_end(&proto::RunRequest { applied_stack: Some(applied), create_stack, ..request }).await
+    };
+    for kind in [OperationKind::Up, OperationKind::Preview, OperationKind::Refresh, OperationKind::Destroy] {
+        let result = applied(kind, false).await;
+        assert_eq!(result.outcome(), Outcome::StackNotFound, "{kind:?}: {}", result.message);
+    }
+    let result = applied(OperationKind::Up, true).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    let result = applied(OperationKind::Preview, false).await;
+    assert_eq!((result.outcome(), result.changes.get("same")), (Outcome::Succeeded, Some(&2)), "{}", result.message);
+
+    let result = applied(OperationKind::Destroy, false).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    let result = applied(OperationKind::Preview, false).await;
+    assert_eq!(result.outcome(), Outcome::StateEmpty, "{}", result.message);
+    let stop = request(&workspace, OperationKind::Up, RunOptions::default()).await;
+    let stop = proto::RunRequest {
+        applied_stack: Some(proto::PulumiStack { name: "dev".into(), ..Default::default() }),
+        pending_creates: proto::PendingCreates::Stop.into(),
+        ..stop
+    };
+    let result = workspace.run_to_end(&stop).await;
+    assert_eq!(result.outcome(), Outcome::StateEmpty, "{}", result.message);
+    let result = applied(OperationKind::Up, false).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    assert!(result.message.contains("contained no resources before the run"), "{}", result.message);
+    let result = applied(OperationKind::Up, false).await;
+    assert_eq!((result.outcome(), result.message.as_str()), (Outcome::Succeeded, ""));
+}
+
+#[tokio::test]
 async fn a_stack_that_must_exist_is_not_created() {
     if !has_pulumi("a_stack_that_must_exist_is_not_created") {
         return;

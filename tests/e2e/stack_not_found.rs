@@ -1,16 +1,19 @@
-//! Tests destroys of Pulumi stacks that the backend does not contain, and Stacks whose spec changes to another Pulumi
-//! stack.
+//! Tests runs of Pulumi stacks that the backend does not contain, and Stacks whose spec changes to another Pulumi stack.
 
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
-use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
-use pulumi_controller::api::names::{ANNOTATION_RESOLVE, STACK_FINALIZER, workspace_pod};
+use pulumi_controller::api::auto::Update;
+use pulumi_controller::api::conditions::{ORPHANED, READY, STALLED, orphaned_reason, stack_reason};
+use pulumi_controller::api::names::{
+    ANNOTATION_ACKNOWLEDGE, ANNOTATION_REQUESTED_AT, ANNOTATION_RESOLVE, STACK_FINALIZER, workspace_pod,
+};
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, Stack};
 use serde_json::json;
 
 use crate::harness::{
     Poll, Program, ProviderLog, Scene, StackHandle, WaitLimit, condition, has_condition, once, run, wait_until,
 };
+use crate::runs_parts::{in_pod, slow};
 
 fn is_not_found(stack: &Stack) -> bool {
     has_condition(stack, STALLED, "True", stack_reason::STACK_NOT_FOUND)
@@ -29,6 +32,70 @@ fn stalled_message(stack: &Stack) -> String {
 async fn orphaned(stack: &StackHandle<'_>) -> Vec<String> {
     let is_warning = |event: &Event| event.reason.as_deref() == Some("ResourcesOrphaned");
     stack.events().await.into_iter().filter(is_warning).filter_map(|event| event.message).collect()
+}
+
+#[test]
+fn a_run_without_its_state_creates_the_resources_again_only_after_a_user_decision() {
+    run("lost-state", async |scene| {
+        let source = scene.source("app").await;
+        let program = |value: &str| Program::new("lost-state").step("step", json!({"value": value})).files();
+        let first = source.push(&program("one")).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let name = stack.spec.stack.clone();
+        let main = scene.start(stack).await;
+        let applied = main.until_applied(&first).await;
+        assert_eq!(applied.status.and_then(|status| status.state_confirmed), Some(true));
+
+        let remove = format!("pulumi stack rm --force --yes --preserve-config --stack {name}");
+        in_pod(scene, "main", &format!("pulumi stack export --stack {name} --file /tmp/state.json && {remove}")).await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "lost").await;
+        let lost = main.until("to report that the state is missing", WaitLimit::Run, is_not_found).await;
+        let message = stalled_message(&lost);
+        for word in [name.as_str(), "project lost-state", "s3://", "emptied", "=create", "=abandon"] {
+            assert!(message.contains(word), "{word} is missing in {message}");
+        }
+        let import = format!(
+            "pulumi stack init --no-select {name} && pulumi stack import --stack {name} --file /tmp/state.json"
+        );
+        in_pod(scene, "main", &import).await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "restored").await;
+        main.until("to run with the restored state", WaitLimit::Run, |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            has_condition(stack, READY, "True", stack_reason::PROCESSING_COMPLETED)
+                && last.is_some_and(|last| last.inputs.requested_at.as_deref() == Some("restored"))
+        })
+        .await;
+        assert_eq!(main.log.operations().await, once(&["create step"]));
+
+        in_pod(scene, "main", &remove).await;
+        let second = source.push(&program("two")).await;
+        let lost = main.until("to report that the state is missing", WaitLimit::Run, is_not_found).await;
+        assert_eq!(main.log.operations().await, once(&["create step"]), "a new commit creates nothing");
+        main.annotate(ANNOTATION_RESOLVE, &format!("{}=create", last_update(&lost))).await;
+        main.until_applied(&second).await;
+        main.delete().await;
+        main.until_gone().await;
+        assert_eq!(main.log.operations().await, once(&["create step", "create step", "delete step"]));
+    });
+}
+
+#[test]
+fn a_stack_destroys_the_resources_of_a_first_run_whose_update_was_removed_by_force() {
+    run("lost-update", async |scene| {
+        let source = scene.source("app").await;
+        source.push(&slow("lost-update", 12).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.destroy_on_finalize = Some(true);
+        let main = scene.start(stack).await;
+        main.log.wait_for("create", "slow", "begin").await;
+        main.delete().await;
+        let update = main.updates().await.first().expect("the run has an Update").name_any();
+        scene.delete::<Update>(&update).await;
+        scene.patch::<Update>(&update, json!({"metadata": {"finalizers": null}})).await;
+        main.until_gone().await;
+        assert_eq!(main.log.operations().await, once(&["create slow", "delete slow"]));
+    });
 }
 
 #[test]
@@ -186,7 +253,20 @@ fn changing_the_pulumi_stack_warns_once_about_remaining_resources() {
                 && warnings[0].contains(&format!("its resources in stack {name} of project renamed in backend s3://")),
             "{warnings:?}"
         );
-        main.annotate("reconcile.fluxcd.io/requestedAt", "again").await;
+        let listed = main.get().await.status.map(|status| status.orphaned_stacks).unwrap_or_default();
+        let names: Vec<&str> = listed.iter().map(|orphaned| orphaned.pulumi_stack.name.as_str()).collect();
+        assert_eq!(names, [name.as_str()]);
+        main.until("to report the orphaned resources", WaitLimit::Reaction, |stack| {
+            has_condition(stack, ORPHANED, "True", orphaned_reason::ACKNOWLEDGMENT_REQUIRED)
+        })
+        .await;
+        main.annotate(ANNOTATION_ACKNOWLEDGE, &listed[0].id).await;
+        main.until("to handle the acknowledgment", WaitLimit::Reaction, |stack| {
+            condition(stack, ORPHANED).is_none()
+                && stack.status.as_ref().is_some_and(|status| status.orphaned_stacks.is_empty())
+        })
+        .await;
+        main.annotate(ANNOTATION_REQUESTED_AT, "again").await;
         main.until("to have run again", WaitLimit::Run, |stack| {
             stack.status.as_ref().and_then(|status| status.attempts) == Some(3) && condition(stack, STALLED).is_none()
         })

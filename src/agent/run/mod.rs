@@ -44,6 +44,10 @@ const INCOMPLETE_LOG: &str = "the CLI reported success, but its event log is inc
 /// Message for another successful run whose event log is incomplete.
 const INCOMPLETE_CHANGES: &str = "the CLI reported success, but its event log is incomplete, for example because the \
                                   disk of the node is full; the list of changes can be incomplete";
+/// Warning about a successful `up` whose state contained no resources before the run. To detect such a state before an
+/// `up`, the agent would have to start another CLI process before each run.
+const STATE_WAS_EMPTY: &str = "the state contained no resources before the run, so the run created all resources \
+                               again; the earlier resources probably still exist, and no stack manages them";
 /// Message for a preview whose event log is incomplete.
 const INCOMPLETE_PREVIEW: &str = "the changes of the preview are unknown, because the event log of the CLI is \
                                   incomplete, for example because the disk of the node is full";
@@ -92,6 +96,16 @@ impl Run {
         Run { stack: completed.unwrap_or(self.stack), ..self }
     }
 
+    /// Returns whether this operation creates its stack if the stack is missing.
+    fn creates_stack(&self) -> bool {
+        self.with_qualified(|stack| self.parameters.creates(stack))
+    }
+
+    /// Returns whether the state of this operation's stack must contain resources.
+    fn expects_state(&self) -> bool {
+        self.with_qualified(|stack| self.parameters.expects_state(stack))
+    }
+
     /// Returns whether this operation would destroy a Pulumi stack that does not manage the resources.
     fn destroys_another(&self) -> bool {
         self.with_qualified(|stack| self.parameters.destroys_another(stack))
@@ -133,11 +147,11 @@ impl Run {
         if !first.is_stack_missing() {
             return Ok(self.conclude(first).await);
         }
-        if self.parameters.kind.is_destroy() {
+        if self.expects_state() {
             let operation_result = OperationResult::stack_not_found(&self.stack);
             return Ok(operation_result.with_last_output(&first.stdout, &first.stderr));
         }
-        if !self.parameters.creates_stack() {
+        if !self.creates_stack() {
             let stack = &self.stack;
             return Ok(OperationResult::failed(format!(
                 "stack {stack} not found in the backend, and this run must not create it: create the stack, or correct \
@@ -239,8 +253,13 @@ impl Run {
 
     /// Converts a completed attempt into the result of the operation.
     async fn conclude(&self, attempt: Attempt) -> OperationResult {
-        let operation_result =
-            if attempt.is_successful() { self.success(&attempt).await } else { self.failure(&attempt).await };
+        let lost_state = attempt.summary.began_with_empty_state() && self.expects_state();
+        let operation_result = match attempt.is_successful() {
+            true if lost_state && self.parameters.kind.is_preview() => OperationResult::state_empty(&self.stack),
+            true if lost_state => self.success(&attempt).await.with_warning(STATE_WAS_EMPTY),
+            true => self.success(&attempt).await,
+            false => self.failure(&attempt).await,
+        };
         let operation_result = OperationResult {
             changes: attempt.changes(),
             // A preview leaves no pending operations, because a preview changes no resources.

@@ -111,11 +111,25 @@ impl OperationResult {
         OperationResult { outcome, message, pending_creates: urns, ..OperationResult::default() }
     }
 
-    /// Returns the result of a destroy whose stack does not exist in the state backend. The resources may still exist,
-    /// because the state backend may have lost the stack, or the access token may lack permissions for the stack.
+    /// Returns the result of an operation whose stack does not exist in the state backend, or has an empty state. The
+    /// resources may still exist, because the state backend may have lost the stack, or the access token may lack
+    /// permissions for the stack.
     pub(super) fn stack_not_found(stack: &str) -> Self {
-        let message = format!("stack {stack} not found in the backend; nothing was destroyed");
+        let message = format!("stack {stack} not found in the backend; no resource was changed");
         OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
+    }
+
+    /// Returns the result of an operation whose state contains no resources, although earlier runs have created
+    /// resources in this stack. For the next run, such a state is the same as a missing stack.
+    pub(super) fn state_empty(stack: &str) -> Self {
+        let message = format!("the state of stack {stack} contains no resources; no resource was changed");
+        OperationResult { outcome: proto::Outcome::StateEmpty, message, ..OperationResult::default() }
+    }
+
+    /// Adds a warning to the message of a successful operation.
+    pub(super) fn with_warning(self, warning: &str) -> Self {
+        let message = if self.message.is_empty() { warning.to_owned() } else { format!("{warning}; {}", self.message) };
+        OperationResult { message, ..self }
     }
 
     /// Returns the result of a destroy that the agent does not start because another Pulumi stack manages the Stack's

@@ -55,8 +55,16 @@ impl Run {
             Exported::Written => {}
         }
         let file = self.record.state_file();
-        let urns = run_blocking(move || read_pending(&file)).await.map_err(RunError::State)?;
-        Ok((!urns.is_empty()).then(|| OperationResult::pending_creates(urns)))
+        // An interrupted destroy can have deleted all resources.
+        let expects_resources = !self.parameters.kind.is_destroy() && self.expects_state();
+        let (urns, is_empty) =
+            run_blocking(move || Ok((read_pending(&file)?, expects_resources && has_no_resources(&file)?)))
+                .await
+                .map_err(RunError::State)?;
+        Ok(match urns.is_empty() {
+            false => Some(OperationResult::pending_creates(urns)),
+            true => is_empty.then(|| OperationResult::state_empty(&self.stack)),
+        })
     }
 
     /// Imports the state without the pending creates. `pulumi stack import` removes all pending operations. This is
@@ -176,6 +184,10 @@ fn read_secrets_provider(file: &Path) -> Result<Option<String>, StateFileError> 
 
 fn read_pending(file: &Path) -> Result<Vec<String>, StateFileError> {
     Ok(state::pending_creates(BufReader::new(File::open(file)?))?)
+}
+
+fn has_no_resources(file: &Path) -> Result<bool, StateFileError> {
+    Ok(state::resources(BufReader::new(File::open(file)?))?.is_empty())
 }
 
 /// Removes the pending creates from a state file, and returns the SHA-256 digest of the previous content. Returns
@@ -362,6 +374,10 @@ mod tests {
     fn pending_creates_in_a_state_file_are_read_and_cleared() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
+        for (state, expected) in [(STATE, true), (r#"{"deployment": {"resources": [{"urn": "urn:a"}]}}"#, false)] {
+            std::fs::write(&file, state).unwrap();
+            assert_eq!(has_no_resources(&file).unwrap(), expected, "{state}");
+        }
         std::fs::write(&file, STATE).unwrap();
         assert_eq!(read_pending(&file).unwrap(), ["urn:a"]);
         let found = clear_pending(&file).unwrap();

@@ -20,6 +20,8 @@ pub struct OperationRequest {
     /// Pulumi stack that contains the applied resources. A destroy of any other Pulumi stack fails. If the requested
     /// stack name has no organization, the run adds the organization of this stack.
     applied_stack: Option<proto::PulumiStack>,
+    /// Whether the operation may create the applied stack.
+    create_stack: bool,
     options: proto::RunOptions,
     /// Compressed plan of an earlier preview. Empty for a run without a plan.
     plan: Vec<u8>,
@@ -36,8 +38,16 @@ impl OperationRequest {
         })?;
         let limits = Limits::from_seconds(request.timeout_seconds, request.idle_timeout_seconds);
         let exited_processes = request.lock_recovery.then(|| request.dead_runs.iter().map(exited_process).collect());
-        let (applied_stack, plan) = (request.applied_stack.clone(), request.plan.clone());
-        Ok(OperationRequest { kind, limits, pending_creates, exited_processes, applied_stack, options, plan })
+        Ok(OperationRequest {
+            kind,
+            limits,
+            pending_creates,
+            exited_processes,
+            applied_stack: request.applied_stack.clone(),
+            create_stack: request.create_stack,
+            options,
+            plan: request.plan.clone(),
+        })
     }
 
     /// Returns whether the run must fail if the resources have drifted from the state. Such a run does not change any
@@ -46,9 +56,16 @@ impl OperationRequest {
         self.options.expect_no_refresh_changes && self.kind == OperationKind::Up
     }
 
-    /// Returns whether the operation creates a missing stack.
-    pub fn creates_stack(&self) -> bool {
-        !self.options.stack_must_exist && self.kind.is_forward()
+    /// Returns whether the operation creates the stack if it is missing.
+    pub fn creates(&self, stack: &Qualified<'_>) -> bool {
+        self.kind.is_forward() && !self.options.stack_must_exist && !self.expects_state(stack)
+    }
+
+    /// Returns whether the state of this stack must contain resources, because earlier runs have created them. If the
+    /// state is missing, the resources probably still exist.
+    pub fn expects_state(&self, stack: &Qualified<'_>) -> bool {
+        let has_resources = |applied: Qualified<'_>| !self.create_stack && !applied.differs_from(stack);
+        self.kind.is_destroy() || self.applied().is_some_and(has_resources)
     }
 
     /// Returns whether this operation destroys a Pulumi stack that does not manage the resources, or previews such a
@@ -160,10 +177,11 @@ mod tests {
             let refusal = OperationRequest::of(&request).unwrap_err().to_string();
             assert!(refusal.contains(word), "{refusal}");
         }
+        let stack = Qualified { name: "dev", project: None, backend: None };
         let asks = |kind: proto::OperationKind, options: proto::RunOptions| {
             let request = proto::RunRequest { kind: kind.into(), options: Some(options), ..up.clone() };
             let parameters = OperationRequest::of(&request).unwrap();
-            (parameters.creates_stack(), parameters.expects_no_drift())
+            (parameters.creates(&stack), parameters.expects_no_drift())
         };
         let drift = proto::RunOptions { expect_no_refresh_changes: true, ..Default::default() };
         let existing = proto::RunOptions { stack_must_exist: true, ..Default::default() };
@@ -212,6 +230,35 @@ mod tests {
                 (Err(Refusal::Invalid(problem)), Err(words)) => assert!(problem.contains(words), "{problem}"),
                 (found, expected) => panic!("{found:?} instead of {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn only_a_stack_without_resources_is_created() {
+        use proto::OperationKind::{Destroy, Preview, Refresh, Up};
+        // Columns: the operation, the backend of the applied stack, the permission to create this stack, whether the
+        // operation creates the stack, and whether its state must contain resources.
+        let rows = [
+            (Up, None, false, true, false),
+            (Up, Some("s3://a"), false, false, true),
+            (Up, Some("s3://a"), true, true, false),
+            (Up, Some("s3://b"), false, true, false),
+            (Preview, Some("s3://a"), false, false, true),
+            (Preview, Some("s3://b"), false, true, false),
+            (Refresh, Some("s3://a"), false, false, true),
+            (Refresh, None, false, false, false),
+            (Destroy, None, false, false, true),
+            (Destroy, Some("s3://a"), true, false, true),
+        ];
+        for (kind, backend, create_stack, creates, expects_state) in rows {
+            let applied =
+                |url: &str| proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: url.into() };
+            let applied_stack = backend.map(applied);
+            let request = proto::RunRequest { kind: kind.into(), applied_stack, create_stack, ..Default::default() };
+            let stack = Qualified { name: "dev", project: Some("web"), backend: Some("s3://a") };
+            let parameters = OperationRequest::of(&request).unwrap();
+            let found = (parameters.creates(&stack), parameters.expects_state(&stack));
+            assert_eq!(found, (creates, expects_state), "{kind:?} {backend:?} {create_stack}");
         }
     }
 

@@ -21,9 +21,7 @@ impl Run {
     pub(super) async fn select(&self) -> Result<(), RunError> {
         let stack = &self.stack;
         let arguments = match self.provider_of_new_stack()? {
-            Ok(provider) if self.parameters.creates_stack() => {
-                arguments::stack_select_or_init(stack, provider.as_deref())
-            }
+            Ok(provider) if self.creates_stack() => arguments::stack_select_or_init(stack, provider.as_deref()),
             _ => arguments::stack_select(stack),
         };
         // The CLI stores the selection for the path of the project, and users run commands in this directory.
@@ -111,15 +109,15 @@ impl Run {
             ended.map_err(|error| RunError::Call { action: "encrypt the secrets of the configuration", error })
         };
         let mut ended = encrypt().await?;
-        if is_stack_missing(&ended) && self.parameters.creates_stack() {
+        if is_stack_missing(&ended) {
+            if !self.creates_stack() {
+                // The operation itself reports the missing stack.
+                return Ok(ControlFlow::Break(None));
+            }
             if let Some(operation_result) = self.init().await? {
                 return Ok(ControlFlow::Break(Some(operation_result)));
             }
             ended = encrypt().await?;
-        }
-        if is_stack_missing(&ended) && self.parameters.kind.is_destroy() {
-            // The destroy itself reports the missing stack.
-            return Ok(ControlFlow::Break(None));
         }
         if !ended.exit.success() {
             let result = self.failed_call(&format!("failed to encrypt {what}"), &ended);

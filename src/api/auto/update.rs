@@ -150,14 +150,19 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_packs_digest: Option<Digest>,
 
-    /// Pulumi stack that a `destroy` is allowed to process. If the workspace's Pulumi stack has another name, project
-    /// or backend, the destroy fails with the reason `StackNotFound` and deletes nothing. An absent part matches any
-    /// value. If `stackName` contains no organization, the other run types use the organization in this field. A
-    /// Stack sets this field to its `status.appliedStack`. Default: no restriction. Example: `{name: dev, project:
-    /// web}`.
+    /// Pulumi stack that contains the applied resources. A run in this Pulumi stack fails with the reason
+    /// `StackNotFound` if the backend does not have it. A `destroy` also fails with this reason if the workspace's
+    /// Pulumi stack has another name, project or backend. An absent part matches any value. If `stackName` contains no
+    /// organization, the run uses the organization in this field. A Stack sets this field to its
+    /// `status.appliedStack`. Default: no restriction. Example: `{name: dev, project: web}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(transform = schema::bounded_pulumi_stack)]
     pub applied_stack: Option<PulumiStack>,
+
+    /// Whether an `up` or `preview` creates the Pulumi stack in `appliedStack` if the backend does not have it.
+    /// Default: `false`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create_stack: Option<bool>,
 
     /// Priority of the run among its namespace's queued runs. Runs with a higher priority start first. Ten minutes of
     /// waiting are equivalent to one priority level. Default: 0.

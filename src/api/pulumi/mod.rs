@@ -33,7 +33,7 @@ pub use receiver::{
 };
 pub use references::{
     BasicAuth, ConfigMapSelector, ConfigReference, EnvironmentSelector, FileSelector, FluxSource, GitAuth,
-    GitHubAppAuth, GitReference, LiteralRef, ProgramReference, PulumiStack, ResourceRef, SecretSelector,
+    GitHubAppAuth, GitReference, LiteralRef, OrphanedStack, ProgramReference, PulumiStack, ResourceRef, SecretSelector,
     SourceArtifact, SourceReference, SshAuth,
 };
 pub use run_record::RunRecord;

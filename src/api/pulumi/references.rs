@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -250,6 +251,19 @@ impl fmt::Display for PulumiStack {
             None => write!(formatter, " in the default backend of the workspace"),
         }
     }
+}
+
+/// Pulumi stack that a Stack has left with resources.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OrphanedStack {
+    /// Identifier of the entry for the annotation `pulumi.com/acknowledge`.
+    #[schemars(length(max = bounds::WORD))]
+    pub id: String,
+    #[serde(flatten)]
+    pub pulumi_stack: PulumiStack,
+    /// Time at which a run first used another Pulumi stack.
+    pub since: Time,
 }
 
 /// Fields that the controller reads from `status.artifact` of a source.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
 use crate::api::pulumi::{
-    ApprovedPlan, OutputObjectReference, PolicyViolations, PulumiStack, RunRecord, StackDrift, StackPlan,
+    ApprovedPlan, OrphanedStack, OutputObjectReference, PolicyViolations, PulumiStack, RunRecord, StackDrift, StackPlan,
 };
 use crate::api::{bounds, schema};
 use crate::artifact::Digest;
@@ -150,6 +150,18 @@ pub struct StackStatus {
     /// Example: `{name: dev, project: web, backend: "s3://state"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_stack: Option<PulumiStack>,
+
+    /// Whether a run has reported resources in `appliedStack`. If the backend no longer has this Pulumi stack, the next
+    /// run then fails with the reason `StackNotFound`. Absent if unknown, for example after an interrupted first run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_confirmed: Option<bool>,
+
+    /// Pulumi stacks whose resources no Stack manages, because this Stack now uses another Pulumi stack. A user
+    /// acknowledges an entry with the annotation `pulumi.com/acknowledge`. At most ten entries, newest first.
+    /// Example: `[{id: 1a2b3c4d, name: dev, project: web}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::ORPHANED_STACKS))]
+    pub orphaned_stacks: Vec<OrphanedStack>,
 }
 
 /// Inputs of a run. If an input changes after the last run, a new run starts. The source revision is also an input.
@@ -240,6 +252,10 @@ pub struct CurrentUpdate {
     /// Reason for the run.
     #[serde(default)]
     pub message: String,
+    /// Whether the run creates the Pulumi stack in `appliedStack` if the backend does not have it. Absent if the run
+    /// must not create this Pulumi stack, or if the Stack has no `appliedStack`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create_stack: Option<bool>,
     /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
     /// check the state for pending creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,6 +267,9 @@ pub struct CurrentUpdate {
     /// check. Absent for other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_of: Option<PreviewOf>,
+    /// Whether the API server rejected the Update, so that the run has not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<bool>,
     /// Whether the run refreshes the state to correct drift, even if `spec.refresh` is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,

@@ -51,8 +51,9 @@ pub async fn act(
             requeue(stack, &State::Working(message), Some(wait.unsigned_abs()), context, now).await
         }
         Action::AddFinalizer => add_finalizer(stack, context).await,
-        Action::DiscardUpdate(message) => discard_update(observed, message, context).await,
+        Action::DiscardUpdate(message) => discard_update(observed, message, context, now).await,
         Action::ForgetUpdate => next_step(stack, &status::without_current_update(stack, false), context).await,
+        Action::RecordLostRun(current) => record_lost_run(observed, &current, context, now).await,
         Action::CreateUpdate(current) => Box::pin(create_recorded_update(observed, &current, context, now)).await,
         Action::RevokeUpdate(message) => revoke_update(observed, message, context, now).await,
         Action::AwaitUpdate(message) => requeue(stack, &State::Working(message), None, context, now).await,
@@ -63,11 +64,7 @@ pub async fn act(
         Action::ForwardResolution(resolution) => forward_resolution(observed, resolution, context).await,
         Action::CancelUpdate(value) => cancel_update(observed, value, context).await,
         Action::CancelDriftCheck => cancel_drift_check(observed, context, now).await,
-        Action::RejectCancel(value, message) => {
-            let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
-            context.events.publish(with_last_revision(stack, event));
-            next_step(stack, &status::with_handled_cancel(stack, value), context).await
-        }
+        Action::RejectCancel(value, message) => reject_cancel(stack, value, message, context).await,
         Action::RecordResult => record_result(observed, context, now).await,
         Action::Invalid(message) => stall(stack, waiting::INVALID, message, context, now).await,
         Action::Denied(denied) => waiting::deny(stack, &denied, context, now).await,
@@ -182,10 +179,15 @@ async fn expire(stack: &Stack, message: &str, context: &Context, now: Timestamp)
 
 /// Removes the recorded run from the status, because another client has created or changed its Update. The controller
 /// then records the run again, under a different name.
-async fn discard_update(observed: &Observed, message: String, context: &Context) -> Result<Next, ReconcileError> {
+async fn discard_update(
+    observed: &Observed,
+    message: String,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
     let Some(update) = &observed.update else { return Ok(Next::Rest(None)) };
-    let next = next_step(stack, &status::without_discarded_run(stack, update), context).await?;
+    let next = next_step(stack, &status::without_discarded_run(stack, update, now), context).await?;
     let event = Event::new(stack, EventKind::Warning, "UpdateDiscarded", message);
     context.events.publish(with_last_revision(stack, event));
     Ok(next)
@@ -233,6 +235,18 @@ async fn cancel_update(observed: &Observed, value: String, context: &Context) ->
     next_step(&observed.stack, &status::with_handled_cancel(&observed.stack, value), context).await
 }
 
+/// Reports that the annotation `pulumi.com/cancel` cancels no run, and records its value as handled.
+async fn reject_cancel(
+    stack: &Stack,
+    value: String,
+    message: String,
+    context: &Context,
+) -> Result<Next, ReconcileError> {
+    let event = Event::new(stack, EventKind::Warning, "NothingToCancel", message);
+    context.events.publish(with_last_revision(stack, event));
+    next_step(stack, &status::with_handled_cancel(stack, value), context).await
+}
+
 /// Cancels the drift check, because another run is due. That run starts after the drift check has ended.
 async fn cancel_drift_check(observed: &Observed, context: &Context, now: Timestamp) -> Result<Next, ReconcileError> {
     if let Some(update) = observed.update.as_ref().filter(|u| !u.annotations().contains_key(names::ANNOTATION_CANCEL)) {
@@ -266,8 +280,29 @@ async fn create_recorded_update(
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    let update = recorded_update(&observed.stack, observed, current, context, now)?;
-    create_update(&observed.stack, &update, (current, None), context, now).await
+    let stack = &observed.stack;
+    if let Some(status) = status::of_possible_run(stack, current, now) {
+        let stack = Stack { status: Some(status), ..stack.clone() };
+        let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref()).unwrap_or(current);
+        let current = build_update::with_spec_digest(&stack, current);
+        let current = current.map_err(|error| ReconcileError::stalled(error.to_string()))?;
+        return next_step(&observed.stack, &status::with_current_update(&stack, current), context).await;
+    }
+    let update = recorded_update(stack, observed, current, context, now)?;
+    create_update(stack, &update, (current, None), context, now).await
+}
+
+/// Records the result of a run whose Update no longer exists.
+async fn record_lost_run(
+    observed: &Observed,
+    current: &CurrentUpdate,
+    context: &Context,
+    now: Timestamp,
+) -> Result<Next, ReconcileError> {
+    let update = status::lost_update(&observed.stack, current, now);
+    let update = update.map_err(|error| ReconcileError::stalled(error.to_string()))?;
+    let observed = Observed { update: Some(update), ..observed.clone() };
+    Box::pin(record_result(&observed, context, now)).await
 }
 
 /// Creates the Update of a recorded run. `wait` is the reason for a wait that the record contains.
@@ -280,14 +315,18 @@ async fn create_update(
 ) -> Result<Next, ReconcileError> {
     let created = match context.writer.create(update).await {
         Ok(created) => created,
-        Err(error) => return write_rejected(stack, error, context, now).await,
+        Err(error) => {
+            let rejected = CurrentUpdate { rejected: Some(true), ..current.clone() };
+            let status = status::with_current_update(stack, rejected);
+            return write_rejected(stack, status, error, context, now).await;
+        }
     };
     failpoint::hit("stack-update-created");
     if let (Created::New(created), Some(wait)) = (&created, wait) {
         context.run_queue.record_displayed(created, wait);
     }
     match created {
-        Created::New(created) => match build_update::with_admitted_spec(current, &created) {
+        Created::New(created) => match build_update::with_created(current, &created) {
             None => Ok(Next::Rest(Some(if wait.is_some() { WATCHED_RETRY } else { FIRST_START_CHECK }))),
             Some(admitted) => next_step(stack, &status::with_current_update(stack, admitted), context).await,
         },
@@ -408,7 +447,7 @@ async fn workspace_rejected(
         let message = format!("invalid spec.workspaceTemplate: {error}");
         return requeue(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
     }
-    write_rejected(stack, error, context, now).await
+    write_rejected(stack, stack.status.clone().unwrap_or_default(), error, context, now).await
 }
 
 /// Deletes the Workspace after the status reports success.
@@ -488,8 +527,7 @@ async fn remove_finalizer(observed: &Observed, context: &Context, now: Timestamp
     }
     failpoint::hit("stack-let-go");
     if stack.finalizers().iter().any(|f| f == names::STACK_FINALIZER) {
-        let left = deletion::left_by_preview(stack);
-        left.into_iter().for_each(|left| context.events.publish(run_events::left_by_preview(stack, &left)));
+        run_events::left_behind(stack).into_iter().for_each(|event| context.events.publish(event));
         context.writer.remove_finalizers(stack, &[names::STACK_FINALIZER]).await?;
     }
     Ok(Next::Rest(None))

@@ -31,6 +31,9 @@ pub enum Action {
     /// Removes the recorded run from the status, because the run's inputs changed before the controller created its
     /// Update.
     ForgetUpdate,
+    /// Records that the result of the recorded run is lost, because its Update no longer exists. The run may have
+    /// changed resources.
+    RecordLostRun(CurrentUpdate),
     /// Removes the recorded run from the status, because a user has created the run's Update in advance or has changed
     /// the Update's spec. Contains the message.
     DiscardUpdate(String),
@@ -117,6 +120,7 @@ impl Action {
             Action::WaitForDependents(..) => "WaitForDependents",
             Action::CreateUpdate(_) => "CreateUpdate",
             Action::ForgetUpdate => "ForgetUpdate",
+            Action::RecordLostRun(_) => "RecordLostRun",
             Action::DiscardUpdate(_) => "DiscardUpdate",
             Action::RevokeUpdate(_) => "RevokeUpdate",
             Action::AwaitUpdate(_) => "AwaitUpdate",

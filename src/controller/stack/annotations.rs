@@ -136,20 +136,42 @@ pub fn resolution(stack: &Stack) -> Option<Decision> {
     let parsed = parse(value).ok()?;
     let names_it = |last: &&LastUpdate| last.name.as_deref() == Some(parsed.update) && is_resolvable(last);
     last(stack).filter(names_it)?;
-    if parsed.decision == Decision::Clear && is_stack_not_found(stack) {
+    if !applies(parsed.decision, stack) {
         return None;
     }
     (!is_handled(stack, value) || parsed.decision == Decision::Abandon).then_some(parsed.decision)
 }
 
-/// Returns whether the destroy did not find the Pulumi stack and the user decided to abandon the run.
-pub fn is_abandoned_destroy(stack: &Stack) -> bool {
-    is_stack_not_found(stack) && resolution(stack) == Some(Decision::Abandon)
+/// Returns whether the decision applies to the last run. A missing Pulumi stack has no pending creates, and only a
+/// missing Pulumi stack can be created. A destroy creates nothing.
+fn applies(decision: Decision, stack: &Stack) -> bool {
+    match decision {
+        Decision::Retry | Decision::Abandon => true,
+        Decision::Clear => !is_stack_not_found(stack),
+        Decision::Create => is_stack_not_found(stack) && stack.metadata.deletion_timestamp.is_none(),
+    }
 }
 
-/// Returns whether the last run is a destroy that did not find its Pulumi stack.
+/// Returns whether the destroy did not find the Pulumi stack and the user decided to abandon the run.
+pub fn is_abandoned_destroy(stack: &Stack) -> bool {
+    is_stack_not_found(stack) && is_of_destroy(stack) && resolution(stack) == Some(Decision::Abandon)
+}
+
+/// Returns whether the last run did not find its Pulumi stack.
 pub fn is_stack_not_found(stack: &Stack) -> bool {
     last(stack).is_some_and(|last| last.reason.as_deref() == Some(update_reason::STACK_NOT_FOUND))
+}
+
+/// Returns whether the last run is a destroy, or the failed preview of a destroy. If an approval is required, the
+/// controller first previews the destroy. The deletion increments the generation of the Stack, so a preview with the
+/// current generation started after the deletion.
+pub fn is_of_destroy(stack: &Stack) -> bool {
+    let is = |last: &LastUpdate, kind: UpdateKind| last.kind.as_deref() == Some(kind.as_str());
+    last(stack).is_some_and(|last| {
+        let is_current = Some(last.inputs.generation) == stack.metadata.generation;
+        let is_deleting = stack.metadata.deletion_timestamp.is_some();
+        is(last, UpdateKind::Destroy) || is_deleting && is_current && is(last, UpdateKind::Preview)
+    })
 }
 
 /// Returns the `pulumi.com/resolve` value that the controller must record as handled.
@@ -188,9 +210,13 @@ pub fn resolution_warning(stack: &Stack) -> Option<String> {
     }
     let named = parsed.update;
     Some(match last(stack).filter(|last| is_resolvable(last)).and_then(|last| last.name.as_deref()) {
-        Some(not_found) if not_found == named && is_stack_not_found(stack) => format!(
+        Some(resolvable) if resolvable == named && parsed.decision == Decision::Clear => format!(
             "annotation {ANNOTATION_RESOLVE} requests clear, but there is no state to clear; set it to {named}=retry or \
              {named}=abandon"
+        ),
+        Some(resolvable) if resolvable == named => format!(
+            "annotation {ANNOTATION_RESOLVE} requests create, but the run requires no missing Pulumi stack; set it to \
+             {named}=retry or {named}=abandon"
         ),
         Some(expected) => {
             format!("annotation {ANNOTATION_RESOLVE} names {named}, but the run to resolve is {expected}")

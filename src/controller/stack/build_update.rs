@@ -3,13 +3,12 @@
 use kube::ResourceExt;
 
 use crate::api::auto::{PlanReference, PreviewOf, Update, UpdateKind, UpdateSpec};
-use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
+use crate::api::pulumi::{CurrentUpdate, Stack};
 use crate::api::{bounds, conditions, names};
 use crate::artifact::Digest;
 use crate::controller::merge;
 use crate::controller::stack::approval::is_of_destroy;
 use crate::controller::stack::build_workspace::StackSpecError;
-use crate::controller::stack::identity;
 use crate::controller::stack::ownership;
 use crate::controller::stack::run::artifact_of;
 
@@ -30,11 +29,15 @@ pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
     current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
 }
 
-/// Returns the run's record with the digest of the created Update. Returns `None` unless an admission webhook or policy
-/// has changed the spec.
-pub fn with_admitted_spec(current: &CurrentUpdate, created: &Update) -> Option<CurrentUpdate> {
-    (!is_recorded(created, current))
-        .then(|| CurrentUpdate { spec_digest: Some(spec_digest(created)), ..current.clone() })
+/// Returns the run's record with the digest of the created Update. Returns `None` if the record is unchanged: no
+/// admission webhook or policy has changed the spec, and the API server has not rejected the Update before.
+pub fn with_created(current: &CurrentUpdate, created: &Update) -> Option<CurrentUpdate> {
+    let is_unchanged = is_recorded(created, current) && current.rejected.is_none();
+    (!is_unchanged).then(|| CurrentUpdate {
+        spec_digest: Some(spec_digest(created)),
+        rejected: None,
+        ..current.clone()
+    })
 }
 
 /// Returns the digest of an Update's spec, without the time at which the run became due. The digest excludes this time
@@ -79,7 +82,8 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
             .as_ref()
             .map(|plan| PlanReference { update_name: plan.update_name.clone(), file_digest: plan.file_digest.clone() }),
         policy_packs_digest: current.policy_packs_digest.clone(),
-        applied_stack: applied_stack(stack, is_destroy),
+        applied_stack: stack.status.as_ref().and_then(|status| status.applied_stack.clone()),
+        create_stack: current.create_stack,
         priority: stack.spec.priority,
         background: current.background,
         concurrency_group: stack.spec.concurrency_group.clone(),
@@ -127,14 +131,6 @@ fn remove_unsupported(spec: &mut UpdateSpec, current: &CurrentUpdate) {
     }
 }
 
-/// Returns the applied Pulumi stack for a destroy. Also returns the applied Pulumi stack if its name has an
-/// organization and the stack name of the run has none. Returns `None` for other runs.
-fn applied_stack(stack: &Stack, is_destroy: bool) -> Option<PulumiStack> {
-    let applied = stack.status.as_ref()?.applied_stack.clone()?;
-    let has_organization = |name: &str| identity::parts(name).organization.is_some();
-    (is_destroy || has_organization(&applied.name) && !has_organization(&stack.spec.stack)).then_some(applied)
-}
-
 /// Returns the message for the backend's update history: the reason for the run, and the origin revision of its
 /// artifact.
 fn message(current: &CurrentUpdate) -> String {
@@ -151,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::api::auto::SourceMetadata;
-    use crate::api::pulumi::StackSpec;
+    use crate::api::pulumi::{PulumiStack, StackSpec, StackStatus};
 
     fn stack(spec: serde_json::Value) -> Stack {
         let mut whole = json!({"stack": "dev", "fluxSource": {"sourceRef": {"kind": "Bucket", "name": "b"}}});
@@ -206,28 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_destroy_contains_the_applied_stack() {
+    fn a_run_contains_the_applied_stack_and_the_permission_to_create_it() {
         let mut stack = stack(json!({}));
-        let applied = crate::api::pulumi::PulumiStack { name: "prod".to_owned(), project: None, backend: None };
-        let status = crate::api::pulumi::StackStatus { applied_stack: Some(applied.clone()), ..Default::default() };
-        stack.status = Some(status);
-        let named = |kind| update(&stack, &current(kind)).unwrap().spec.applied_stack;
-        assert_eq!(named(UpdateKind::Destroy), Some(applied));
-        assert_eq!(named(UpdateKind::Up), None);
-    }
-
-    #[test]
-    fn a_run_whose_stack_name_lacks_the_organization_contains_the_applied_stack() {
-        let of = |name: &str, applied: &str| {
-            let mut stack = stack(json!({}));
-            stack.spec.stack = name.to_owned();
-            let applied = PulumiStack { name: applied.to_owned(), ..PulumiStack::default() };
-            stack.status = Some(crate::api::pulumi::StackStatus { applied_stack: Some(applied), ..Default::default() });
-            update(&stack, &current(UpdateKind::Up)).unwrap().spec.applied_stack.map(|applied| applied.name)
-        };
-        assert_eq!(of("dev", "acme/dev").as_deref(), Some("acme/dev"));
-        assert_eq!(of("acme/dev", "acme/dev"), None);
-        assert_eq!(of("dev", "dev"), None);
+        let applied = PulumiStack { name: "acme/dev".to_owned(), ..PulumiStack::default() };
+        stack.status = Some(StackStatus { applied_stack: Some(applied.clone()), ..StackStatus::default() });
+        for (kind, create_stack) in [(UpdateKind::Up, None), (UpdateKind::Up, Some(true)), (UpdateKind::Destroy, None)]
+        {
+            let spec = update(&stack, &CurrentUpdate { create_stack, ..current(kind) }).unwrap().spec;
+            assert_eq!((spec.applied_stack, spec.create_stack), (Some(applied.clone()), create_stack), "{kind:?}");
+        }
     }
 
     #[test]

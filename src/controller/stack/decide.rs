@@ -116,6 +116,7 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
     let Some(update) = &observed.update else {
         return Some(match is_current(observed, current, now) {
             true => Action::CreateUpdate(current.clone()),
+            false if may_have_started(current) => Action::RecordLostRun(current.clone()),
             false => Action::ForgetUpdate,
         });
     };
@@ -157,6 +158,13 @@ fn open_run(observed: &Observed, now: Timestamp) -> Option<Action> {
         return Some(Action::RevokeUpdate(format!("{} revoked: {why}", recorded_run(current))));
     }
     Some(fetch_missing_bytes(observed, current).unwrap_or_else(|| await_start(observed, current, update, now)))
+}
+
+/// Returns whether a recorded run without an Update may have changed resources. The finalizers of an Update keep it until
+/// the status contains the result, but a user can remove the finalizers. After a crash between the record and the
+/// creation of the Update, the controller cannot exclude that the run has started.
+fn may_have_started(current: &CurrentUpdate) -> bool {
+    current.kind == UpdateKind::Up && current.rejected != Some(true) && !pko_migration::is_pko_run(current)
 }
 
 /// Returns the action for a run that has not started. The record of the run can contain a forecast of the wait, which

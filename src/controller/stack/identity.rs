@@ -1,9 +1,11 @@
 //! Determines the Pulumi stack of a Stack, and whether the Stack may have resources in this Pulumi stack.
 
+use jiff::Timestamp;
+
 use crate::api::auto::{TerminationEvidence, Update, UpdateKind, UpdateStatus, Workspace};
 use crate::api::conditions;
 use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, Stack, StackStatus};
-use crate::controller::stack::backend;
+use crate::controller::stack::{backend, orphaned_stacks};
 
 pub use crate::controller::differ;
 pub use crate::pulumi::stack_name::parts;
@@ -25,10 +27,15 @@ pub fn desired(stack: &Stack, workspace: Option<&Workspace>) -> PulumiStack {
     PulumiStack { backend: url.or_else(|| applied.map(str::to_owned)), ..named }
 }
 
+/// Returns the Pulumi stack of a recorded run.
+pub fn of_run(stack: &Stack, current: &CurrentUpdate) -> PulumiStack {
+    current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None))
+}
+
 /// Returns the Pulumi stack of a completed run, according to `status.currentUpdate` and the agent's report. The backend
 /// in the report takes precedence, because the run's environment can contain a different backend URL.
 pub fn reported(stack: &Stack, current: &CurrentUpdate, result: &UpdateStatus) -> PulumiStack {
-    let expected = current.pulumi_stack.clone().unwrap_or_else(|| desired(stack, None));
+    let expected = of_run(stack, current);
     let organization = result.permalink.as_deref().and_then(|url| organization(&expected.name, url));
     PulumiStack {
         name: organization
@@ -93,6 +100,34 @@ pub fn applied_by(stack: &Stack, worked_on: PulumiStack) -> PulumiStack {
         },
         _ => worked_on,
     }
+}
+
+/// Returns whether the result of a run shows that the state of its Pulumi stack contains resources. After an interrupted
+/// first run, the Pulumi stack may not exist, because the run creates it.
+pub fn confirms_state(update: &Update) -> bool {
+    let result = update.status.clone().unwrap_or_default();
+    let has_resources = result.changes.values().any(|count| *count > 0)
+        || result.progress.is_some_and(|progress| progress.resources_done > 0);
+    update.spec.kind == UpdateKind::Up
+        && (has_resources || !conditions::is_true(&result.conditions, conditions::FAILED))
+}
+
+/// Records the Pulumi stack in which the Stack may have resources after the run `current`. `is_confirmed` states whether
+/// the run has found or created resources. If the run was permitted to create the Pulumi stack again, the reports of
+/// earlier runs no longer apply.
+pub fn record_applied(
+    status: &mut StackStatus,
+    before: Option<PulumiStack>,
+    applied: Option<PulumiStack>,
+    is_confirmed: bool,
+    current: &CurrentUpdate,
+    now: Timestamp,
+) {
+    let is_same = before.as_ref().zip(applied.as_ref()).is_some_and(|(before, applied)| !differ(before, applied));
+    let was_confirmed = status.state_confirmed == Some(true) && is_same && current.create_stack != Some(true);
+    status.state_confirmed = (applied.is_some() && (is_confirmed || was_confirmed)).then_some(true);
+    orphaned_stacks::record(&mut status.orphaned_stacks, before, applied.as_ref(), now);
+    status.applied_stack = applied;
 }
 
 /// Returns whether the Stack may have resources in the Pulumi stack of the next run.

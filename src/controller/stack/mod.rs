@@ -30,6 +30,7 @@ mod next_run;
 mod observe;
 mod observed;
 mod old_updates;
+mod orphaned_stacks;
 mod output_objects;
 mod ownership;
 mod pattern;

@@ -189,6 +189,8 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
             PlanUse::Execute(plan) => Some(plan.clone()),
             PlanUse::None | PlanUse::Save => None,
         },
+        create_stack: create_stack(stack, run.kind()),
+        rejected: None,
         pending_creates: pending_creates(stack),
         policy_packs_digest: policy_packs_digest(observed, run),
         pulumi_stack: Some(identity::desired(stack, observed.workspace.as_ref())),
@@ -216,13 +218,21 @@ fn preview_of(run: &DueRun) -> Option<PreviewOf> {
     }
 }
 
+/// Returns whether the run may create the applied Pulumi stack: either no run has reported resources in it, or a user
+/// has decided to create it again. Returns `None` if the run must not create the applied Pulumi stack.
+fn create_stack(stack: &Stack, kind: UpdateKind) -> Option<bool> {
+    let status = stack.status.as_ref().filter(|status| status.applied_stack.is_some())?;
+    let is_permitted = status.state_confirmed != Some(true) || annotations::resolution(stack) == Some(Decision::Create);
+    (kind != UpdateKind::Destroy && is_permitted).then_some(true)
+}
+
 /// Returns the policy for pending creates in the next run: the user's decision or, without a decision, the recorded
 /// policy of the last run.
 fn pending_creates(stack: &Stack) -> Option<PendingCreates> {
     match annotations::resolution(stack) {
         Some(Decision::Retry) if !annotations::is_stack_not_found(stack) => Some(PendingCreates::Keep),
         Some(Decision::Clear) => Some(PendingCreates::Clear),
-        Some(Decision::Retry | Decision::Abandon) | None => {
+        Some(Decision::Retry | Decision::Create | Decision::Abandon) | None => {
             stack.status.as_ref()?.last_update.as_ref()?.pending_creates
         }
     }
@@ -235,11 +245,14 @@ fn config_inputs(observed: &Observed) -> Option<String> {
 
 /// Returns the hashes of the mounted objects. For an unwatched object, returns the recorded hash of the last run, if
 /// available. A change to an unwatched object therefore triggers no run. If the backend rejected the access token of
-/// the last run, treats all objects as watched, because a changed object can contain a valid token.
+/// the last run or did not have its state, treats all objects as watched, because a changed object can contain the
+/// correct credentials.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);
     let before = last.map(|last| &last.inputs.mounted_inputs);
-    let was_rejected = last.is_some_and(|last| last.reason.as_deref() == Some(update_reason::INVALID_ACCESS_TOKEN));
+    let is_of_credentials =
+        |reason: &str| [update_reason::INVALID_ACCESS_TOKEN, update_reason::STACK_NOT_FOUND].contains(&reason);
+    let was_rejected = last.and_then(|last| last.reason.as_deref()).is_some_and(is_of_credentials);
     let is_watched = |object: &String| was_rejected || observed.watched.contains(object);
     let counts = |(object, word): (&String, &String)| {
         let before = before.and_then(|before| before.get(object)).filter(|_| !is_watched(object));

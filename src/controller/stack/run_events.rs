@@ -9,7 +9,7 @@ use crate::api::pulumi::{
 };
 use crate::controller::stack::markdown::inline;
 use crate::controller::stack::run::RunCandidate;
-use crate::controller::stack::{drift, identity, policy_report, schedule, status};
+use crate::controller::stack::{deletion, drift, identity, orphaned_stacks, policy_report, schedule, status};
 use crate::pulumi::operations;
 use crate::runtime::events::{Event, EventKind};
 
@@ -49,9 +49,15 @@ pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
-/// Returns a warning event for a Stack that the controller deletes without a destroy, because `spec.preview` is set.
-pub fn left_by_preview(stack: &Stack, applied: &PulumiStack) -> Event {
-    left(stack, applied, "because spec.preview is set")
+/// Returns the warning events about the resources that remain after the deletion of the Stack: resources in earlier
+/// Pulumi stacks, and resources that the controller does not destroy because `spec.preview` is set.
+pub fn left_behind(stack: &Stack) -> Vec<Event> {
+    let by_preview = deletion::left_by_preview(stack);
+    let by_preview = by_preview.map(|applied| left(stack, &applied, "because spec.preview is set"));
+    let listed = stack.status.as_ref().map(|status| status.orphaned_stacks.as_slice()).unwrap_or_default();
+    let listed = orphaned_stacks::message_after_deletion(listed);
+    let listed = listed.map(|message| Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message));
+    by_preview.into_iter().chain(listed).collect()
 }
 
 /// Returns a warning event for a Stack that was deleted before its destroy. `deleted` is the last version of the Stack
@@ -187,18 +193,10 @@ fn outcome(
             return Vec::new();
         }
         let (kind, reason, what) = match last.reason.as_deref() {
-            Some(update_reason::STACK_NOT_FOUND) => {
-                (EventKind::Warning, stack_reason::STACK_NOT_FOUND, "Failed to destroy stack")
-            }
+            Some(update_reason::STACK_NOT_FOUND) => (EventKind::Warning, stack_reason::STACK_NOT_FOUND, failed(last)),
             _ if status::is_conflict(last) => (EventKind::Warning, CONFLICT, "Update conflict"),
             _ if last.canceled_by_user.unwrap_or_default() => (EventKind::Normal, CANCELED, "Canceled the update"),
-            _ if is_kind(last, UpdateKind::Preview) => {
-                (EventKind::Warning, "StackUpdateFailure", "Failed to preview stack")
-            }
-            _ if is_kind(last, UpdateKind::Destroy) => {
-                (EventKind::Warning, "StackUpdateFailure", "Failed to destroy stack")
-            }
-            _ => (EventKind::Warning, "StackUpdateFailure", "Failed to update stack"),
+            _ => (EventKind::Warning, "StackUpdateFailure", failed(last)),
         };
         let violations = violations.filter(|_| last.reason.as_deref() == Some(update_reason::POLICY_VIOLATION));
         let violations = violations.map(|violations| policy_report::markdown(violations, MAX_VIOLATION_LIST));
@@ -246,6 +244,14 @@ pub fn with_last_revision(stack: &Stack, event: Event) -> Event {
 
 fn is_kind(last: &LastUpdate, kind: UpdateKind) -> bool {
     last.kind.as_deref() == Some(kind.as_str())
+}
+
+fn failed(last: &LastUpdate) -> &'static str {
+    match last.kind.as_deref() {
+        Some(kind) if kind == UpdateKind::Destroy.as_str() => "Failed to destroy stack",
+        Some(kind) if kind == UpdateKind::Preview.as_str() => "Failed to preview stack",
+        _ => "Failed to update stack",
+    }
 }
 
 fn succeeded(last: &LastUpdate) -> String {

@@ -78,7 +78,9 @@ pub fn due(
             Some(due) => due,
             None => Due::Done(None),
         },
-        (_, Some(Decision::Retry | Decision::Clear)) => Due::Now("Retry requested by user".to_owned()),
+        (_, Some(Decision::Retry | Decision::Create | Decision::Clear)) => {
+            Due::Now("Retry requested by user".to_owned())
+        }
         (_, Some(Decision::Abandon)) => Due::Abandoned,
         (_, None) if last.canceled_by_user.unwrap_or_default() => Due::Canceled,
         (_, None) => match last.reason.as_deref() {

@@ -3,12 +3,15 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::api::auto::{PendingCreates, Update, UpdateKind};
-use crate::api::conditions::{self, DRIFTED, OUTPUTS_WRITTEN, READY, RECONCILING, STALLED, Status, stack_reason};
+use crate::api::auto::{PendingCreates, TerminationEvidence, Update, UpdateKind, UpdateStatus};
+use crate::api::conditions::{
+    self, ConditionUpdate, DRIFTED, OUTPUTS_WRITTEN, READY, RECONCILING, STALLED, Status, stack_reason, update_reason,
+};
 use crate::api::pulumi::{CurrentUpdate, RunInputs, Stack, StackStatus};
 use crate::controller::stack::action::Baseline;
+use crate::controller::stack::build_workspace::StackSpecError;
 use crate::controller::stack::run::queued_message;
-use crate::controller::stack::{annotations, identity};
+use crate::controller::stack::{annotations, build_update, identity};
 use crate::runtime::run_limiter::SlotWait;
 use crate::telemetry::stacks::{StackState, Violations, Wait};
 
@@ -119,7 +122,7 @@ pub fn without_current_update(stack: &Stack, has_started: bool) -> StackStatus {
 /// Returns the status without a run whose result the controller ignores, because a user has created or changed its
 /// Update. A started run may have executed the plan. A started `up` may also have changed resources: the deletion of
 /// the Stack must destroy these resources, and the next run must check for pending creates.
-pub fn without_discarded_run(stack: &Stack, update: &Update) -> StackStatus {
+pub fn without_discarded_run(stack: &Stack, update: &Update, now: Timestamp) -> StackStatus {
     let result = update.status.clone().unwrap_or_default();
     let mut status = without_current_update(stack, result.run.is_some());
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
@@ -128,12 +131,63 @@ pub fn without_discarded_run(stack: &Stack, update: &Update) -> StackStatus {
     // The changed spec can name another Pulumi stack. The resources of this Pulumi stack do not belong to the Stack.
     let is_of_stack = current.pulumi_stack.as_ref().is_none_or(|expected| expected.name == update.spec.stack_name);
     if is_of_stack && identity::may_have_changed(update) {
-        status.applied_stack = Some(identity::applied_by(stack, identity::reported(stack, current, &result)));
+        let (before, is_confirmed) = (identity::recorded(stack), identity::confirms_state(update));
+        let applied = Some(identity::applied_by(stack, identity::reported(stack, current, &result)));
+        identity::record_applied(&mut status, before, applied, is_confirmed, current, now);
         if let Some(last) = &mut status.last_update {
             last.pending_creates.get_or_insert(PendingCreates::Stop);
         }
     }
     status
+}
+
+/// Returns the status for a recorded run without an Update that the controller creates again. The run may already have
+/// started: a user can have removed the finalizers of its Update. The record is then the only evidence that an `up` may
+/// have changed resources. The Update must therefore check for pending creates. Returns `None` if the status already
+/// contains this evidence.
+pub fn of_possible_run(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> Option<StackStatus> {
+    if current.kind != UpdateKind::Up || current.pending_creates.is_some() || current.rejected == Some(true) {
+        return None;
+    }
+    let before = identity::recorded(stack);
+    let applied = identity::applied_by(stack, identity::of_run(stack, current));
+    let is_new = before.as_ref().is_none_or(|before| identity::differ(before, &applied));
+    let current = CurrentUpdate {
+        pending_creates: Some(PendingCreates::Stop),
+        create_stack: if is_new { Some(true) } else { current.create_stack },
+        ..current.clone()
+    };
+    let mut status = with_current_update(stack, current.clone());
+    identity::record_applied(&mut status, before, Some(applied), false, &current, now);
+    Some(status)
+}
+
+/// Returns an Update with the result of a recorded run whose Update no longer exists. The run may have started, so its
+/// result is the same as that of an interrupted run.
+///
+/// # Errors
+///
+/// Returns an error if `updateTemplate` is invalid.
+pub fn lost_update(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -> Result<Update, StackSpecError> {
+    let mut update = build_update::update(stack, current)?;
+    let message = format!(
+        "Update {} no longer exists, and its run may have started: the run may have changed resources, and may still be in progress",
+        current.name
+    );
+    let mut conditions = Vec::new();
+    for kind in [conditions::COMPLETE, conditions::FAILED] {
+        let condition =
+            ConditionUpdate { kind, status: Status::True, reason: update_reason::ABORTED, message: &message };
+        conditions::set(&mut conditions, &condition, 0, now);
+    }
+    update.status = Some(UpdateStatus {
+        conditions,
+        message: Some(message),
+        interrupted: Some(true),
+        termination_evidence: Some(TerminationEvidence::User),
+        ..UpdateStatus::default()
+    });
+    Ok(update)
 }
 
 /// Returns the status that records the handled value of the annotation `pulumi.com/cancel`.

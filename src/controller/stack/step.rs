@@ -64,9 +64,10 @@ pub async fn requeue(
 
 /// Handles a failed write of an Update or a Workspace. The API server can reject a write because of a quota, an
 /// admission policy or missing RBAC permissions. The controller reports such a rejection and retries the write, because
-/// the cause can be outside the Stack.
+/// the cause can be outside the Stack. `recorded` is the status to which the controller adds the conditions.
 pub async fn write_rejected(
     stack: &Stack,
+    recorded: StackStatus,
     error: WriteError,
     context: &Context,
     now: Timestamp,
@@ -84,7 +85,9 @@ pub async fn write_rejected(
         )),
         false => State::WorkspaceFailed(error.to_string()),
     };
-    requeue(stack, &state, Some(retry), context, now).await
+    let rejected = Stack { status: Some(recorded), ..stack.clone() };
+    write(stack, &status::with_state(&rejected, &state, now), context).await?;
+    Ok(Next::Rest(Some(retry)))
 }
 
 /// Returns the interval before the next retry of a rejected write. Returns `None` for errors other than rejections,

@@ -265,7 +265,7 @@ pub fn may_start(observed: &Observed, now: Timestamp) -> bool {
 fn outcome_of_result(observed: &Observed, binding: &RunBinding, result: &proto::Result, now: Timestamp) -> RunOutcome {
     let pod = observed.pod.as_ref();
     let spec = &observed.update.spec;
-    let outcome = RunOutcome::of(result).of_stack(&spec.stack_name, spec.applied_stack.as_ref());
+    let outcome = RunOutcome::of(result).of_stack(spec, result.outcome());
     let is_ending = result.pod_terminated || pod_termination::is_pod_ending(binding, pod);
     let with_its_pod = !is_end_requested(observed) && is_ending;
     let outcome = if with_its_pod { with_deadline(observed, outcome.terminated_with_pod(), now) } else { outcome };

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
-use crate::api::auto::{RunHistory, RunProject, TerminationEvidence, UpdatePlan};
+use crate::api::auto::{PreviewOf, RunHistory, RunProject, TerminationEvidence, UpdateKind, UpdatePlan, UpdateSpec};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::{PolicyViolations, PulumiStack};
 use crate::api::{bounds, names};
@@ -135,15 +135,22 @@ impl RunOutcome {
         outcome
     }
 
-    /// If the agent did not find the Pulumi stack, sets a message that contains the name and the backend of the
-    /// stack. The agent cannot provide this message, because it redacts values from Secrets.
-    pub fn of_stack(mut self, name: &str, applied: Option<&PulumiStack>) -> Self {
+    /// If the agent did not find the Pulumi stack or its resources, sets a message that contains the name and the
+    /// backend of the stack. The agent cannot provide this message, because it redacts values from Secrets. `outcome`
+    /// is the outcome that the agent reported.
+    pub fn of_stack(mut self, spec: &UpdateSpec, outcome: proto::Outcome) -> Self {
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
             let project = self.project.as_ref().map(|project| project.name.clone());
-            let stack = PulumiStack { name: name.to_owned(), project, backend: self.backend.clone() };
+            let stack = PulumiStack { name: spec.stack_name.clone(), project, backend: self.backend.clone() };
+            let is_destroy = spec.kind == UpdateKind::Destroy || spec.preview_of == Some(PreviewOf::Destroy);
+            let applied = spec.applied_stack.as_ref().filter(|_| is_destroy);
             self.message = match applied.filter(|applied| controller::differ(applied, &stack)) {
                 Some(_) => format!("{stack} is not the stack that manages the resources; nothing was destroyed"),
-                None => format!("{stack} not found; nothing was destroyed"),
+                None if is_destroy => format!("{stack} not found; nothing was destroyed"),
+                None if outcome == proto::Outcome::StateEmpty => {
+                    format!("the state of {stack} contains no resources; no resource was changed")
+                }
+                None => format!("{stack} not found; no resource was changed"),
             };
         }
         self
@@ -318,7 +325,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::InvalidAccessToken => Some(update_reason::INVALID_ACCESS_TOKEN),
         proto::Outcome::BackendUnavailable => Some(update_reason::BACKEND_UNAVAILABLE),
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
-        proto::Outcome::StackNotFound => Some(update_reason::STACK_NOT_FOUND),
+        proto::Outcome::StackNotFound | proto::Outcome::StateEmpty => Some(update_reason::STACK_NOT_FOUND),
         proto::Outcome::PlanViolated => Some(update_reason::PLAN_VIOLATED),
         proto::Outcome::PolicyViolated => Some(update_reason::POLICY_VIOLATION),
     }
@@ -431,22 +438,53 @@ mod tests {
             backend: backend.to_owned(),
             ..proto::Result::default()
         };
-        let outcome = RunOutcome::of(&result("s3://user:word@state?key=x")).of_stack("dev", None);
+        let spec = |kind: UpdateKind, applied_stack: Option<PulumiStack>| UpdateSpec {
+            kind,
+            stack_name: "dev".to_owned(),
+            applied_stack,
+            ..UpdateSpec::default()
+        };
+        let of_stack =
+            |result: &proto::Result, spec: &UpdateSpec| RunOutcome::of(result).of_stack(spec, result.outcome());
+        let destroy = spec(UpdateKind::Destroy, None);
+        let outcome = of_stack(&result("s3://user:word@state?key=x"), &destroy);
         assert_eq!(outcome.failure, Some(update_reason::STACK_NOT_FOUND));
         assert_eq!(outcome.message, "stack dev of project web in backend s3://state not found; nothing was destroyed");
-        let message = RunOutcome::of(&result("")).of_stack("dev", None).message;
+        let message = of_stack(&result(""), &destroy).message;
         assert!(message.contains("in the default backend of the workspace not found"), "{message}");
         let applied = |backend: &str| PulumiStack {
             name: "dev".to_owned(),
             project: Some("web".to_owned()),
             backend: Some(backend.to_owned()),
         };
-        let message =
-            |backend: &str| RunOutcome::of(&result("s3://state")).of_stack("dev", Some(&applied(backend))).message;
-        assert!(message("s3://state").ends_with("not found; nothing was destroyed"));
-        assert!(message("s3://other").ends_with("is not the stack that manages the resources; nothing was destroyed"));
+        let message = |kind, outcome: proto::Outcome, backend: &str| {
+            let result = proto::Result { outcome: outcome.into(), ..result("s3://state") };
+            let outcome = of_stack(&result, &spec(kind, Some(applied(backend))));
+            assert_eq!(outcome.failure, Some(update_reason::STACK_NOT_FOUND));
+            outcome.message
+        };
+        let here = "stack dev of project web in backend s3://state";
+        let rows = [
+            (UpdateKind::Destroy, proto::Outcome::StackNotFound, "s3://state", "{} not found; nothing was destroyed"),
+            (
+                UpdateKind::Destroy,
+                proto::Outcome::StackNotFound,
+                "s3://other",
+                "{} is not the stack that manages the resources; nothing was destroyed",
+            ),
+            (UpdateKind::Up, proto::Outcome::StackNotFound, "s3://state", "{} not found; no resource was changed"),
+            (
+                UpdateKind::Preview,
+                proto::Outcome::StateEmpty,
+                "s3://state",
+                "the state of {} contains no resources; no resource was changed",
+            ),
+        ];
+        for (kind, outcome, backend, expected) in rows {
+            assert_eq!(message(kind, outcome, backend), expected.replace("{}", here), "{kind:?} {outcome:?}");
+        }
         let failed = proto::Result { outcome: proto::Outcome::Failed.into(), ..result("") };
-        assert_eq!(RunOutcome::of(&failed).of_stack("dev", None).message, "message of the agent");
+        assert_eq!(of_stack(&failed, &destroy).message, "message of the agent");
     }
 
     #[test]

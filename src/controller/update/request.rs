@@ -239,6 +239,7 @@ pub fn run(
         required_directories: required_directories(update, workspace, binding),
         config_files: config_files(&workspace.spec).into_iter().collect(),
         applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
+        create_stack: update.spec.create_stack.unwrap_or_default(),
         stack_tags: HashMap::default(),
         source: update.spec.source.as_deref().cloned().map(source),
         oidc_login: oidc_login(&workspace.spec, timeout_seconds),

@@ -70,6 +70,12 @@ fn requests_with_newer_features_require_a_newer_agent() {
     assert_eq!(required_version(&destroy), 2, "older agents report a missing Pulumi stack as destroyed");
     let applied = RunRequest { applied_stack: Some(PulumiStack::default()), ..destroy };
     assert_eq!(required_version(&applied), 4, "older agents destroy a Pulumi stack that is not the applied stack");
+    for kind in [OperationKind::Up, OperationKind::Preview] {
+        let guarded = RunRequest { kind: kind.into(), ..applied.clone() };
+        assert_eq!(required_version(&guarded), 9, "older agents create a missing applied stack");
+        let permitted = RunRequest { create_stack: true, ..guarded };
+        assert!(required_version(&permitted) < 9, "older agents also create the stack");
+    }
 }
 
 #[test]

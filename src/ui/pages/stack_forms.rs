@@ -79,6 +79,7 @@ impl Forms<'_> {
     pub(super) fn resolutions(&self, stack: &Stack) -> Markup {
         let choices = [
             (Decision::Retry, "Run again", "The state is not changed before the run."),
+            (Decision::Create, "Create the stack again", "Check first that the resources do not exist."),
             (Decision::Clear, "Remove pending creates, and run again", "Check first that the resources do not exist."),
             (Decision::Abandon, "Start no run", "The Stack runs again after a change."),
         ];

@@ -130,6 +130,9 @@ mod resolve {
             ("app-1=retry", None, Some("StackNotFound"), Some(Decision::Retry), ""),
             ("app-1=abandon", None, Some("StackNotFound"), Some(Decision::Abandon), ""),
             ("app-1=clear", None, Some("StackNotFound"), None, "set it to app-1=retry or app-1=abandon"),
+            ("app-1=create", None, Some("StackNotFound"), Some(Decision::Create), ""),
+            ("app-1=create", Some("app-1=create"), Some("StackNotFound"), None, ""),
+            ("app-1=create", None, unresolved, None, "requests create, but the run requires no missing Pulumi stack"),
         ];
         for (value, handled, reason, expected, wanted_warning) in rows {
             let stack = stack(value, handled, reason);
@@ -139,6 +142,30 @@ mod resolve {
                 if wanted_warning.is_empty() { warning.is_empty() } else { warning.contains(wanted_warning) },
                 "{value}: {warning}"
             );
+        }
+    }
+
+    #[test]
+    fn only_an_abandoned_destroy_keeps_the_resources_of_a_deleted_stack() {
+        // Columns: the kind of the last run, whether the run started after the deletion, and the result.
+        let rows = [
+            ("destroy", true, true),
+            ("destroy", false, true),
+            ("preview", true, true),
+            ("preview", false, false),
+            ("up", true, false),
+        ];
+        for (kind, is_recent, expected) in rows {
+            let mut stack = stack("app-1=abandon", None, Some("StackNotFound"));
+            stack.metadata.generation = Some(2);
+            stack.metadata.deletion_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+            let last = stack.status.as_mut().and_then(|status| status.last_update.as_mut()).expect("value is set");
+            last.kind = Some(kind.to_owned());
+            last.inputs.generation = if is_recent { 2 } else { 1 };
+            assert_eq!(is_abandoned_destroy(&stack), expected, "{kind} {is_recent}");
+            stack.annotations_mut().insert(ANNOTATION_RESOLVE.to_owned(), "app-1=create".to_owned());
+            assert_eq!(resolution(&stack), None, "a destroy creates no Pulumi stack");
         }
     }
 

@@ -167,7 +167,7 @@ mod tests {
         let current = build_update::with_spec_digest(&stack, &status.current_update.unwrap()).unwrap();
         let mut earlier = build_update::update(&stack, &current).unwrap();
         earlier.spec.parallel = Some(2);
-        let recorded = build_update::with_admitted_spec(&current, &earlier).unwrap();
+        let recorded = build_update::with_created(&current, &earlier).unwrap();
         stack.status.as_mut().unwrap().current_update = Some(Box::new(recorded));
         assert_eq!(unapproved_run(&stack, &earlier), None);
         earlier.spec.target = vec!["urn".to_owned()];

@@ -53,17 +53,23 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     }
     status.pending_since = None;
     if drift::is_check(&current) {
-        return with_drift_check(stack, status, &current, update, now);
+        if !is_stack_not_found(&result) {
+            return with_drift_check(stack, status, &current, update, now);
+        }
+        // The loss of the state requires a decision, so it is also the result of the last run.
+        drift::record(stack, &mut status, update, now);
     }
     let previous = status.last_update.take();
     let last = last_update(stack, &current, previous.as_ref(), update, outputs, now);
-    status.applied_stack = match current.kind {
+    let applied = match current.kind {
         UpdateKind::Destroy if last.reason.is_none() => None,
         _ if identity::may_have_changed(update) => {
             last.pulumi_stack.clone().map(|worked_on| identity::applied_by(stack, worked_on))
         }
         _ => identity::recorded(stack),
     };
+    let is_confirmed = identity::confirms_state(update);
+    identity::record_applied(&mut status, identity::recorded(stack), applied, is_confirmed, &current, now);
     status.project_info = result.project_info.clone().or(status.project_info);
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
@@ -96,6 +102,11 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
         return with_state(&Stack { status: Some(status), ..stack.clone() }, &state, now);
     }
     status
+}
+
+fn is_stack_not_found(result: &UpdateStatus) -> bool {
+    let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|failed| failed.status == "True");
+    failed.is_some_and(|failed| failed.reason == update_reason::STACK_NOT_FOUND)
 }
 
 /// Returns whether the controller knows the outputs of a run, except the values of some secret outputs. `outputs` is the

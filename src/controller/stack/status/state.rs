@@ -15,7 +15,7 @@ use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::named_revision;
-use crate::controller::stack::{drift, expiry, output_objects};
+use crate::controller::stack::{drift, expiry, orphaned_stacks, output_objects};
 use crate::pulumi::operations;
 
 /// Advice for a Stack whose last run has no retry.
@@ -90,6 +90,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         output_objects::keep(stack, &mut status);
         expiry::keep(stack, &mut status, now);
     }
+    orphaned_stacks::keep(stack, &mut status, now);
     if *state == State::Abandoned {
         status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     }
@@ -177,9 +178,8 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
         }
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
-            let advice = resolution_advice(reason, last);
-            // A Stack with the reason `StackNotFound` is being deleted, so only the annotation `pulumi.com/resolve`
-            // triggers another run.
+            let advice = resolution_advice(stack, reason, last);
+            // The message about a missing Pulumi stack already states what triggers the next run.
             let message = match *reason == stack_reason::STACK_NOT_FOUND {
                 true => format!("{cause}. {advice}"),
                 false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
@@ -189,6 +189,7 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
         State::Abandoned => {
             let reason = match last.and_then(|l| l.reason.as_deref()) {
                 Some(update_reason::PENDING_CREATES) => stack_reason::PENDING_CREATES,
+                Some(update_reason::STACK_NOT_FOUND) => stack_reason::STACK_NOT_FOUND,
                 _ => stack_reason::RUN_OUTCOME_UNKNOWN,
             };
             stalled(reason, &cause, &format!("a user abandoned the last run. {RESUME_ADVICE}"))
@@ -232,13 +233,7 @@ fn failed(stack: &Stack, last: Option<&LastUpdate>, cause: String) -> DesiredCon
         };
     }
     let failures = last.map_or(1, |last| last.failures);
-    let is = |kind: UpdateKind| last.and_then(|last| last.kind.as_deref()) == Some(kind.as_str());
-    // If an approval is required, the controller first previews the destroy. The deletion increments the generation, so
-    // a preview with the current generation started after the deletion.
-    let is_preview_of_destroy = stack.metadata.deletion_timestamp.is_some()
-        && is(UpdateKind::Preview)
-        && last.map(|last| last.inputs.generation) == stack.metadata.generation;
-    let is_destroy = is(UpdateKind::Destroy) || is_preview_of_destroy;
+    let is_destroy = annotations::is_of_destroy(stack);
     let retry = match last.and_then(|l| l.reason.as_deref()) {
         Some(update_reason::RUN_REFUSED) => format!("the run could not start; {retry}"),
         Some(update_reason::ABORTED) => format!("the run was interrupted; {retry}"),
@@ -275,9 +270,22 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
 }
 
 /// Returns the instructions for the user decision about the last run.
-fn resolution_advice(reason: &str, last: Option<&LastUpdate>) -> String {
+fn resolution_advice(stack: &Stack, reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
+    if reason == stack_reason::STACK_NOT_FOUND && !annotations::is_of_destroy(stack) {
+        let backend = last.and_then(|last| last.pulumi_stack.as_ref()?.backend.as_deref()).unwrap_or_default();
+        let loss = match backend.starts_with("file:") {
+            true => "the directory of the backend is not on a persistent volume, so it was lost with the pod",
+            false => "the bucket or the database was emptied or replaced, or the credentials belong to another account",
+        };
+        return format!(
+            "Earlier runs have created resources, which probably still exist: another run would create them a second time. Possible \
+             causes: {loss}, or a user removed the Pulumi stack. Restore the state or correct the backend, and request a run. \
+             Or set the annotation {annotation} to {name}=create to create the Pulumi stack and all resources again, or to \
+             {name}=abandon to stop"
+        );
+    }
     if reason == stack_reason::STACK_NOT_FOUND {
         return format!(
             "Correct the backend, its credentials, the stack name or the project name, and set the annotation {annotation} to \

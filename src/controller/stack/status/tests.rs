@@ -1,5 +1,6 @@
 //! Tests for each row in the table of conditions.
 
+mod lost_state;
 mod queue_simulation;
 mod repeated;
 mod result;

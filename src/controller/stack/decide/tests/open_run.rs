@@ -10,12 +10,26 @@ fn the_update_of_a_recorded_run_is_created_and_its_result_recorded() {
     recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(current.clone()));
     let ready = Some(workspace(&stack(), Status::True, "Succeeded"));
     let made = Observed { workspace: ready.clone(), ..observed(recorded.clone()) };
-    assert_eq!(decide(&made, now()), Action::CreateUpdate(current));
+    assert_eq!(decide(&made, now()), Action::CreateUpdate(current.clone()));
     let gone = Observed { workspace: None, ..observed(recorded.clone()) };
-    assert_eq!(decide(&gone, now()), Action::ForgetUpdate);
+    assert_eq!(decide(&gone, now()), Action::RecordLostRun(current.clone()));
     let mut edited = made.clone();
     (edited.stack.metadata.generation, edited.stack.spec.targets) = (Some(2), vec!["urn".to_owned()]);
-    assert_eq!(decide(&edited, now()), Action::ForgetUpdate, "the spec has changed since the record");
+    let lost = Action::RecordLostRun(current);
+    assert_eq!(decide(&edited, now()), lost, "the spec has changed since the record");
+    let mut deleted = made.clone();
+    deleted.stack.metadata.deletion_timestamp = Some(Time(now()));
+    assert_eq!(decide(&deleted, now()), lost, "a user has removed the finalizers of the Update");
+    type Change = fn(&mut CurrentUpdate);
+    let changes: [(&str, Change); 2] = [
+        ("the API server rejected the Update", |current| current.rejected = Some(true)),
+        ("a preview changes no resources", |current| current.kind = UpdateKind::Preview),
+    ];
+    for (name, change) in changes {
+        let mut unstarted = deleted.clone();
+        change(unstarted.stack.status.as_mut().and_then(|s| s.current_update.as_mut()).expect("a recorded run"));
+        assert_eq!(decide(&unstarted, now()), Action::ForgetUpdate, "{name}");
+    }
     let mut update = Update::new("app-1", UpdateSpec::default());
     let bound = UpdateStatus { run: Some(crate::api::auto::RunBinding::default()), ..UpdateStatus::default() };
     update.status = Some(bound);
@@ -213,12 +227,13 @@ fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
     let mut rounded = created.clone();
     rounded.spec.pending_since = Some(Time(now()));
     assert!(matches!(with(&rounded), Action::AwaitUpdate(_)));
-    assert_eq!(build_update::with_admitted_spec(recorded_run(&recorded), &created), None);
+    assert_eq!(build_update::with_created(recorded_run(&recorded), &created), None);
+    let rejected = CurrentUpdate { rejected: Some(true), ..recorded_run(&recorded).clone() };
+    assert_eq!(build_update::with_created(&rejected, &created).as_ref(), Some(recorded_run(&recorded)));
     let mut planted = created.clone();
     planted.spec.kind = UpdateKind::Preview;
     assert!(matches!(with(&planted), Action::DiscardUpdate(_)));
-    let admitted =
-        build_update::with_admitted_spec(recorded_run(&recorded), &planted).expect("a webhook changed the spec");
+    let admitted = build_update::with_created(recorded_run(&recorded), &planted).expect("a webhook changed the spec");
     assert!(build_update::is_recorded(&planted, &admitted));
     let mut conditions = Vec::new();
     let condition = ConditionUpdate { kind: "Complete", status: Status::True, reason: "Updated", message: "" };
@@ -263,4 +278,33 @@ fn the_reason_of_a_wait_remains_in_the_status_until_another_reason_is_known() {
     assert_eq!(run(Some(&other), forecast, 0), "DelayReport", "the run may start within two seconds");
     assert_eq!(run(Some(&other), forecast, 60), known);
     assert_eq!(run(Some(&other), "queued: RUN", 60), known);
+}
+
+#[test]
+fn a_run_creates_the_applied_stack_only_without_confirmed_state_or_with_permission() {
+    // Columns: whether the Stack has an applied stack, whether its state is confirmed, the user's decision, and the
+    // result.
+    let rows = [
+        (false, None, None, None),
+        (true, None, None, Some(true)),
+        (true, Some(true), None, None),
+        (true, Some(true), Some("app-0=retry"), None),
+        (true, Some(true), Some("app-0=create"), Some(true)),
+        (true, Some(true), Some("app-9=create"), None),
+    ];
+    for (is_applied, state_confirmed, decision, expected) in rows {
+        let mut stack = stack();
+        let status = stack.status.as_mut().expect("value is set");
+        let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
+        (status.applied_stack, status.state_confirmed) = (is_applied.then_some(applied), state_confirmed);
+        status.last_update = Some(LastUpdate {
+            name: Some("app-0".to_owned()),
+            reason: Some("StackNotFound".to_owned()),
+            ..last("up", "failed")
+        });
+        let decision = decision.map(|decision| (names::ANNOTATION_RESOLVE.to_owned(), decision.to_owned()));
+        stack.metadata.annotations = Some(decision.into_iter().collect());
+        let current = current_update(&observed(stack), &resolved(), &up());
+        assert_eq!(current.create_stack, expected, "{is_applied} {state_confirmed:?}");
+    }
 }

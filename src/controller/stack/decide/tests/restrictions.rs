@@ -85,7 +85,7 @@ fn a_recorded_run_that_has_not_started_is_withdrawn() {
     for (name, change, settings, expected) in rows {
         let recorded = recorded(change, settings);
         let without_update = decide(&recorded, now());
-        assert_eq!(without_update == Action::ForgetUpdate, expected, "{name}: {without_update:?}");
+        assert_eq!(matches!(without_update, Action::RecordLostRun(_)), expected, "{name}: {without_update:?}");
         let mut update = Update::new("app-1", UpdateSpec::default());
         let queued = decide(&Observed { update: Some(update.clone()), ..recorded.clone() }, now());
         assert_eq!(matches!(queued, Action::RevokeUpdate(_)), expected, "{name}: {queued:?}");

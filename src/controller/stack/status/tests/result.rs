@@ -335,7 +335,7 @@ fn a_user_decision_applies_until_a_run_has_a_result() {
         with_result(stack, &revoked, None, at(20))
     };
     let forget: Change = |stack| without_current_update(stack, false);
-    let discard_started: Change = |stack| without_discarded_run(stack, &changed_update(UpdateKind::Up, "dev"));
+    let discard_started: Change = |stack| without_discarded_run(stack, &changed_update(UpdateKind::Up, "dev"), at(20));
     let succeed: Change = |stack| with_result(stack, &ended_update(None), None, at(20));
     let fail: Change = |stack| with_result(stack, &failed_update("PendingCreates", true), None, at(20));
     let rows = [
@@ -391,7 +391,7 @@ fn a_discarded_run_may_have_changed_resources_and_executed_its_plan() {
         if !has_started {
             update.status = None;
         }
-        let status = without_discarded_run(&stack, &update);
+        let status = without_discarded_run(&stack, &update, at(20));
         assert_eq!(status.current_update, None, "{name}");
         assert_eq!(status.plan.is_none(), has_started, "{name}");
         let pending_creates = status.last_update.as_ref().and_then(|last| last.pending_creates);
