@@ -20,16 +20,10 @@ const MAX_ERROR: usize = 2048;
 
 /// Writes reports about objects whose reconciler cannot write its own report. Cheap to clone.
 #[derive(Clone)]
-pub struct ErrorReporter {
-    pub reader: Reader,
-    pub writer: Writer,
-    pub events: Events,
-}
-
-impl std::fmt::Debug for ErrorReporter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ErrorReporter").finish_non_exhaustive()
-    }
+pub(super) struct ErrorReporter {
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    pub(super) events: Events,
 }
 
 impl ErrorReporter {
@@ -193,13 +187,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_repeated_error_is_written_once_and_an_event_is_emitted_once() {
-        let (conditions, writes) = reported::<Workspace>(json!(null), &["lost", "lost", "lost"]).await;
+        let (conditions, writes) = Box::pin(reported::<Workspace>(json!(null), &["lost", "lost", "lost"])).await;
         let expected = [
             "Ready=False ProgressingWithRetry: lost; retrying with backoff",
             "Reconciling=True ProgressingWithRetry: lost; retrying with backoff",
         ];
         assert_eq!((conditions.as_slice(), writes), (expected.map(str::to_owned).as_slice(), [1, 1]));
-        let (conditions, writes) = reported::<Workspace>(json!(null), &["lost", "refused"]).await;
+        let (conditions, writes) = Box::pin(reported::<Workspace>(json!(null), &["lost", "refused"])).await;
         assert!(conditions[0].contains("refused"), "{conditions:?}");
         assert_eq!(writes, [2, 1], "another error changes the status");
     }
@@ -207,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn the_report_replaces_the_previous_state() {
         let before = [condition(READY, "True", "Succeeded", 2), condition(STALLED, "True", "SpecInvalid", 1)];
-        let (conditions, _) = reported::<Workspace>(json!({"conditions": before}), &["lost"]).await;
+        let (conditions, _) = Box::pin(reported::<Workspace>(json!({"conditions": before}), &["lost"])).await;
         let expected = ["Ready=False", "Reconciling=True"]
             .map(|state| format!("{state} ProgressingWithRetry: lost; retrying with backoff"));
         assert_eq!(conditions, expected);
@@ -217,13 +211,13 @@ mod tests {
     async fn the_report_about_an_update_keeps_the_state_of_its_run() {
         let waiting = "Progressing=False TransientFailure: lost; retrying with backoff";
         let open = ["Failed=False Progressing: ", "Complete=False Progressing: "];
-        let (conditions, writes) = reported::<Update>(json!({}), &["lost", "lost"]).await;
+        let (conditions, writes) = Box::pin(reported::<Update>(json!({}), &["lost", "lost"])).await;
         assert_eq!((conditions, writes), ([waiting, open[0], open[1]].map(str::to_owned).to_vec(), [1, 1]));
         let unknown = condition(PROGRESSING, "Unknown", "RunOutcomeUnknown", 1);
-        let (conditions, _) = reported::<Update>(bound(json!([unknown])), &["lost"]).await;
+        let (conditions, _) = Box::pin(reported::<Update>(bound(json!([unknown])), &["lost"])).await;
         assert_eq!(conditions, ["Progressing=Unknown RunOutcomeUnknown: lost; retrying with backoff"]);
         let complete = condition(COMPLETE, "True", "Updated", 1);
-        let (conditions, writes) = reported::<Update>(bound(json!([complete])), &["lost"]).await;
+        let (conditions, writes) = Box::pin(reported::<Update>(bound(json!([complete])), &["lost"])).await;
         assert_eq!((conditions, writes), (vec!["Complete=True Updated: before".to_owned()], [0, 0]));
     }
 

@@ -129,7 +129,7 @@ impl Queue {
 }
 
 /// Reports each generation of each queued object once, until the queue is closed.
-pub async fn report<K: Object>(mut queue: Queue, reporter: ErrorReporter) {
+pub(super) async fn report<K: Object>(mut queue: Queue, reporter: ErrorReporter) {
     let mut reported: HashMap<Option<String>, Option<i64>> = HashMap::new();
     while let Some(object) = queue.next().await {
         let InvalidObject { metadata, message, attempts } = object.clone();
