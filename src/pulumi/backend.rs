@@ -52,10 +52,11 @@ const POSTGRES_TABLE: &str = "pulumi_state";
 /// URL schemes of the state backends that the CLI supports.
 const SCHEMES: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
 
-/// Returns an error message for users if the CLI does not support the scheme of a backend URL.
+/// Returns an error message for users if the CLI does not support the scheme of a backend URL. The CLI supports the
+/// schemes of self-managed backends only in lower case.
 pub fn check(url: &str) -> Result<(), String> {
-    let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-    if scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
+    let scheme = url.trim().split_once("://").map(|(scheme, _)| scheme);
+    if is_pulumi_cloud(url) || scheme.is_some_and(|scheme| SCHEMES.contains(&scheme)) {
         return Ok(());
     }
     let shown = without_credentials(url).unwrap_or_else(|| url.to_owned());
@@ -219,10 +220,10 @@ mod tests {
     fn a_backend_with_an_unknown_scheme_is_rejected() {
         let known =
             ["https://api.pulumi.com", "s3://state?region=x", "gs://s", "azblob://s", "postgres://u:p@h/d", "file://~"];
-        for url in known.into_iter().chain(["http://localhost:8080", "S3://state"]) {
+        for url in known.into_iter().chain(["http://localhost:8080", "HTTPS://api.pulumi.com", " s3://state\n"]) {
             assert_eq!(check(url), Ok(()), "{url}");
         }
-        for url in ["redis://u:secret@host/x", "s3:/state", "nonsense", "", "://x"] {
+        for url in ["redis://u:secret@host/x", "S3://state", "s3:/state", "nonsense", "", "://x"] {
             let error = check(url).expect_err(url);
             let schemes = SCHEMES.iter().all(|scheme| error.contains(&format!("{scheme}://")));
             assert!(schemes && !error.contains("secret"), "{error}");

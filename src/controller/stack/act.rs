@@ -444,7 +444,10 @@ async fn workspace_rejected(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     if error.is_invalid() && !error.is_denied_by_admission() {
-        let message = format!("invalid spec.workspaceTemplate: {error}");
+        let message = match stack.spec.workspace_template {
+            Some(_) => format!("invalid spec or spec.workspaceTemplate: {error}"),
+            None => format!("invalid spec: {error}"),
+        };
         return requeue(stack, &State::Invalid(message), Some(REJECTED_RETRY), context, now).await;
     }
     write_rejected(stack, stack.status.clone().unwrap_or_default(), error, context, now).await

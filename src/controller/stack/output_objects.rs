@@ -88,6 +88,18 @@ pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeM
     let stored =
         |name: &String| stored_key(name, |key| outputs.values.contains_key(key) || outputs.secret.contains(key));
     let all: BTreeSet<&String> = outputs.values.keys().chain(&outputs.secret).collect();
+    // Checks each output that the object names. The messages contain the names in the spec, not the keys in the Secret.
+    for (field, name) in
+        object.keys.iter().map(|name| ("keys", name)).chain(object.rename.keys().map(|n| ("rename", n)))
+    {
+        let output = stored(name);
+        if !all.contains(&output) {
+            return Err(format!("the output {name} in {field} does not exist"));
+        }
+        if hides(&output) {
+            return Err(format!("the output {name} is secret: write it to a Secret, or remove it from {field}"));
+        }
+    }
     let listed: Vec<String> = match object.keys.is_empty() {
         true => all.into_iter().filter(|key| !hides(key)).cloned().collect(),
         false => object.keys.iter().map(stored).collect(),
@@ -95,13 +107,8 @@ pub fn content(object: &OutputObject, outputs: Option<&Secret>) -> Result<BTreeM
     let renamed: BTreeMap<String, &String> = object.rename.iter().map(|(name, key)| (stored(name), key)).collect();
     let mut content = BTreeMap::new();
     for output in listed {
-        if hides(&output) {
-            return Err(format!("the output {output} is secret: write it to a Secret, or remove it from keys"));
-        }
-        let value = outputs.values.get(&output).ok_or_else(|| match outputs.secret.contains(&output) {
-            true => format!("the value of the output {output} is unknown"),
-            false => format!("the output {output} does not exist"),
-        })?;
+        let value =
+            outputs.values.get(&output).ok_or_else(|| format!("the value of the output {output} is unknown"))?;
         let key = renamed.get(&output).map_or(&output, |key| *key).clone();
         let text = if object.raw.unwrap_or(true) { raw(value) } else { value.clone() };
         if content.insert(key.clone(), text).is_some() {

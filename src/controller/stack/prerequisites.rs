@@ -18,6 +18,9 @@ use crate::source;
 pub mod evaluator;
 pub mod expression;
 
+/// Maximum length of the name of a Stack, as in the rule of its CustomResourceDefinition.
+const MAX_STACK_NAME: usize = 42;
+
 /// Dependency of a Stack. `stack` is `None` if the dependency does not exist.
 #[derive(Clone, Debug)]
 pub struct Dependency {
@@ -136,6 +139,18 @@ pub fn watched_fields(stack: &Stack) -> impl Hash {
         (last.name.clone(), last.state.clone(), last.inputs.generation, last.inputs.reconcile_request.clone())
     });
     (request, seen, ended)
+}
+
+/// Checks the names of the dependencies. A Stack with an invalid name cannot exist, so the Stack would wait forever.
+/// Returns the error message.
+pub fn check_names(spec: &StackSpec) -> Result<(), String> {
+    let prerequisites = spec.prerequisites.iter().map(|prerequisite| ("prerequisites", &prerequisite.name));
+    let dependencies = spec.depends_on.iter().map(|dependency| ("dependsOn", &dependency.name));
+    let is_valid = |name: &str| names::is_object_name(name) && name.len() <= MAX_STACK_NAME;
+    match prerequisites.chain(dependencies).find(|(_, name)| !is_valid(name)) {
+        Some((field, name)) => Err(format!("invalid spec.{field}: {name:?} is not a valid name of a Stack")),
+        None => Ok(()),
+    }
 }
 
 /// Returns a message if the spec contains a dependency in another namespace. The caller must check whether

@@ -46,6 +46,18 @@ pub fn has_changed(stack: &Stack, inputs: &RunInputs) -> bool {
     is_other && !is_of(stack, inputs)
 }
 
+/// Returns whether a field that affects runs, except `suspend`, has changed since the last run. Returns `false` if the
+/// record of the last run does not contain the digest of its fields.
+pub fn has_changed_besides_suspension(stack: &Stack) -> bool {
+    let last = last_inputs(stack).and_then(|inputs| Some((inputs.generation, inputs.run_spec_digest.as_ref()?)));
+    let Some((generation, recorded)) = last else { return false };
+    let before = |suspend| {
+        let spec = StackSpec { suspend, ..stack.spec.clone() };
+        of_generation(&Stack { spec, ..stack.clone() }, generation)
+    };
+    [None, Some(false)].into_iter().all(|suspend| before(suspend) != *recorded)
+}
+
 /// Returns the status with the current generation in the record of the last run. Returns `None` if the record already
 /// contains this generation or the Stack is being deleted. Also returns `None` if a field that affects runs has changed
 /// since the last run. Users and dependent Stacks compare this generation with the generation of the spec to find out
@@ -134,5 +146,22 @@ mod tests {
         assert_eq!(adopted(json!({"ttl": "1h"}), of(2), 2), None, "the generation is already recorded");
         assert_eq!(adopted(json!({"ttl": "1h"}), of(0), 1), None, "an earlier version has recorded the last run");
         assert_eq!(with_current_generation(&stack(json!({}))), None, "the Stack has never run");
+    }
+
+    #[test]
+    fn a_suspension_alone_is_no_change() {
+        let changed = |before: Value, now: Value| {
+            let mut stack = stack(now);
+            let digest = Some(of_generation(&self::stack(before), 1));
+            let inputs = RunInputs { generation: 1, run_spec_digest: digest, ..RunInputs::default() };
+            let last = LastUpdate { inputs, ..LastUpdate::default() };
+            stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
+            has_changed_besides_suspension(&stack)
+        };
+        assert!(!changed(json!({}), json!({"suspend": true})));
+        assert!(!changed(json!({"suspend": false}), json!({"suspend": true})));
+        assert!(!changed(json!({}), json!({"suspend": true, "ttl": "1h"})), "the field does not affect runs");
+        assert!(changed(json!({}), json!({"suspend": true, "config": {"a": "b"}})));
+        assert!(!has_changed_besides_suspension(&stack(json!({"suspend": true}))), "the Stack has not run");
     }
 }

@@ -180,8 +180,10 @@ fn exclusive(one: &str, other: &str) -> String {
 }
 
 fn auth(spec: &StackSpec, namespace: &str) -> Result<Auth, String> {
-    if let Some(given) = &spec.git_auth {
-        return structured(given, namespace);
+    let given = spec.git_auth.as_deref().map(|given| structured(given, namespace)).transpose()?;
+    // An empty `gitAuth` selects no credentials, so it does not override `gitAuthSecret`.
+    if let Some(given) = given.filter(|auth| *auth != Auth::Nothing) {
+        return Ok(given);
     }
     match spec.git_auth_secret.as_deref().filter(|name| !name.is_empty()) {
         Some(name) => Ok(Auth::Secret(name.to_owned())),
@@ -238,6 +240,7 @@ fn value(field: &str, reference: &ResourceRef, namespace: &str) -> Result<Value,
         }
         ("Secret", None, _) => invalid("type Secret requires `secret.name` and `secret.key`"),
         ("Literal", _, Some(literal)) => Ok(Value::Literal(literal.value.clone())),
+        ("Literal", _, None) => invalid("type Literal requires `literal.value`"),
         _ => invalid("credentials must be in a Secret: set type Secret, `secret.name` and `secret.key`"),
     }
 }

@@ -42,7 +42,18 @@ fn the_content_of_an_object_depends_on_its_kind_keys_names_and_format() {
             json!({"kind": "Secret", "name": "a", "keys": ["my name", "url"], "rename": {"my name": "NAME"}}),
             Ok(json!({"NAME": "x\ny", "url": "http://a"})),
         ),
-        (json!({"kind": "Secret", "name": "a", "keys": ["other"]}), Err("the output other does not exist")),
+        (
+            json!({"kind": "Secret", "name": "a", "keys": ["an other"]}),
+            Err("the output an other in keys does not exist"),
+        ),
+        (
+            json!({"kind": "Secret", "name": "a", "rename": {"ulr": "URL"}}),
+            Err("the output ulr in rename does not exist"),
+        ),
+        (
+            json!({"kind": "ConfigMap", "name": "a", "rename": {"password": "PASSWORD"}}),
+            Err("the output password is secret: write it to a Secret, or remove it from rename"),
+        ),
         (
             json!({"kind": "ConfigMap", "name": "a", "keys": ["password"]}),
             Err("the output password is secret: write it to a Secret, or remove it from keys"),

@@ -234,3 +234,19 @@ fn an_expression_replaces_the_default_readiness_check() {
     let missing = needed("base", rule(), None);
     assert_eq!(check_all(&[missing], 9), waits("not found"));
 }
+
+#[test]
+fn a_name_that_no_stack_can_have_is_invalid() {
+    let long = "a".repeat(43);
+    for (spec, expected) in [
+        (json!({"prerequisites": [{"name": "base"}], "dependsOn": [{"name": "network.a"}]}), None),
+        (json!({"prerequisites": [{"name": ""}]}), Some("prerequisites: \"\"".to_owned())),
+        (json!({"prerequisites": [{"name": "base"}, {"name": "A_B"}]}), Some("prerequisites: \"A_B\"".to_owned())),
+        (json!({"dependsOn": [{"name": long}]}), Some(format!("dependsOn: {long:?}"))),
+    ] {
+        let mut whole = json!({"stack": "dev"});
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let expected = expected.map(|part| format!("invalid spec.{part} is not a valid name of a Stack"));
+        assert_eq!(check_names(&serde_json::from_value(whole).unwrap()).err(), expected, "{spec}");
+    }
+}

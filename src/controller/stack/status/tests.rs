@@ -14,6 +14,7 @@ use crate::api::conditions::ConditionUpdate;
 use crate::api::names;
 use crate::api::pulumi::{LastUpdate, StackSpec};
 use crate::artifact::Digest;
+use crate::controller::stack::run_spec;
 use crate::runtime::run_limiter::Full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
@@ -355,6 +356,22 @@ fn a_suspended_stack_keeps_its_conditions_until_the_spec_changes() {
     assert_eq!(edited.conditions[0].message, "suspended, spec changed: up to date");
     stack.status = Some(edited.clone());
     assert_eq!(with_state(&stack, &State::Suspended, at(40)), edited, "an unchanged status is not written again");
+}
+
+#[test]
+fn a_suspension_together_with_another_change_does_not_say_up_to_date() {
+    let mut stack = stack(None);
+    stack.spec.suspend = None;
+    let inputs = RunInputs { run_spec_digest: Some(run_spec::digest_to_record(&stack)), ..RunInputs::default() };
+    let inputs = RunInputs { generation: stack.metadata.generation.unwrap_or_default(), ..inputs };
+    stack.status =
+        Some(StackStatus { last_update: Some(LastUpdate { inputs, ..LastUpdate::default() }), ..Default::default() });
+    stack.status = Some(with_state(&stack, &State::Done, at(10)));
+    (stack.metadata.generation, stack.spec.suspend) = (Some(9), Some(true));
+    let message = |stack: &Stack| with_state(stack, &State::Suspended, at(20)).conditions[0].message.clone();
+    assert!(!message(&stack).contains("not applied"), "{}", message(&stack));
+    stack.spec.targets = vec!["urn".to_owned()];
+    assert!(message(&stack).starts_with("suspended, and the current spec is not applied"), "{}", message(&stack));
 }
 
 #[test]

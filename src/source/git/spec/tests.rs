@@ -75,6 +75,8 @@ fn every_auth_method_of_a_stack_is_parsed() {
     assert_eq!(app.secrets(), ["s"]);
     assert!(!format!("{app:?}").contains("hidden"), "{app:?}");
     assert_eq!(auth(HTTPS, json!({"gitAuthSecret": "x"})), Auth::Secret("x".to_owned()));
+    assert_eq!(auth(HTTPS, json!({"gitAuthSecret": "x", "gitAuth": {}})), Auth::Secret("x".to_owned()));
+    assert_eq!(auth(HTTPS, json!({"gitAuth": {}})), Auth::Nothing);
 }
 
 #[test]
