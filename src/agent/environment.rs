@@ -22,7 +22,7 @@ use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::api::names::RESERVED_VARIABLES;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, TOKEN_VARIABLE, URL_VARIABLE};
-use crate::pulumi::cli::{engine_environment, must_be_removed};
+use crate::pulumi::cli::{engine_environment, instead_of, must_be_removed, restricts_changes};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
@@ -72,6 +72,8 @@ pub struct Environment {
     pub variables: BTreeMap<OsString, OsString>,
     /// Secret values from mounted Secrets and other files. The agent redacts these values.
     pub secrets: Vec<Zeroizing<String>>,
+    /// Names of the removed variables, which would set CLI flags.
+    pub removed: Vec<String>,
 }
 
 impl Drop for Environment {
@@ -96,6 +98,26 @@ impl Environment {
     /// Returns the value of a variable, or `None` if the variable is not set, is empty or is not valid UTF-8.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(OsStr::new(name))?.to_str().filter(|value| !value.is_empty())
+    }
+
+    /// Removes the variables that would set CLI flags.
+    fn remove_options(&mut self) {
+        let is_option = |name: &&OsString| must_be_removed(name);
+        self.removed =
+            self.variables.keys().filter(is_option).map(|name| name.to_string_lossy().into_owned()).collect();
+        self.variables.retain(|name, _| !must_be_removed(name));
+    }
+
+    /// Returns this environment, or an error if a removed variable would restrict the changes of a run. Without the
+    /// variable, the run would change more resources than the user expects.
+    pub fn without_restrictions(self) -> Result<Self, Refusal> {
+        match self.removed.iter().find(|name| restricts_changes(name)) {
+            Some(name) => Err(Refusal::Precondition(format!(
+                "runs ignore environment variable {name} and would change more resources than it permits; {}",
+                instead_of(name)
+            ))),
+            None => Ok(self),
+        }
     }
 
     /// Removes the variables that the kubelet has set from all keys of an object. A key may have been removed since then.
@@ -172,13 +194,7 @@ impl Environment {
     }
 
     fn set_from_file(&mut self, layout: &Layout, name: &str, file: &Path) -> Result<(), Refusal> {
-        let mut value = read_value(&format!("environment variable {name}"), file, layout)?;
-        if name == TOKEN_VARIABLE {
-            // The file often ends with a line feed, which is invalid in an HTTP header.
-            let mut token = value.into_vec();
-            token.truncate(token.trim_ascii_end().len());
-            value = OsString::from_vec(token);
-        }
+        let value = without_line_feed(name, read_value(&format!("environment variable {name}"), file, layout)?);
         // Does not redact the values of ConfigMaps, because these values are not secret, and are often common words
         // such as `true`.
         if !file.starts_with(layout.config_maps()) {
@@ -192,9 +208,20 @@ impl Environment {
         if value.as_bytes().contains(&0) {
             return Err(Refusal::Invalid(format!("the value of environment variable {name} contains a NUL byte")));
         }
-        self.variables.insert(name.into(), value);
+        self.variables.insert(name.into(), without_line_feed(name, value));
         Ok(())
     }
+}
+
+/// Removes the white space at the end of an access token or a backend URL. A file and a YAML block often end with a line
+/// feed, which is invalid in an HTTP header and in a URL.
+fn without_line_feed(name: &str, value: OsString) -> OsString {
+    if ![TOKEN_VARIABLE, URL_VARIABLE].contains(&name) {
+        return value;
+    }
+    let mut bytes = value.into_vec();
+    bytes.truncate(bytes.trim_ascii_end().len());
+    OsString::from_vec(bytes)
 }
 
 /// Returns the files of a mounted Secret or ConfigMap, one per key. Returns an empty list for an object without keys.
@@ -223,11 +250,12 @@ fn is_filled(directory: &Path) -> bool {
 pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environment, Refusal> {
     // Redacts the values of all mounted Secrets, because a container variable can refer to any of these Secrets, and
     // the CLI inherits the container's variables.
-    let mut environment = Environment { variables: BTreeMap::new(), secrets: mounted_secrets(layout.secrets()) };
+    let secrets = mounted_secrets(layout.secrets());
+    let mut environment = Environment { variables: BTreeMap::new(), secrets, removed: Vec::new() };
     environment.variables.extend(std::env::vars_os());
     // A template can refer only to the variables that the kubelet knows, and not to those of the image.
     let known = expansion::service_variables(&environment.variables);
-    let mut requested = Environment { variables: known, secrets: Vec::new() };
+    let mut requested = Environment { variables: known, secrets: Vec::new(), removed: Vec::new() };
     for variable in desired {
         requested.add_variable(layout, &environment.variables, variable)?;
     }
@@ -236,7 +264,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     environment.variables.append(&mut requested.variables);
     environment.secrets.append(&mut requested.secrets);
     environment.add_default_access_token(layout)?;
-    environment.variables.retain(|name, _| !must_be_removed(name));
+    environment.remove_options();
     let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
     let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
     let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();

@@ -158,7 +158,7 @@ impl Operations {
         }
         let current_source = self.refuse_other_source(&request)?;
         let desired = verified_settings(&request)?;
-        let mut environment = environment::build(&self.layout, &request.environment)?;
+        let mut environment = environment::build(&self.layout, &request.environment)?.without_restrictions()?;
         let config = settings::resolve_config(&self.layout, &mut environment, &desired)?;
         if let Some(source) = &request.source {
             run_metadata::add_variables(&mut environment, source);

@@ -81,7 +81,7 @@ mod tests {
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        Environment { variables: variables.collect(), secrets: Vec::new() }
+        Environment { variables: variables.collect(), secrets: Vec::new(), removed: Vec::new() }
     }
 
     fn shown(environment: &Environment) -> Vec<(&str, &str)> {

@@ -34,6 +34,8 @@ pub const MOUNTED_INPUTS: u32 = ENTRIES;
 /// Maximum number of parallel resource operations in a run. The CLI allocates memory for each operation before the
 /// engine starts: a million operations use more than 13 GiB.
 pub const PARALLEL: u32 = 10_000;
+/// Maximum number of environment variables that a status lists because a run ignored them.
+pub const IGNORED_VARIABLES: u32 = 20;
 /// Maximum number of conditions per object.
 pub const CONDITIONS: u32 = 16;
 /// Maximum number of operation types, such as `create`, in a run's change summary.

@@ -20,6 +20,8 @@ pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
 /// Condition that reports Pulumi stacks with resources that no Stack manages. Only a Stack with `status.orphanedStacks`
 /// has this condition.
 pub const ORPHANED: &str = "ResourcesOrphaned";
+/// Condition that lists the settings of a Stack that have no effect. Only a Stack with such settings has this condition.
+pub const SETTINGS_IGNORED: &str = "SettingsIgnored";
 pub const PROGRESSING: &str = "Progressing";
 pub const FAILED: &str = "Failed";
 pub const COMPLETE: &str = "Complete";
@@ -102,6 +104,11 @@ pub mod orphaned_reason {
 pub mod outputs_reason {
     pub const OUTPUTS_WRITTEN: &str = "OutputsWritten";
     pub const OUTPUTS_NOT_WRITTEN: &str = "OutputsNotWritten";
+}
+
+/// Reasons for the Stack condition `SettingsIgnored` and for events about settings without effect.
+pub mod settings_reason {
+    pub const SETTINGS_IGNORED: &str = "SettingsIgnored";
 }
 
 /// Reasons for the conditions of a Program.

@@ -1,7 +1,7 @@
 //! JSON schemas that cannot be derived from Rust types.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::bounds;
 
@@ -18,6 +18,16 @@ pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
         "maxProperties": bounds::ENTRIES,
         "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true},
     })
+}
+
+/// Returns the schema of a map with arbitrary JSON values. The API server keeps `null`, so that the controller can report
+/// it.
+pub fn map_of_any_or_null(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = map_of_any(generator);
+    if let Some(values) = schema.get_mut("additionalProperties").and_then(Value::as_object_mut) {
+        values.insert("nullable".to_owned(), true.into());
+    }
+    schema
 }
 
 /// Removes the field defaults from the objects in a list. Argo CD compares a list as a whole. If the API server added
@@ -57,6 +67,14 @@ pub fn duration(_: &mut SchemaGenerator) -> Schema {
 pub fn short_duration(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = duration(generator);
     schema.insert("maxLength".to_owned(), bounds::DURATION.into());
+    schema
+}
+
+/// Returns the schema of a duration of at least a minute.
+pub fn duration_of_a_minute(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = short_duration(generator);
+    let rule = json!({"rule": "duration(self) >= duration('1m')", "message": "must be at least 1m"});
+    schema.insert("x-kubernetes-validations".to_owned(), json!([rule]));
     schema
 }
 

@@ -13,6 +13,8 @@ pub mod update;
 pub mod workspace;
 
 #[cfg(test)]
+mod field_effects;
+#[cfg(test)]
 mod test_parts;
 
 use crate::api::pulumi::PulumiStack;

@@ -21,7 +21,7 @@ pub const HOME: &str = "HOME";
 pub const USER: &str = "USER";
 
 /// Prefix of the environment variables that set CLI flags.
-const OPTION_PREFIX: &[u8] = b"PULUMI_OPTION_";
+const OPTION_PREFIX: &str = "PULUMI_OPTION_";
 /// Environment variable with which users select policy packs in their source. The value is a comma-separated list of
 /// directories.
 pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
@@ -38,6 +38,39 @@ pub const OTEL_TRACES: &str = "PULUMI_OPTION_OTEL_TRACES";
 pub const TRACEPARENT: &str = "TRACEPARENT";
 /// Environment variables with the prefix [`OPTION_PREFIX`] that users may set.
 const KEPT_OPTIONS: [&str; 3] = [POLICY_PACK, POLICY_PACK_CONFIG, OTEL_TRACES];
+/// Flags that restrict the changes of a run, as in the names of their environment variables. If the agent removed such a
+/// variable, the run would change more resources than the user expects.
+const RESTRICTIONS: [&str; 9] = [
+    "EXCLUDE",
+    "EXCLUDE_DEPENDENTS",
+    "EXCLUDE_PROTECTED",
+    "EXPECT_NO_CHANGES",
+    "PLAN",
+    "PREVIEW_ONLY",
+    "TARGET",
+    "TARGET_DEPENDENTS",
+    "TARGET_REPLACE",
+];
+/// Fields of a Stack that have the effect of a flag, by the flag in the name of its environment variable.
+const FIELDS: [(&str, &str); 17] = [
+    ("CONFIG", "spec.config"),
+    ("CONTINUE_ON_ERROR", "spec.updateTemplate.spec.continueOnError"),
+    ("EXPECT_NO_CHANGES", "spec.updateTemplate.spec.expectNoChanges"),
+    ("MESSAGE", "spec.updateTemplate.spec.message"),
+    ("PARALLEL", "spec.updateTemplate.spec.parallel"),
+    ("PLAN", "spec.approval"),
+    ("PREVIEW_ONLY", "spec.preview"),
+    ("REFRESH", "spec.refresh"),
+    ("REMOVE", "spec.removeStack"),
+    ("REPLACE", "spec.updateTemplate.spec.replace"),
+    ("RUN_PROGRAM", "spec.runProgram"),
+    ("SECRETS_PROVIDER", "spec.secretsProvider"),
+    ("STACK", "spec.stack"),
+    ("TARGET", "spec.targets"),
+    ("TARGET_DEPENDENTS", "spec.targetDependents"),
+    ("TARGET_REPLACE", "spec.targets and spec.updateTemplate.spec.replace"),
+    ("VERBOSE", "spec.pulumiLogLevel"),
+];
 
 /// Returns the environment variables for every CLI call. Callers set these variables last, so that they override
 /// user-defined variables.
@@ -52,7 +85,21 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
 /// Returns whether the caller must remove a variable from the CLI's environment. Most variables with the name
 /// `PULUMI_OPTION_<FLAG>` would set flags that the controller does not expect.
 pub fn must_be_removed(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(OPTION_PREFIX) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
+    name.as_encoded_bytes().starts_with(OPTION_PREFIX.as_bytes()) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
+}
+
+/// Returns whether a variable that the agent removes would restrict the changes of a run.
+pub fn restricts_changes(name: &str) -> bool {
+    name.strip_prefix(OPTION_PREFIX).is_some_and(|flag| RESTRICTIONS.contains(&flag))
+}
+
+/// Returns the advice for a variable that the agent removes.
+pub fn instead_of(name: &str) -> String {
+    let field = FIELDS.iter().find(|(flag, _)| name.strip_prefix(OPTION_PREFIX) == Some(*flag));
+    match field {
+        Some((_, field)) => format!("remove it and use {field}"),
+        None => "remove it".to_owned(),
+    }
 }
 
 /// Commands that have subcommands, with the names of their subcommands.
@@ -152,6 +199,19 @@ mod tests {
         ];
         for (name, expected) in table {
             assert_eq!(must_be_removed(OsStr::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_flag_that_restricts_changes_is_known_and_the_advice_names_the_field() {
+        for (name, restricts, advice) in [
+            ("PULUMI_OPTION_TARGET", true, "remove it and use spec.targets"),
+            ("PULUMI_OPTION_EXCLUDE", true, "remove it"),
+            ("PULUMI_OPTION_PARALLEL", false, "remove it and use spec.updateTemplate.spec.parallel"),
+            ("PULUMI_OPTION_COLOR", false, "remove it"),
+            ("TARGET", false, "remove it"),
+        ] {
+            assert_eq!((restricts_changes(name), instead_of(name).as_str()), (restricts, advice), "{name}");
         }
     }
 

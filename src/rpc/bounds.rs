@@ -3,6 +3,7 @@
 
 use url::Url;
 
+use crate::api::bounds;
 use crate::rpc::proto::attach_reply::Part;
 use crate::rpc::proto::progress::Event;
 use crate::rpc::proto::{
@@ -23,6 +24,8 @@ const MAX_LINK: usize = 2 * 1024;
 const MAX_OPERATIONS: usize = 32;
 /// Maximum number of pending creates in a result, which is also the maximum number of lock holders.
 const MAX_LISTED: usize = 50;
+/// Maximum number of ignored environment variables in a result.
+const MAX_IGNORED: usize = bounds::IGNORED_VARIABLES as usize;
 /// Maximum size of a compressed plan in bytes. The controller stores the plan in a Secret, whose size limit is 1 MiB.
 const MAX_PLAN: usize = 768 * 1024;
 /// Maximum number of planned steps in a result.
@@ -139,6 +142,8 @@ fn truncate_result(result: &mut Result, now: i64) {
     }
     result.pending_creates.truncate(MAX_LISTED);
     result.pending_creates.iter_mut().for_each(|urn| cut(urn, MAX_LINE));
+    result.ignored_variables.truncate(MAX_IGNORED);
+    result.ignored_variables.iter_mut().for_each(|name| cut(name, MAX_WORD));
     if result.config_inputs.len() > MAX_WORD {
         result.config_inputs.clear();
     }

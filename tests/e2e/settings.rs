@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use pulumi_controller::api::auto::Workspace;
-use pulumi_controller::api::conditions::{READY, STALLED, stack_reason};
+use pulumi_controller::api::conditions::{READY, SETTINGS_IGNORED, STALLED, stack_reason};
 use pulumi_controller::api::names::{ANNOTATION_REQUESTED_AT, workspace_pod};
 use pulumi_controller::api::pulumi::{ResourceRef, SecretSelector, StackSpec};
 use serde_json::{Value, json};
@@ -121,6 +121,40 @@ fn with_fields(spec: &StackSpec, fields: &Value) -> StackSpec {
     let mut whole = serde_json::to_value(spec).expect("valid JSON");
     whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
     serde_json::from_value(whole).expect("a spec")
+}
+
+#[test]
+fn settings_without_effect_are_named_and_a_hidden_restriction_refuses_the_run() {
+    run("ignored-settings", async |scene| {
+        scene
+            .create::<Secret>(json!({"metadata": {"name": "options"}, "stringData": {"PULUMI_OPTION_PARALLEL": "1"}}))
+            .await;
+        let source = scene.source("app").await;
+        let commit = source.push(&Program::new("ignored-settings").step("step", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("main", &source);
+        stack.spec.target_dependents = Some(true);
+        stack.spec.env_secrets = vec!["options".to_owned()];
+        let main = scene.start(stack).await;
+        let stack = main.until_applied(&commit).await;
+        let ignored = condition(&stack, SETTINGS_IGNORED).expect("the condition").message.clone();
+        assert!(ignored.contains("spec.targetDependents has no effect without spec.targets"), "{ignored}");
+        assert!(ignored.contains("PULUMI_OPTION_PARALLEL has no effect"), "{ignored}");
+        main.until_event("SettingsIgnored").await;
+
+        scene
+            .create::<Secret>(json!({"metadata": {"name": "other"}, "stringData": {"PULUMI_OPTION_TARGET": "urn"}}))
+            .await;
+        main.change(json!({"spec": {"targetDependents": null, "envSecrets": ["other"]}})).await;
+        main.until("to refuse the run", WaitLimit::Run, |stack| {
+            condition(stack, READY)
+                .is_some_and(|ready| ready.message.contains("runs ignore environment variable PULUMI_OPTION_TARGET"))
+        })
+        .await;
+        assert_eq!(main.log.operations().await, once(&["create step"]), "the run has not started");
+        main.change(json!({"spec": {"envSecrets": null}})).await;
+        let stack = main.until_applied(&commit).await;
+        assert!(condition(&stack, SETTINGS_IGNORED).is_none(), "all settings have an effect");
+    });
 }
 
 #[test]

@@ -64,6 +64,20 @@ fn strict_validation_accepts_every_field_of_pko() {
         many["spec"]["dependsOn"] = (0..101).map(|number| json!({"name": format!("s{number}")})).collect();
         let error = check(scene, &many).await.expect_err("the schema rejects too many dependencies").to_string();
         assert!(error.contains("spec.dependsOn") && error.contains("at most 100 items"), "{error}");
+        for (fields, message) in [
+            (json!({"drift": {"interval": "0s"}}), "must be at least 1m"),
+            (json!({"removeStack": true, "destroyOnFinalize": null}), "removeStack requires destroyOnFinalize"),
+            (json!({"initOnCreate": true, "useLocalStackOnly": true}), "contradict each other"),
+        ] {
+            let mut ineffective = stacks[0].1.clone();
+            ineffective["spec"].as_object_mut().expect("a spec").extend(fields.as_object().expect("fields").clone());
+            let error = check(scene, &ineffective).await.expect_err("the schema rejects the fields").to_string();
+            assert!(error.contains(message), "{fields}: {error}");
+        }
+        let mut null = stacks[0].1.clone();
+        null["spec"]["config"] = json!({"a": null, "b": 1});
+        let found = check(scene, &null).await.expect("null is accepted");
+        assert_eq!(found.data["spec"]["config"], json!({"a": null, "b": 1}), "the controller can report null");
     });
 }
 

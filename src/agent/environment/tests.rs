@@ -35,6 +35,30 @@ fn variables_are_set_from_values_and_files_unless_they_are_reserved() {
 }
 
 #[test]
+fn removed_options_are_listed_and_a_restriction_refuses_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    let build = |name: &str| build(&layout, &[variable(name, Source::Value("1".into()))]).unwrap();
+    let harmless = build("PULUMI_OPTION_PARALLEL");
+    assert_eq!(harmless.removed, ["PULUMI_OPTION_PARALLEL"]);
+    assert!(harmless.without_restrictions().is_ok() && build("PULUMI_OPTION_OTEL_TRACES").removed.is_empty());
+    let refusal = build("PULUMI_OPTION_TARGET").without_restrictions().unwrap_err();
+    assert!(matches!(&refusal, Refusal::Precondition(why) if why.ends_with("use spec.targets")), "{refusal}");
+}
+
+#[test]
+fn a_backend_url_ends_without_a_line_feed() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    let file = directory.path().join("url");
+    std::fs::write(&file, "s3://state\n").unwrap();
+    for source in [Source::Value("s3://state\n".into()), Source::File(file.to_str().unwrap().into())] {
+        let environment = build(&layout, &[variable(URL_VARIABLE, source)]).unwrap();
+        assert_eq!(get(&environment, URL_VARIABLE), Some("s3://state"));
+    }
+}
+
+#[test]
 fn go_caches_are_on_the_share_volume_unless_the_user_sets_their_paths() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
@@ -205,7 +229,7 @@ fn variables_from_all_keys_of_an_object_do_not_outlive_their_keys() {
         variables.map(|(name, value)| (OsString::from(name), OsString::from(value))).into_iter().collect();
     let mounted = mounted_variables(&layout, &container);
     let left = |desired: &[EnvironmentVariable]| {
-        let mut environment = Environment { variables: container.clone(), secrets: Vec::new() };
+        let mut environment = Environment { variables: container.clone(), secrets: Vec::new(), removed: Vec::new() };
         environment.remove_mounted(&mounted, desired);
         environment.variables.keys().map(|name| name.to_str().unwrap().to_owned()).collect::<Vec<_>>()
     };

@@ -20,6 +20,7 @@ use super::cancellation::Cause;
 use super::environment;
 use super::memory;
 use super::settings::Desired;
+use crate::api::bounds;
 use crate::pulumi::active_update::ActiveUpdate;
 use crate::pulumi::arguments::{self, OperationKind, Options};
 use crate::pulumi::project::Project;
@@ -86,7 +87,10 @@ impl Run {
             operation_result::MAX_NAME,
         );
         let project = project.map(|project| proto::Project { name: project.name, runtime: project.runtime });
-        proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ..result }
+        let ignored = self.environment.removed.iter().take(bounds::IGNORED_VARIABLES as usize);
+        let ignored_variables =
+            ignored.map(|name| operation_result::first_bytes(name, operation_result::MAX_NAME)).collect();
+        proto::Result { project, backend, config_inputs: self.config_inputs.clone(), ignored_variables, ..result }
     }
 
     /// If the stack name has no organization, the run adds the organization of the stack that manages the resources.

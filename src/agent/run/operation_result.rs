@@ -183,6 +183,7 @@ impl OperationResult {
             advisory_violation_count: number(self.violations.advisory()),
             outputs_unavailable: self.outputs_unavailable || is_too_large,
             retry_after_seconds: self.retry_after.map_or(0, |delay| delay.as_secs().saturating_add(1)),
+            ignored_variables: Vec::new(),
         }
     }
 }

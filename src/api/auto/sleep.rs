@@ -10,6 +10,10 @@ use crate::api::{bounds, schema};
 
 /// Settings for an idle Workspace: when the controller removes the pod, and which data the Workspace keeps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.claim) || !has(self.keep) || self.keep != 'Nothing'",
+    "message": "claim requires keep: Caches or keep: Volume"
+}]))]
 pub struct WorkspaceIdle {
     /// Delay before the controller removes the pod of an idle Workspace, as a duration such as `30m`. A Workspace is
     /// idle if it has no open run and no interactive session. The next run creates the pod again. The minimum is `1m`.

@@ -73,6 +73,12 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_inputs: Option<String>,
 
+    /// Environment variables that the run ignored, because they would set flags of the Pulumi CLI. At most 20 entries.
+    /// Example: `[PULUMI_OPTION_PARALLEL]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::IGNORED_VARIABLES), inner(length(max = bounds::WORD)))]
+    pub ignored_variables: Vec<String>,
+
     /// Name of the Secret with the Pulumi stack outputs. Absent if there are no outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<String>,

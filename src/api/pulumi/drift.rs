@@ -21,7 +21,7 @@ pub struct DriftPolicy {
     /// runs `pulumi refresh --preview-only`, which changes neither the resources nor the state. Minimum: `1m`. Default:
     /// only `schedule` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::duration_of_a_minute")]
     pub interval: Option<String>,
 
     /// Times of drift checks. If `interval` is also set, the earlier check applies. Default: only `interval` applies.

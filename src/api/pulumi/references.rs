@@ -185,6 +185,29 @@ pub struct GitAuth {
     pub github_app: Option<GitHubAppAuth>,
 }
 
+impl GitAuth {
+    /// Returns whether no field is set.
+    pub fn is_empty(&self) -> bool {
+        *self == GitAuth::default()
+    }
+
+    /// Returns the references to values, with the paths of their fields.
+    pub fn references(&self) -> Vec<(&'static str, &ResourceRef)> {
+        let (ssh, basic, app) = (self.ssh_auth.as_ref(), self.basic_auth.as_ref(), self.github_app.as_ref());
+        let references = [
+            ("accessToken", self.access_token.as_ref()),
+            ("sshAuth.sshPrivateKey", ssh.map(|ssh| &ssh.ssh_private_key)),
+            ("sshAuth.password", ssh.and_then(|ssh| ssh.password.as_ref())),
+            ("basicAuth.userName", basic.map(|basic| &basic.user_name)),
+            ("basicAuth.password", basic.map(|basic| &basic.password)),
+            ("githubApp.appID", app.map(|app| &app.app_id)),
+            ("githubApp.installationID", app.map(|app| &app.installation_id)),
+            ("githubApp.privateKey", app.map(|app| &app.private_key)),
+        ];
+        references.into_iter().filter_map(|(field, reference)| Some((field, reference?))).collect()
+    }
+}
+
 /// SSH private key and its passphrase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

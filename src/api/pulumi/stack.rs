@@ -44,11 +44,23 @@ use crate::api::{bounds, conditions, schema};
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "![has(self.ttl) && dyn(self.ttl) != null, has(self.expiresAt) && dyn(self.expiresAt) != null].exists(set, set) \
-             || has(self.destroyOnFinalize) && dyn(self.destroyOnFinalize) != null",
-    "message": StackSpec::EXPIRY_WITHOUT_CHOICE,
-}]))]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "![has(self.ttl) && dyn(self.ttl) != null, has(self.expiresAt) && dyn(self.expiresAt) != null].exists(set, set) \
+                 || has(self.destroyOnFinalize) && dyn(self.destroyOnFinalize) != null",
+        "message": StackSpec::EXPIRY_WITHOUT_CHOICE,
+    },
+    {
+        "rule": "!(has(self.removeStack) && self.removeStack == true) \
+                 || has(self.destroyOnFinalize) && self.destroyOnFinalize in [true, false]",
+        "message": "removeStack requires destroyOnFinalize: only a destroy removes the Pulumi stack",
+    },
+    {
+        "rule": "!has(self.initOnCreate) || !has(self.useLocalStackOnly) \
+                 || ![true, false].exists(value, self.initOnCreate == value && self.useLocalStackOnly == value)",
+        "message": "initOnCreate and useLocalStackOnly contradict each other: remove initOnCreate",
+    },
+]))]
 pub struct StackSpec {
     /// Name of the Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     #[schemars(length(min = 1))]
@@ -152,7 +164,7 @@ pub struct StackSpec {
     /// remove a key, the next run no longer uses its value. Default: none. Example: `{"aws:region": eu-central-1,
     /// replicas: 3}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "schema::map_of_any")]
+    #[schemars(schema_with = "schema::map_of_any_or_null")]
     pub config: BTreeMap<String, Value>,
 
     /// Configuration values in ConfigMaps, by key. Default: none.
@@ -401,6 +413,12 @@ impl StackSpec {
     /// Message about a Stack that expires, but does not specify what happens to its resources.
     pub const EXPIRY_WITHOUT_CHOICE: &str = "spec.ttl and spec.expiresAt require spec.destroyOnFinalize: set it to true to destroy the resources of the \
          expired Stack, or to false to keep them";
+
+    /// Returns the backend URL without leading and trailing white space, such as the newline of a YAML block. Returns
+    /// `None` if the field is empty.
+    pub fn backend_url(&self) -> Option<&str> {
+        self.backend.as_deref().map(str::trim).filter(|url| !url.is_empty())
+    }
 }
 
 impl Stack {

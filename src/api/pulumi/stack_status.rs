@@ -329,6 +329,11 @@ pub struct LastUpdate {
     /// changed between the request and the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_config_inputs: Option<String>,
+    /// Environment variables that the run ignored, because they would set flags of the Pulumi CLI. At most 20 entries.
+    /// Example: `[PULUMI_OPTION_PARALLEL]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::IGNORED_VARIABLES), inner(length(max = bounds::WORD)))]
+    pub ignored_variables: Vec<String>,
     /// URL of the update in Pulumi Cloud.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permalink: Option<String>,

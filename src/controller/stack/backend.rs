@@ -170,7 +170,7 @@ fn completed(url: &str, variables: &BTreeMap<String, Value>) -> String {
 fn variables(stack: &Stack) -> BTreeMap<String, Value> {
     let namespace = stack.namespace().unwrap_or_default();
     let mut variables = BTreeMap::new();
-    if let Some(url) = stack.spec.backend.as_ref().filter(|url| !url.is_empty()) {
+    if let Some(url) = stack.spec.backend_url() {
         variables.insert(URL.to_owned(), json!(url.trim_end_matches('/')));
     }
     if let Some(secret) = stack.spec.access_token_secret.as_ref().filter(|name| !name.is_empty()) {
@@ -210,7 +210,7 @@ fn unseen(stack: &Stack) -> Value {
 
 /// Returns the items of a list in the workspace template, followed by the items of the same list in the pod template.
 /// The later items take precedence.
-fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn in_template<'a>(stack: &'a Stack, list: &'a str) -> impl Iterator<Item = &'a Value> {
     let of_workspace = workspace_template(stack).and_then(|spec| spec.get(list)?.as_array());
     let containers = pod_template(stack).and_then(|spec| spec.get("containers")?.as_array());
     let is_ours = |container: &&Value| container.get("name").and_then(Value::as_str) == Some(PULUMI_CONTAINER);

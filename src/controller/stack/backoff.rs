@@ -9,7 +9,7 @@ use crate::api::duration;
 use crate::api::pulumi::{LastUpdate, Stack, StackSpec};
 
 /// Backoff after the first failure. Each further failure triples the backoff.
-const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
+pub const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 /// Default maximum backoff.
 const MAX_BACKOFF: SignedDuration = SignedDuration::from_hours(24);
 /// Delay after the first run that finds another update's lock. Each further run that finds the same lock doubles the
@@ -37,7 +37,7 @@ const MIN_INVALID_TOKEN: SignedDuration = SignedDuration::from_mins(10);
 /// Maximum backoff after a Workspace has rejected a run.
 const MAX_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 /// Minimum of `resyncFrequencySeconds`.
-const MIN_RESYNC: i64 = 60;
+pub const MIN_RESYNC: i64 = 60;
 
 /// Intervals and backoff of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::api::auto::{
     ArtifactReference, ConfigItem, ConfigValueFrom, KeyReference, Workspace, WorkspacePolicyPack, WorkspaceSpec,
     WorkspaceStack,
 };
-use crate::api::names::ACCESS_TOKEN_KEY;
+use crate::api::names::{self, ACCESS_TOKEN_KEY};
 use crate::api::pulumi::{ConfigMapSelector, ConfigReference, ResourceRef, SecretSelector, Stack, StackSpec};
 use crate::api::{bounds, duration};
 use crate::controller::merge;
@@ -28,8 +28,6 @@ pub enum StackSpecError {
     Field { field: &'static str, what: String },
     #[error("invalid spec.pathKeys: {0:?} is not a key of config, configRef, secrets or secretsRef")]
     PathKey(String),
-    #[error("invalid spec.config[\"{0}\"]: null; set a value or remove the key")]
-    NullConfig(String),
     #[error("spec.{0}")]
     Template(String),
     #[error("spec.{0}")]
@@ -91,13 +89,17 @@ fn must_exist(spec: &StackSpec) -> bool {
     spec.use_local_stack_only.unwrap_or_default() || spec.init_on_create == Some(false)
 }
 
-/// Checks the stack name and the backend URL. Without this check, each run would start a pod and then fail with a CLI
-/// error.
+/// Checks the stack name, the backend URL and the name of the ServiceAccount. Without this check, each run would start a
+/// pod and then fail with a CLI error, or the error would not name the field.
 pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     let field = |field| move |what| StackSpecError::Field { field, what };
+    let account = stack.spec.service_account_name.as_deref().filter(|name| !names::is_object_name(name));
+    if let Some(name) = account {
+        let what = format!("{name:?} is not a valid name of a ServiceAccount");
+        return Err(StackSpecError::Field { field: "serviceAccountName", what });
+    }
     stack_name::check(&stack.spec.stack).map_err(field("stack"))?;
-    let url = stack.spec.backend.as_deref().filter(|url| !url.trim().is_empty());
-    url.map_or(Ok(()), backend::check).map_err(field("backend"))
+    stack.spec.backend_url().map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
 /// Checks the Pulumi Cloud login settings. The Workspace controller reports conflicts with fields of
@@ -116,8 +118,10 @@ pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
         return Err(StackSpecError::OidcWithToken { field });
     }
     let (field, url) = match spec.env_refs.get(backend::URL_VARIABLE) {
-        Some(reference) => ("envRefs.PULUMI_BACKEND_URL", reference.literal.as_ref().map(|literal| &literal.value)),
-        None => ("backend", spec.backend.as_ref()),
+        Some(reference) => {
+            ("envRefs.PULUMI_BACKEND_URL", reference.literal.as_ref().map(|literal| literal.value.as_str()))
+        }
+        None => ("backend", spec.backend_url()),
     };
     match url.filter(|url| backend::is_self_managed(url)) {
         Some(url) => {
@@ -171,7 +175,7 @@ fn environment(stack: &Stack) -> Result<Vec<Value>, StackSpecError> {
     let mut variables = Vec::new();
     // As in the Pulumi Kubernetes Operator, an empty string has no effect. A variable without a value would override
     // the keys of `envs` and `envSecrets`.
-    if let Some(url) = stack.spec.backend.as_ref().filter(|url| !url.is_empty()) {
+    if let Some(url) = stack.spec.backend_url() {
         variables.push(json!({"name": backend::URL_VARIABLE, "value": url}));
     }
     if let Some(secret) = stack.spec.access_token_secret.as_ref().filter(|name| !name.is_empty()) {
@@ -179,6 +183,10 @@ fn environment(stack: &Stack) -> Result<Vec<Value>, StackSpecError> {
         variables.push(json!({"name": backend::TOKEN_VARIABLE, "valueFrom": reference}));
     }
     for (name, reference) in &stack.spec.env_refs {
+        if name.is_empty() || name.contains(['=', '\0']) || name.len() > bounds::KEY as usize {
+            let what = format!("{name:?} is not a valid name of an environment variable");
+            return Err(StackSpecError::Field { field: "envRefs", what });
+        }
         variables.retain(|v| v.get("name").and_then(Value::as_str) != Some(name));
         variables.push(variable(name, reference, &stack.namespace().unwrap_or_default())?);
     }
@@ -248,10 +256,8 @@ fn config(stack: &Stack) -> Result<Vec<ConfigItem>, StackSpecError> {
             Ok(())
         }
     };
-    for (key, value) in &stack.spec.config {
-        if value.is_null() {
-            return Err(StackSpecError::NullConfig(key.clone()));
-        }
+    // As in the Pulumi Kubernetes Operator, `null` sets no value. The condition `SettingsIgnored` lists the key.
+    for (key, value) in stack.spec.config.iter().filter(|(_, value)| !value.is_null()) {
         add("config", ConfigItem { key: key.clone(), value: value.clone(), ..ConfigItem::default() })?;
     }
     for (key, ConfigReference { name, key: map_key, json }) in &stack.spec.config_ref {

@@ -24,6 +24,7 @@ mod expiry;
 mod fetch;
 mod first_sources;
 mod identity;
+mod ignored_settings;
 mod input_loop;
 mod markdown;
 mod next_run;

@@ -19,8 +19,8 @@ use crate::controller::stack::run::{DueRun, PlanUse, RunCandidate, current_updat
 use crate::controller::stack::schedule::{self, Due};
 use crate::controller::stack::workspace_state::{Readiness, has_drifted, needs_bytes, readiness};
 use crate::controller::stack::{
-    build_update, build_workspace, concurrency_group, input_loop, ownership, pko_migration, policy_packs, run_spec,
-    run_windows, status,
+    build_update, build_workspace, concurrency_group, ignored_settings, input_loop, ownership, pko_migration,
+    policy_packs, run_spec, run_windows, status,
 };
 use crate::source::Resolved;
 
@@ -253,6 +253,8 @@ fn check_fields(stack: &Stack) -> Result<(), String> {
         run_windows::check("spec.schedule", schedule)?;
     }
     approval::check(stack)?;
+    ignored_settings::check(stack)?;
+    prerequisites::check_names(&stack.spec)?;
     concurrency_group::check(stack)
 }
 

@@ -8,8 +8,8 @@ use kube::ResourceExt;
 use crate::api::names;
 use crate::api::pulumi::{Stack, StackStatus};
 use crate::controller::stack::context::Context;
-use crate::controller::stack::drift;
 use crate::controller::stack::status::{self, State};
+use crate::controller::stack::{drift, ignored_settings};
 use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::writes::WriteError;
 
@@ -40,6 +40,7 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
     drift::invalid_event(stack, status).into_iter().for_each(|event| context.events.publish(event));
     let namespace = stack.namespace().unwrap_or_default();
     context.metrics.record_stack(&namespace, &stack.name_any(), status::stack_state(status));
+    ignored_settings::event(stack, status).into_iter().for_each(|event| context.events.publish(event));
     Ok(written)
 }
 

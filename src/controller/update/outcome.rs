@@ -53,6 +53,8 @@ pub struct RunOutcome {
     pub backend: Option<String>,
     /// Keyed hash of the values in the configuration that come from Secrets and ConfigMaps.
     pub config_inputs: Option<String>,
+    /// Environment variables that the agent did not pass to the CLI.
+    pub ignored_variables: Vec<String>,
     /// Changes that a preview reports.
     pub plan: Option<UpdatePlan>,
     /// Policy violations, or `None` if the run violates no policy.
@@ -95,6 +97,7 @@ impl RunOutcome {
             project: None,
             backend: None,
             config_inputs: None,
+            ignored_variables: Vec::new(),
             plan: None,
             policy_violations: None,
             plan_file: Vec::new(),
@@ -122,6 +125,7 @@ impl RunOutcome {
             project: result.project.as_ref().map(project),
             backend: backend::without_credentials(&one_line(&result.backend)),
             config_inputs: Some(one_line(&result.config_inputs)).filter(|word| !word.is_empty()),
+            ignored_variables: result.ignored_variables.iter().map(|name| one_line(name)).collect(),
             plan: planned_changes::changes(result),
             policy_violations: policy_violations::violations(result),
             plan_file: result.plan.clone(),

@@ -124,6 +124,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.project_info = outcome.project.clone().or(status.project_info);
     status.backend = outcome.backend.clone().or(status.backend);
     status.config_inputs = outcome.config_inputs.clone();
+    status.ignored_variables = outcome.ignored_variables.clone();
     status.changes = outcome.changes.clone();
     status.plan = outcome.plan.clone();
     status.policy_violations = outcome.policy_violations.clone();

@@ -193,6 +193,7 @@ fn last_update(
         },
         source: current.source.clone().map(Box::new),
         run_config_inputs: changed_config_inputs(current, &result),
+        ignored_variables: result.ignored_variables.clone(),
         failures: match failed {
             Some(failed) => schedule::failures_after(previous, &candidate, &failed.reason, &backoff),
             None => failures_of_plan(previous, current, &candidate),

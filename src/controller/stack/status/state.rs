@@ -15,7 +15,7 @@ use crate::api::{columns, names};
 use crate::controller::stack::annotations::{self, requests};
 use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::named_revision;
-use crate::controller::stack::{drift, expiry, orphaned_stacks, output_objects};
+use crate::controller::stack::{drift, expiry, ignored_settings, orphaned_stacks, output_objects, run_spec};
 use crate::pulumi::operations;
 
 /// Advice for a Stack whose last run has no retry.
@@ -77,7 +77,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let (reconcile_request, requested_at) = requests(stack);
     // A suspended Stack keeps its conditions. The message of the condition `Ready` starts with a note.
     if *state == State::Suspended {
-        suspend(&mut status, generation, now);
+        suspend(stack, &mut status, now);
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
@@ -91,6 +91,7 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
         expiry::keep(stack, &mut status, now);
     }
     orphaned_stacks::keep(stack, &mut status, now);
+    ignored_settings::keep(stack, &mut status, now);
     if *state == State::Abandoned {
         status.handled_resolve = annotations::handled_resolution(stack).or(status.handled_resolve);
     }
@@ -340,10 +341,15 @@ pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
     if changes.is_empty() { "no changes".to_owned() } else { changes.join(", ") }
 }
 
-fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
-    // The suspension itself changes the generation. The message must contain the note only if the spec changes after
-    // the suspension.
-    let unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
+fn suspend(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
+    let generation = stack.metadata.generation.unwrap_or_default();
+    // The suspension itself changes the generation. The message must contain the note only if the spec changes in
+    // addition to the suspension, or after it.
+    let is_unseen = status.observed_generation.unwrap_or(-1) >= 0 && status.observed_generation != Some(generation);
+    let has_changed = match was_suspended(status) {
+        true => is_unseen,
+        false => run_spec::has_changed_besides_suspension(stack),
+    };
     conditions::remove(&mut status.conditions, RECONCILING);
     let old = conditions::find(&status.conditions, READY).cloned();
     let old = match old {
@@ -362,7 +368,7 @@ fn suspend(status: &mut StackStatus, generation: i64, now: Timestamp) {
     };
     const NOTE: &str = "suspended: ";
     const NOTE_ABOUT_CHANGE: &str = "suspended, spec changed: ";
-    let has_changed = message.starts_with(NOTE_ABOUT_CHANGE) || (unseen && was_suspended(status));
+    let has_changed = message.starts_with(NOTE_ABOUT_CHANGE) || has_changed;
     let bare = [NOTE, NOTE_ABOUT_CHANGE].iter().find_map(|note| message.strip_prefix(note)).unwrap_or(&message);
     let message = format!("{}{bare}", if has_changed { NOTE_ABOUT_CHANGE } else { NOTE });
     let condition = ConditionUpdate { kind: READY, status: ready, reason: &reason, message: &message };

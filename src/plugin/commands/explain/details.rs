@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::columns;
-use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, ORPHANED, OUTPUTS_WRITTEN, READY};
+use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, ORPHANED, OUTPUTS_WRITTEN, READY, SETTINGS_IGNORED};
 use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackPlan, StackStatus};
 use pulumi_controller::view::time::age;
 use pulumi_controller::view::{links, phase, runs};
@@ -63,7 +63,7 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_announced = |condition: &&Condition| match condition.type_.as_str() {
         OUTPUTS_WRITTEN => condition.status == "False",
-        EXPIRING | ORPHANED => condition.status == "True",
+        EXPIRING | ORPHANED | SETTINGS_IGNORED => condition.status == "True",
         _ => false,
     };
     details.extend(conditions.iter().filter(is_announced).map(|condition| condition.message.clone()));
