@@ -150,7 +150,7 @@ pub struct Encryption {
 pub fn encryption(original: Option<&str>) -> Result<Encryption, SettingsError> {
     let document = read_original(original)?;
     let [provider, _, salt] = encryption_key(&document);
-    let provider = provider.or(salt.map(|_| PASSPHRASE)).map(str::to_owned);
+    let provider = provider.or_else(|| salt.map(|_| PASSPHRASE)).map(str::to_owned);
     let has_secrets = config_in(&document).iter().any(|(_, value)| has_encrypted(value));
     Ok(Encryption { provider, has_secrets })
 }

@@ -44,36 +44,18 @@ fn files_that_flux_excludes_have_advice() {
     }
 }
 
+/// Asserts that each message of a table has its advice, also between other lines.
+fn assert_advice(table: &[(&str, &str)]) {
+    for (message, advice) in table {
+        let failure = format!("the first line\n{message}\nthe last line");
+        assert_eq!(about(&failure).as_deref(), Some(*advice), "{message}");
+        assert_eq!(with(&failure), format!("{failure}\n({advice})"));
+    }
+}
+
 #[test]
-fn known_errors_of_the_cli_and_its_plugins_have_advice() {
-    let table = [
-        ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
-        ("this command requires logging in; try running `pulumi login` first", NO_LOGIN),
-        (
-            "Pulumi Cloud rejected the ServiceAccount token (issuer \"https://kubernetes\", subject \"s\", audience \"a\"): [401] \
-             Unauthorized: No credentials provided or are invalid.",
-            REJECTED_IDENTITY,
-        ),
-        ("problem logging in: Invalid access token", INVALID_TOKEN),
-        ("Unauthorized: No credentials provided or are invalid.", INVALID_TOKEN),
-        ("getting stack: [403] Forbidden", MISSING_PERMISSION),
-        ("[409] Conflict: Another update is currently in progress.", UPDATE_IN_PROGRESS),
-        (
-            "Error: error resolving type of resource a: internal error loading package \"random\": rpc error: code = Unknown \
-             desc = no resource plugin 'pulumi-resource-random' found in the workspace or on your $PATH",
-            PLUGIN,
-        ),
-        (
-            "failed to load language plugin nope: no language plugin 'pulumi-language-nope' found in the workspace or on your \
-             $PATH",
-            PLUGIN,
-        ),
-        (
-            "could not start policy pack \"/p\" because the built-in analyzer plugin that runs policy plugins is missing: no \
-             analyzer plugin 'pulumi-analyzer-policy-nope' found in the workspace or on your $PATH",
-            PLUGIN,
-        ),
-        ("resource plugin aws v6.1.0 not installed", PLUGIN),
+fn failed_downloads_of_plugins_have_specific_advice() {
+    assert_advice(&[
         (
             "Could not automatically download and install resource plugin 'pulumi-resource-tok' at version v1.0.7, install the \
              plugin using `pulumi plugin install resource tok v1.0.7`: error downloading provider tok to file: failed to \
@@ -116,6 +98,39 @@ fn known_errors_of_the_cli_and_its_plugins_have_advice() {
             PLUGIN_CONNECTION,
         ),
         ("Could not automatically download and install resource plugin 'pulumi-resource-tok': corrupt archive", PLUGIN),
+    ]);
+}
+
+#[test]
+fn known_errors_of_the_cli_and_its_plugins_have_advice() {
+    let table = [
+        ("PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions", NO_LOGIN),
+        ("this command requires logging in; try running `pulumi login` first", NO_LOGIN),
+        (
+            "Pulumi Cloud rejected the ServiceAccount token (issuer \"https://kubernetes\", subject \"s\", audience \"a\"): [401] \
+             Unauthorized: No credentials provided or are invalid.",
+            REJECTED_IDENTITY,
+        ),
+        ("problem logging in: Invalid access token", INVALID_TOKEN),
+        ("Unauthorized: No credentials provided or are invalid.", INVALID_TOKEN),
+        ("getting stack: [403] Forbidden", MISSING_PERMISSION),
+        ("[409] Conflict: Another update is currently in progress.", UPDATE_IN_PROGRESS),
+        (
+            "Error: error resolving type of resource a: internal error loading package \"random\": rpc error: code = Unknown \
+             desc = no resource plugin 'pulumi-resource-random' found in the workspace or on your $PATH",
+            PLUGIN,
+        ),
+        (
+            "failed to load language plugin nope: no language plugin 'pulumi-language-nope' found in the workspace or on your \
+             $PATH",
+            PLUGIN,
+        ),
+        (
+            "could not start policy pack \"/p\" because the built-in analyzer plugin that runs policy plugins is missing: no \
+             analyzer plugin 'pulumi-analyzer-policy-nope' found in the workspace or on your $PATH",
+            PLUGIN,
+        ),
+        ("resource plugin aws v6.1.0 not installed", PLUGIN),
         ("validating stack config: Stack 'dev' is missing configuration value 'size'", CONFIG_MISSING),
         ("missing required configuration variable 'size'; run `pulumi config` to set", CONFIG_MISSING),
         ("Error: Missing required configuration variable 'web:size'", CONFIG_MISSING),
@@ -131,11 +146,7 @@ fn known_errors_of_the_cli_and_its_plugins_have_advice() {
         ),
         ("npm error code ENOSPC", DISK),
     ];
-    for (message, advice) in table {
-        let failure = format!("the first line\n{message}\nthe last line");
-        assert_eq!(about(&failure).as_deref(), Some(advice), "{message}");
-        assert_eq!(with(&failure), format!("{failure}\n({advice})"));
-    }
+    assert_advice(&table);
     for message in [
         "dial tcp 10.0.0.1:443: connection refused",
         "no such file: a.zipper",
