@@ -65,6 +65,7 @@ impl Phase {
             }
             Some(stack_reason::STACK_PROCESSING) if stack.metadata.deletion_timestamp.is_some() => Phase::Deleting,
             Some(stack_reason::STACK_PROCESSING) => Phase::Preparing,
+            Some(stack_reason::SUSPENDED) => Phase::Suspended,
             Some(_) => Phase::Waiting,
             None if stack.metadata.deletion_timestamp.is_some() => Phase::Deleting,
             None if conditions::is_true(&status.conditions, READY) => Phase::Ready,
