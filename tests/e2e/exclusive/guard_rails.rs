@@ -90,7 +90,8 @@ async fn confirm_destroys(scene: &Scene, controller: &Controller) {
     second.until_gone().await;
     assert_eq!(second.log.operations().await, once(&["create step"]));
     // Ignores an error, because the first Stack may no longer exist.
-    let keep = ["patch", "stack", "one", "--type=merge", "--patch", "{\"spec\":{\"destroyOnFinalize\":false}}"];
-    drop(try_kubectl(&[&["--namespace", &scene.namespace], keep.as_slice()].concat(), "").await);
+    let namespace = ["--namespace", scene.namespace.as_str()];
+    let keep = ["patch", "stack", "one", "--type=merge", "--patch", r#"{"spec":{"destroyOnFinalize":false}}"#];
+    drop(try_kubectl(&[namespace.as_slice(), &keep].concat(), "").await);
     stacks[0].until_gone().await;
 }
