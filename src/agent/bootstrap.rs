@@ -89,7 +89,7 @@ pub fn make_project(project: &Path) -> Result<(), BootstrapError> {
         let directory = project.with_file_name(source);
         std::fs::create_dir_all(&directory)?;
         std::fs::set_permissions(&directory, Permissions::from_mode(SOURCE_MODE))?;
-        std::os::unix::fs::symlink(source, project)
+        durable::symlink(source, project)
     };
     make().map_err(|source| BootstrapError::Project { path: project.to_owned(), source })
 }

@@ -1,12 +1,13 @@
 //! Crash-safe file operations: after a crash, a file has either its old or its new content.
 
 use std::fs::{File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 /// Mode bits that permit the owner of a directory to list, add and remove entries.
 const OWNER_ALL: u32 = 0o700;
@@ -16,6 +17,12 @@ const MAX_SYNCS: usize = 256;
 /// Number of concurrent syncs. Concurrent syncs are faster, because a journaling file system combines them into one
 /// commit.
 const CONCURRENT_SYNCS: usize = 8;
+/// File in which the kernel lists the mounts of this process.
+const MOUNTS: &str = "/proc/self/mountinfo";
+/// Maximum number of bytes of [`MOUNTS`] that the agent reads.
+const MAX_MOUNTS: u64 = 1024 * 1024;
+/// Index of the mount point in a line of [`MOUNTS`].
+const MOUNT_POINT: usize = 4;
 
 /// Replaces a file atomically: writes and syncs a temporary file, and then renames this file to `path`. Only the owner
 /// can read the file.
@@ -50,7 +57,7 @@ pub fn sync_tree(tree: &Path) -> io::Result<()> {
     let Some(paths) = paths_to_sync(tree)? else { return sync_filesystem(tree) };
     let share = paths.len().div_ceil(CONCURRENT_SYNCS).max(1);
     std::thread::scope(|scope| {
-        let sync_all = |paths: &[PathBuf]| paths.iter().try_for_each(|path| File::open(path)?.sync_all());
+        let sync_all = |paths: &[PathBuf]| paths.iter().try_for_each(|path| sync(path));
         let syncs: Vec<_> = paths.chunks(share).map(|paths| scope.spawn(move || sync_all(paths))).collect();
         let join = |sync: ScopedJoinHandle<'_, io::Result<()>>| {
             sync.join().unwrap_or_else(|_| Err(io::Error::other("a sync panicked")))
@@ -90,7 +97,61 @@ fn paths_to_sync(tree: &Path) -> io::Result<Option<Vec<PathBuf>>> {
 
 /// Syncs the entries of a directory to the disk.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    sync(directory).map_err(described(format!("failed to sync {}", directory.display()), directory))
+}
+
+/// Syncs a file or a directory to the disk.
+fn sync(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    match file.sync_all() {
+        // Some file systems, such as SMB, cannot sync a directory.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) && file.metadata()?.is_dir() => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Renames a file or a directory.
+///
+/// # Errors
+///
+/// The error names the paths and the file system, because some file systems do not support each operation.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let action = || format!("failed to rename {} to {}", from.display(), to.display());
+    std::fs::rename(from, to).map_err(|error| described(action(), from)(error))
+}
+
+/// Creates a symbolic link.
+///
+/// # Errors
+///
+/// The error names the path and the file system, because some file systems do not support symbolic links.
+pub fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    let action = format!("failed to create the symbolic link {}", link.display());
+    std::os::unix::fs::symlink(target, link).map_err(described(action, link))
+}
+
+/// Returns a function that adds the failed action and the file system of `path` to an error.
+fn described(action: String, path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| {
+        let mounts = File::open(MOUNTS).and_then(|file| {
+            let mut mounts = String::new();
+            file.take(MAX_MOUNTS).read_to_string(&mut mounts).map(|_| mounts)
+        });
+        let file_system = mounts.ok().and_then(|mounts| file_system(&mounts, path).map(str::to_owned));
+        let place = file_system.map(|name| format!(" on the file system {name}")).unwrap_or_default();
+        io::Error::new(error.kind(), format!("{action}{place}: {error}"))
+    }
+}
+
+/// Returns the type of the file system that contains `path`, such as `nfs4`, from the content of [`MOUNTS`].
+fn file_system<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
+    let mounts = mounts.lines().filter_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        Some((Path::new(mount.split(' ').nth(MOUNT_POINT)?), file_system.split(' ').next()?))
+    });
+    // The last of several mounts at the same path hides the others.
+    let containing = mounts.filter(|(mount_point, _)| path.starts_with(mount_point));
+    containing.max_by_key(|(mount_point, _)| mount_point.components().count()).map(|(_, file_system)| file_system)
 }
 
 /// Removes a file, a symbolic link or a directory tree, including directories without write permission. The function
@@ -173,6 +234,36 @@ mod tests {
         write_atomically(&path, b"two").unwrap();
         assert_eq!(read_if_exists(&path).unwrap().as_deref(), Some("two"));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_file_system_of_a_path_is_that_of_its_innermost_mount() {
+        let mounts = "22 1 254:1 / / rw,relatime - overlay overlay rw\n\
+                      31 22 0:50 / /share rw,relatime shared:9 - nfs4 server:/share rw\n\
+                      32 31 0:51 / /share/home rw - tmpfs tmpfs rw\n\
+                      33 31 0:52 / /share/home rw - fuse.gcsfuse bucket rw\n\
+                      invalid\n";
+        for (path, expected) in [
+            ("/share/source", Some("nfs4")),
+            ("/share", Some("nfs4")),
+            ("/shared", Some("overlay")),
+            ("/share/home/.pulumi", Some("fuse.gcsfuse")),
+            ("relative", None),
+        ] {
+            assert_eq!(file_system(mounts, Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_failed_rename_names_the_paths_and_the_file_system() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("absent"), directory.path().join("to"));
+        let error = rename(&from, &to).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let start = format!("failed to rename {} to {} on the file system ", from.display(), to.display());
+        assert!(error.to_string().starts_with(&start), "{error}");
+        let error = symlink(&to, &to.join("in/absent")).unwrap_err().to_string();
+        assert!(error.contains("failed to create the symbolic link") && error.contains("in/absent"), "{error}");
     }
 
     #[test]

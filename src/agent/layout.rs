@@ -84,8 +84,7 @@ impl Layout {
         self.root.join(names::ENV_FILE)
     }
 
-    /// Returns the directory of the unpacked source. This directory is not a symbolic link, and the agent replaces it
-    /// atomically.
+    /// Returns the directory of the unpacked source. This directory is not a symbolic link.
     pub fn source(&self) -> PathBuf {
         self.root.join(SOURCE_DIRECTORY)
     }
@@ -114,6 +113,12 @@ impl Layout {
     /// is installing a source or storing its dependencies in the cache.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
+    }
+
+    /// Returns the directory of the source that a trial has replaced. The directory exists only until the end of the
+    /// trial.
+    pub fn replaced(&self) -> PathBuf {
+        self.root.join("replaced")
     }
 
     /// Returns the directory of the previous source.

@@ -17,7 +17,7 @@ pub fn move_all(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<()> {
     for path in paths {
         let (from, to) = (from.join(path), to.join(path));
         if is_directory(&from) && fs::symlink_metadata(&to).is_err() {
-            fs::rename(&from, &to)?;
+            durable::rename(&from, &to)?;
         }
     }
     Ok(())

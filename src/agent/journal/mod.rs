@@ -181,7 +181,7 @@ impl Journal {
 fn mark_unreadable(path: &Path) -> io::Result<()> {
     let aside = path.with_extension(UNREADABLE_EXTENSION);
     durable::remove(&aside)?;
-    std::fs::rename(path, &aside)
+    durable::rename(path, &aside)
 }
 
 /// Validates an ID, because the journal uses the ID as a directory name.

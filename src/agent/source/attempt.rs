@@ -52,8 +52,8 @@ impl AttemptError {
     }
 }
 
-/// A source that the agent has received, verified and unpacked. During a trial, the directory of the delivery contains
-/// the previous source, so the agent removes the directory only after the last attempt.
+/// A source that the agent has received, verified and unpacked. A failed trial moves the source back to the directory of
+/// the delivery, so the agent removes the directory only after the last attempt.
 pub(super) struct Delivery {
     pub directory: PathBuf,
     pub archive: PathBuf,

@@ -1,5 +1,5 @@
 //! The source of the workspace. The agent receives, verifies and unpacks a new source next to the current source, and
-//! then replaces the current source atomically. A failure does not change the current source.
+//! then replaces the current source. After a failure or a crash, the agent restores the current source.
 //!
 //! [`in_pod`] handles a source that is already in the pod. For all other sources, [`receive`] receives and unpacks the
 //! archive, and [`attempt`] installs the unpacked tree. [`swap`] contains the steps of the replacement, and records
@@ -242,14 +242,18 @@ impl Source {
 /// the agent installed the source.
 fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
     let Record { current_source, trial } = Record::read(layout);
-    if let Some(trial) = &trial {
-        tracing::warn!(?trial, "an earlier agent ended while it installed a source: restoring the previous source");
-        if let Err(error) = swap::restore(layout, current_source.as_ref(), trial) {
-            tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
-            return None;
+    match &trial {
+        Some(trial) => {
+            tracing::warn!(?trial, "an earlier agent ended while it installed a source: restoring the previous source");
+            if let Err(error) = swap::restore(layout, current_source.as_ref(), trial) {
+                tracing::error!(%error, "failed to restore the previous source; the controller must deliver a source");
+                return None;
+            }
         }
     }
     let current_source = current_source.and_then(|current_source| adopt_synced(layout, current_source, boot_id));
+        // An earlier agent may have ended directly after it recorded the end of a trial.
+        None => swap::keep_previous(layout, &layout.staging().join("older")),
     let current_source = current_source.filter(|current_source| {
         let is_of_this_boot = current_source.boot_id == boot_id;
         if !is_of_this_boot {

@@ -334,7 +334,7 @@ async fn move_tree(tree: PathBuf, place: PathBuf) -> Result<(), Refusal> {
     let moved = tokio::task::spawn_blocking(move || {
         durable::remove(&place)?;
         std::fs::create_dir_all(&place)?;
-        std::fs::rename(tree, place.join(TREE))?;
+        durable::rename(&tree, &place.join(TREE))?;
         durable::sync_directory(&place)
     });
     let moved = moved.await.map_err(std::io::Error::other).and_then(|moved| moved);

@@ -1,11 +1,12 @@
 //! Replaces the source with a new tree, and records the current source on disk. The agent records the replacement
 //! before its first step, so that a restarted agent can restore the previous source.
+//!
+//! The replacement moves the previous source aside, and then moves the new tree to its path. An exchange of the two
+//! directories in a single step would need `renameat2` flags, which NFS, FUSE and gVisor do not support.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::durable;
@@ -47,11 +48,7 @@ pub struct CurrentSource {
 /// A source that replaces the previous source for a trial. If the trial fails, the agent restores the previous source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Inode of the new source's directory. After each step, the inode distinguishes the new source from the previous
-    /// source.
-    pub inode: u64,
-    /// Path relative to the share volume. Before the trial, this path contains the new source. During the trial, this
-    /// path contains the previous source.
+    /// Path of the new source before the trial, relative to the share volume.
     pub staged: PathBuf,
     /// Directories that the trial moves from the previous source to the new source.
     pub carried: Vec<PathBuf>,
@@ -89,7 +86,7 @@ pub(super) fn record_trial(
     carried: Vec<PathBuf>,
 ) -> io::Result<Trial> {
     let staged = tree.strip_prefix(layout.root()).map_err(io::Error::other)?.to_owned();
-    let trial = Trial { inode: std::fs::symlink_metadata(tree)?.ino(), staged, carried };
+    let trial = Trial { staged, carried };
     Record { current_source: before.cloned(), trial: Some(trial.clone()) }.write(layout)?;
     Ok(trial)
 }
@@ -98,7 +95,9 @@ pub(super) fn record_trial(
 pub(super) fn install_tree(layout: &Layout, trial: &Trial, directory: &Directory) -> io::Result<()> {
     let tree = layout.root().join(&trial.staged);
     carry::move_all(&layout.source(), &tree, &trial.carried)?;
-    exchange(layout, &tree)?;
+    set_aside(layout)?;
+    durable::rename(&tree, &layout.source())?;
+    durable::sync_directory(layout.root())?;
     link_project(layout, directory)
 }
 
@@ -112,12 +111,16 @@ pub(super) fn confirm(layout: &Layout, next: &CurrentSource, trial: &Trial) -> i
 /// Restores the previous source with all its directories. The caller can call this function after any step of the
 /// trial. A second call has no effect.
 pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &Trial) -> io::Result<()> {
-    let (source, staged) = (layout.source(), layout.root().join(&trial.staged));
-    let is_there = std::fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.ino() == trial.inode);
-    if is_there && staged.exists() {
-        exchange(layout, &staged)?;
-    } else if is_there {
-        std::fs::rename(&source, &staged)?;
+    let (source, replaced, staged) = (layout.source(), layout.replaced(), layout.root().join(&trial.staged));
+    if replaced.exists() {
+        if source.exists() && !staged.exists() {
+            staged.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+            durable::rename(&source, &staged)?;
+        }
+        // If the source still exists, the trial has not replaced it, and an earlier trial has left `replaced`.
+        if !source.exists() {
+            durable::rename(&replaced, &source)?;
+        }
         durable::sync_directory(layout.root())?;
     }
     carry::move_all(&staged, &source, &trial.carried)?;
@@ -135,14 +138,13 @@ pub(super) fn restore(layout: &Layout, before: Option<&CurrentSource>, trial: &T
     Ok(())
 }
 
-fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
-    let source = layout.source();
-    if source.exists() {
-        rustix::fs::renameat_with(CWD, tree, CWD, &source, RenameFlags::EXCHANGE)?;
-    } else {
-        std::fs::rename(tree, &source)?;
-    }
-    durable::sync_directory(layout.root())
+/// Moves the source aside. Creates the source if it does not exist, so that during a trial the moved source always
+/// exists. [`restore`] therefore detects from this path which steps to revert.
+fn set_aside(layout: &Layout) -> io::Result<()> {
+    let replaced = layout.replaced();
+    durable::remove(&replaced)?;
+    std::fs::create_dir_all(layout.source())?;
+    durable::rename(&layout.source(), &replaced)
 }
 
 /// Creates the symbolic link to the project. The link is relative, so that the link is valid for any mount path of the
@@ -150,29 +152,29 @@ fn exchange(layout: &Layout, tree: &Path) -> io::Result<()> {
 fn link_project(layout: &Layout, directory: &Directory) -> io::Result<()> {
     let staged = layout.staging().join("workspace");
     durable::remove(&staged)?;
-    std::os::unix::fs::symlink(directory.under(Path::new(SOURCE_DIRECTORY)), &staged)?;
+    durable::symlink(&directory.under(Path::new(SOURCE_DIRECTORY)), &staged)?;
     // If the container's working directory is missing, the container runtime creates a directory at this path.
     if layout.workspace().symlink_metadata().is_ok_and(|found| found.is_dir()) {
         std::fs::remove_dir(layout.workspace())?;
     }
-    std::fs::rename(&staged, layout.workspace())?;
+    durable::rename(&staged, &layout.workspace())?;
     durable::sync_directory(layout.root())
 }
 
-/// Keeps the replaced tree as the previous source until the next replacement. The function moves the older previous
-/// source to `tree`, which the caller then removes. The function only logs errors, because an error does not affect the
+/// Keeps the replaced source as the previous source until the next replacement. The function moves the older previous
+/// source to `older`, which the caller then removes. The function only logs errors, because an error does not affect the
 /// new source.
-fn keep_previous(layout: &Layout, tree: &Path) {
-    if !tree.exists() {
-        return;
-    }
-    let previous = layout.previous();
-    let kept = if previous.exists() {
-        rustix::fs::renameat_with(CWD, tree, CWD, &previous, RenameFlags::EXCHANGE).map_err(io::Error::from)
-    } else {
-        std::fs::rename(tree, &previous)
+pub(super) fn keep_previous(layout: &Layout, older: &Path) {
+    let (replaced, previous) = (layout.replaced(), layout.previous());
+    let keep = || {
+        if previous.exists() {
+            durable::rename(&previous, older)?;
+        }
+        durable::rename(&replaced, &previous)
     };
-    if let Err(error) = kept {
+    if replaced.exists()
+        && let Err(error) = keep()
+    {
         tracing::warn!(%error, "failed to keep the previous source");
     }
 }

@@ -2,6 +2,9 @@ use std::fs;
 
 use super::*;
 
+/// Number of steps of a trial.
+const STEPS: usize = 6;
+
 struct Place {
     _directory: tempfile::TempDir,
     layout: Layout,
@@ -37,10 +40,11 @@ impl Place {
     /// Runs the first `count` steps of a trial. Simulates an agent that is killed after these steps.
     fn step(&self, before: Option<&CurrentSource>, count: usize) {
         let (layout, tree) = (&self.layout, &self.tree);
-        let steps: [&dyn Fn(); 5] = [
+        let steps: [&dyn Fn(); STEPS] = [
             &|| drop(record_trial(layout, before, tree, self.carried()).unwrap()),
             &|| carry::move_all(&layout.source(), tree, &self.carried()).unwrap(),
-            &|| exchange(layout, tree).unwrap(),
+            &|| set_aside(layout).unwrap(),
+            &|| durable::rename(tree, &layout.source()).unwrap(),
             &|| link_project(layout, &"app".parse().unwrap()).unwrap(),
             &|| fs::create_dir(layout.workspace().join("half-installed")).unwrap(),
         ];
@@ -50,7 +54,7 @@ impl Place {
 
 #[test]
 fn the_previous_source_is_restored_after_a_crash_at_any_step() {
-    for steps in 0..=5 {
+    for steps in 0..=STEPS {
         let (place, before) = Place::new(false);
         place.step(before.as_ref(), steps);
         // Restores the source twice. During the first restoration, the agent may be killed, or may fail to update the
@@ -72,14 +76,59 @@ fn the_previous_source_is_restored_after_a_crash_at_any_step() {
 }
 
 #[test]
+fn a_restoration_that_was_not_recorded_is_not_repeated_after_the_staged_source_is_removed() {
+    for steps in 1..=STEPS {
+        let (place, before) = Place::new(false);
+        place.step(before.as_ref(), steps);
+        let record = Record::read(&place.layout);
+        let trial = record.trial.clone().unwrap();
+        fs::create_dir_all(place.layout.previous().join("older")).unwrap();
+        restore(&place.layout, before.as_ref(), &trial).unwrap();
+        record.write(&place.layout).unwrap();
+        durable::remove(&place.layout.staging()).unwrap();
+        place.layout.create().unwrap();
+        restore(&place.layout, before.as_ref(), &trial).unwrap();
+        let project = fs::read_to_string(place.layout.workspace().join("Pulumi.yaml")).unwrap();
+        assert_eq!(project, "old", "{steps} steps");
+        assert!(place.layout.previous().join("older").is_dir(), "{steps} steps");
+    }
+}
+
+#[test]
+fn a_source_that_an_earlier_trial_has_left_aside_does_not_replace_the_current_source() {
+    let (place, before) = Place::new(false);
+    let layout = &place.layout;
+    fs::create_dir_all(layout.replaced().join("left")).unwrap();
+    place.step(before.as_ref(), 2);
+    restore(layout, before.as_ref(), &Record::read(layout).trial.unwrap()).unwrap();
+    assert_eq!(fs::read_to_string(layout.workspace().join("Pulumi.yaml")).unwrap(), "old");
+    let trial = record_trial(layout, before.as_ref(), &place.tree, place.carried()).unwrap();
+    install_tree(layout, &trial, &"app".parse().unwrap()).unwrap();
+    assert_eq!(fs::read_to_string(layout.replaced().join("Pulumi.yaml")).unwrap(), "old");
+}
+
+#[test]
+fn the_replaced_source_becomes_the_previous_source() {
+    let (place, _) = Place::new(true);
+    let (layout, older) = (&place.layout, place.layout.staging().join("older"));
+    for name in ["first", "second"] {
+        fs::create_dir_all(layout.replaced().join(name)).unwrap();
+        keep_previous(layout, &older);
+        assert!(layout.previous().join(name).is_dir() && !layout.replaced().exists());
+    }
+    assert!(older.join("first").is_dir());
+}
+
+#[test]
 fn a_crash_during_the_first_swap_leaves_no_partial_source() {
-    for steps in 0..=5 {
+    for steps in 0..=STEPS {
         let (place, _) = Place::new(true);
         place.step(None, steps);
         if let Some(trial) = Record::read(&place.layout).trial {
             restore(&place.layout, None, &trial).unwrap();
         }
-        assert!(!place.layout.source().exists() && !place.layout.workspace().exists(), "{steps} steps");
+        let is_empty = |path: PathBuf| fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none());
+        assert!(is_empty(place.layout.source()) && is_empty(place.layout.workspace()), "{steps} steps");
         assert!(place.tree.join("app/Pulumi.yaml").is_file(), "{steps} steps");
     }
 }
