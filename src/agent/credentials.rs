@@ -12,8 +12,10 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+use crate::pulumi::cli::PULUMI_HOME;
+
 /// Environment variables that set the directory of the credentials file, in order of precedence.
-const DIRECTORIES: [&str; 2] = ["PULUMI_CREDENTIALS_PATH", "PULUMI_HOME"];
+const DIRECTORIES: [&str; 2] = ["PULUMI_CREDENTIALS_PATH", PULUMI_HOME];
 const FILE: &str = "credentials.json";
 /// Maximum size of the file in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -74,7 +76,7 @@ pub fn read(variables: &BTreeMap<OsString, OsString>) -> Option<Credentials> {
 
 fn directory(variables: &BTreeMap<OsString, OsString>) -> Option<PathBuf> {
     let given = |name: &str| variables.get(OsStr::new(name)).filter(|value| !value.is_empty()).map(PathBuf::from);
-    DIRECTORIES.iter().find_map(|name| given(name)).or_else(|| Some(given("HOME")?.join(".pulumi")))
+    DIRECTORIES.iter().find_map(|name| given(name))
 }
 
 #[cfg(test)]
@@ -125,9 +127,8 @@ mod tests {
     #[test]
     fn the_file_is_in_the_directory_that_the_cli_uses() {
         let table = [
-            (&[("HOME", "/home/a")][..], Some("/home/a/.pulumi")),
-            (&[("HOME", "/home/a"), ("PULUMI_HOME", "")][..], Some("/home/a/.pulumi")),
             (&[("HOME", "/home/a"), ("PULUMI_HOME", "/b")][..], Some("/b")),
+            (&[("PULUMI_CREDENTIALS_PATH", ""), ("PULUMI_HOME", "/b")][..], Some("/b")),
             (&[("PULUMI_CREDENTIALS_PATH", "/c"), ("PULUMI_HOME", "/b")][..], Some("/c")),
             (&[][..], None),
         ];

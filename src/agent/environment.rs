@@ -12,17 +12,20 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::Access;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::credentials;
+use super::home::is_writable;
 use super::layout::Layout;
 use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
 use crate::api::names::RESERVED_VARIABLES;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, TOKEN_VARIABLE, URL_VARIABLE};
-use crate::pulumi::cli::{engine_environment, instead_of, must_be_removed, restricts_changes};
+use crate::pulumi::cli::{
+    DEFAULT_USER, HOME, PULUMI_HOME, TEMPORARY_DIRECTORY, USER, engine_environment, instead_of, must_be_removed,
+    restricts_changes,
+};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
@@ -34,14 +37,14 @@ const MAX_HIDDEN_BYTES: u64 = 64 * 1024;
 /// Maximum number of Secret values that the agent redacts. The limit exists because the agent searches each output line
 /// for all these values.
 const MAX_HIDDEN: usize = 1000;
-/// Default of `$USER`. Without `$USER`, the CLI fails if the container's user ID has no user name.
-const DEFAULT_USER: &str = "pulumi";
 /// Advice at the end of an error about a missing Secret, ConfigMap or key.
 const MOUNT_DELAY: &str = "; changes take up to two minutes to reach the running pod";
 /// Maximum size of the file that contains the variables from init containers, in bytes. The agent reads this file
 /// before each run.
 const MAX_ENV_FILE: u64 = 1024 * 1024;
 
+/// Directory for temporary files if no variable selects another directory.
+const DEFAULT_TEMPORARY_DIRECTORY: &str = "/tmp";
 /// Variable that the agent never removes, because it cannot restore the value from the image.
 const PATH: &str = "PATH";
 /// Variables of the container that contained the value of a mounted key when the agent started.
@@ -253,6 +256,7 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     let secrets = mounted_secrets(layout.secrets());
     let mut environment = Environment { variables: BTreeMap::new(), secrets, removed: Vec::new() };
     environment.variables.extend(std::env::vars_os());
+    remove_defaults(&mut environment.variables, layout);
     // A template can refer only to the variables that the kubelet knows, and not to those of the image.
     let known = expansion::service_variables(&environment.variables);
     let mut requested = Environment { variables: known, secrets: Vec::new(), removed: Vec::new() };
@@ -265,14 +269,23 @@ pub fn build(layout: &Layout, desired: &[EnvironmentVariable]) -> Result<Environ
     environment.secrets.append(&mut requested.secrets);
     environment.add_default_access_token(layout)?;
     environment.remove_options();
-    let home = home(layout, environment.variables.get(OsStr::new("HOME")))?;
-    let user = environment.variables.get(OsStr::new("USER")).and_then(|user| user.to_str());
-    let user = user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER).to_owned();
+    let home = home(layout, environment.variables.get(OsStr::new(HOME)))?;
+    let user = environment.get(USER).unwrap_or(DEFAULT_USER).to_owned();
     environment.variables.extend(engine_environment(&home, &user));
-    for (name, value) in defaults(layout) {
+    if environment.get(PULUMI_HOME).is_none() {
+        environment.variables.insert(PULUMI_HOME.into(), layout.pulumi_home().into());
+    }
+    for (name, value) in defaults(layout, is_writable(Path::new(DEFAULT_TEMPORARY_DIRECTORY))) {
         environment.variables.entry(name.into()).or_insert(value);
     }
     Ok(environment)
+}
+
+/// Removes the variables that the controller has set to their defaults, so that they do not override the variables from
+/// init containers. [`build`] adds the missing defaults.
+fn remove_defaults(container: &mut BTreeMap<OsString, OsString>, layout: &Layout) {
+    let defaults = [(USER, DEFAULT_USER.into()), (PULUMI_HOME, layout.pulumi_home().into_os_string())];
+    container.retain(|name, value| !defaults.iter().any(|(default, of)| name == default && value == of));
 }
 
 /// Records which variables of the container have the values of mounted keys. The kubelet sets these variables when the
@@ -303,13 +316,15 @@ fn mounted_variables(layout: &Layout, container: &BTreeMap<OsString, OsString>) 
     found
 }
 
-/// Returns the variables with default values, which the user can override.
-fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
+/// Returns the variables with default values, which the user can override. `has_temporary` is whether programs can
+/// write to [`DEFAULT_TEMPORARY_DIRECTORY`].
+fn defaults(layout: &Layout, has_temporary: bool) -> Vec<(&'static str, OsString)> {
     let go_build_cache = match is_writable(layout.cache()) {
         true => layout.shared_go_build_cache(),
         false => layout.go_build_cache(),
     };
-    [
+    let temporary = (!has_temporary).then(|| (TEMPORARY_DIRECTORY, layout.temporary().into()));
+    let others = [
         // By default, Poetry installs dependencies outside the source. A failed installation for a new source would
         // then damage the current source's dependencies.
         ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into()),
@@ -317,7 +332,8 @@ fn defaults(layout: &Layout) -> [(&'static str, OsString); 3] {
         // restarts.
         ("GOCACHE", go_build_cache.into()),
         ("GOMODCACHE", layout.go_module_cache().into()),
-    ]
+    ];
+    others.into_iter().chain(temporary).collect()
 }
 
 fn valid_name(name: &str) -> Result<&str, Refusal> {
@@ -389,10 +405,6 @@ fn home(layout: &Layout, desired: Option<&OsString>) -> Result<PathBuf, Refusal>
     let home = layout.home();
     std::fs::create_dir_all(&home).map_err(Refusal::system(format!("failed to create {}", home.display())))?;
     Ok(home)
-}
-
-fn is_writable(directory: &Path) -> bool {
-    directory.is_dir() && rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 /// Returns the variables from the file that init containers write for the CLI, in file order. Returns an empty list if

@@ -157,6 +157,16 @@ impl Layout {
         self.root.join("home")
     }
 
+    /// Returns the default of `PULUMI_HOME`: see [`super::home`].
+    pub fn pulumi_home(&self) -> PathBuf {
+        self.root.join(names::PULUMI_HOME)
+    }
+
+    /// Returns the directory for temporary files if the image's directory is not writable.
+    pub fn temporary(&self) -> PathBuf {
+        self.root.join(names::TEMPORARY_DIRECTORY)
+    }
+
     /// Returns the default directory of Go's build cache, which survives a restart of the container.
     pub fn go_build_cache(&self) -> PathBuf {
         self.root.join("cache/go-build")

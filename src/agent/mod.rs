@@ -13,6 +13,7 @@ mod credentials;
 mod durable;
 mod environment;
 mod fetch;
+mod home;
 mod init;
 mod install;
 mod interactive_session;

@@ -20,6 +20,7 @@ use tonic::transport::Server;
 
 use super::cancellation;
 use super::environment;
+use super::home;
 use super::install;
 use super::install::cache::DependencyCache;
 use super::journal::{Journal, JournalRecord};
@@ -155,6 +156,7 @@ async fn run(config: &AgentConfig) -> anyhow::Result<()> {
 fn open(config: &AgentConfig, stop: &CancellationToken) -> anyhow::Result<Operations> {
     let layout = Layout::new(&config.share).with_cache(&config.cache_directory);
     layout.create().with_context(|| format!("failed to prepare {}", config.share.display()))?;
+    home::prepare(&layout).with_context(|| format!("failed to prepare {}", layout.home().display()))?;
     environment::record_mounted(&layout);
     let workspace_lock = WorkspaceLock::default();
     let settings = Arc::new(Settings::open(layout.clone()));

@@ -161,6 +161,10 @@ pub const RESERVED_VARIABLES: [&str; 6] =
     ["POD_NAME", "POD_NAMESPACE", "POD_UID", "PWD", GRACE_VARIABLE, ENV_FILE_VARIABLE];
 /// Name of the file in the share volume to which [`ENV_FILE_VARIABLE`] refers.
 pub const ENV_FILE: &str = ".env";
+/// Default of `PULUMI_HOME` in the share volume.
+pub const PULUMI_HOME: &str = "home/.pulumi";
+/// Directory in the share volume for temporary files, if the container's file system is read-only.
+pub const TEMPORARY_DIRECTORY: &str = "tmp";
 /// Mount path of the agent's certificate, key and CA bundle.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 /// Directory with one mount for each Secret that the environment or the configuration references.

@@ -13,12 +13,19 @@ pub const SKIP_UPDATE_CHECK: &str = "PULUMI_SKIP_UPDATE_CHECK";
 /// specifies no secrets provider. Without this variable, the CLI would replace the secrets provider with the default
 /// secrets provider.
 pub const FALLBACK_TO_STATE_SECRETS_MANAGER: &str = "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER";
-/// Environment variable that contains the parent directory of `.pulumi`. The CLI stores plugins and credentials in
-/// `.pulumi`.
+/// Environment variable that contains the home directory of programs and language runtimes.
 pub const HOME: &str = "HOME";
+/// Environment variable that contains the directory in which the CLI stores plugins and credentials. Without this
+/// variable, the directory is `.pulumi` in the home directory that `/etc/passwd` contains for the user ID, or in
+/// [`HOME`] if the user ID is unknown.
+pub const PULUMI_HOME: &str = "PULUMI_HOME";
+/// Environment variable that contains the directory for temporary files.
+pub const TEMPORARY_DIRECTORY: &str = "TMPDIR";
 /// Environment variable that contains the user name that the CLI writes to a lock. If the variable is missing and the
 /// user ID has no name in the image, the CLI cannot lock a stack.
 pub const USER: &str = "USER";
+/// Default value of [`USER`].
+pub const DEFAULT_USER: &str = "pulumi";
 
 /// Prefix of the environment variables that set CLI flags.
 const OPTION_PREFIX: &str = "PULUMI_OPTION_";

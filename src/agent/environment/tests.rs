@@ -59,6 +59,33 @@ fn a_backend_url_ends_without_a_line_feed() {
 }
 
 #[test]
+fn programs_have_a_home_directory_of_the_cli_and_a_directory_for_temporary_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    assert_eq!(get(&build(&layout, &[]).unwrap(), "PULUMI_HOME"), layout.pulumi_home().to_str());
+    let variables = [variable("PULUMI_HOME", Source::Value("/mine".into()))];
+    assert_eq!(get(&build(&layout, &variables).unwrap(), "PULUMI_HOME"), Some("/mine"));
+    let temporary = |has_temporary| {
+        let defaults = BTreeMap::from_iter(defaults(&layout, has_temporary));
+        defaults.get("TMPDIR").map(PathBuf::from)
+    };
+    assert_eq!((temporary(true), temporary(false)), (None, Some(layout.temporary())));
+}
+
+#[test]
+fn variables_from_init_containers_override_the_defaults_of_the_controller() {
+    let directory = tempfile::tempdir().unwrap();
+    let layout = Layout::new(directory.path());
+    let mut container = BTreeMap::from([
+        ("PULUMI_HOME".into(), layout.pulumi_home().into()),
+        ("USER".into(), "pulumi".into()),
+        ("REGION".into(), "eu".into()),
+    ]);
+    remove_defaults(&mut container, &layout);
+    assert_eq!(container, BTreeMap::from([("REGION".into(), "eu".into())]));
+}
+
+#[test]
 fn go_caches_are_on_the_share_volume_unless_the_user_sets_their_paths() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
@@ -297,13 +324,10 @@ fn the_agent_determines_the_same_backend_as_the_cli() {
     assert_eq!(url(&[("PULUMI_API", "https://pulumi.example.com")], None), "https://pulumi.example.com");
     std::fs::write(home.path().join("credentials.json"), r#"{"current": "s3://login?region=x&sig=y"}"#).unwrap();
     assert_eq!(url(&[("PULUMI_HOME", home_path)], None), "s3://login?region=x");
-    std::fs::create_dir(home.path().join(".pulumi")).unwrap();
-    std::fs::rename(home.path().join("credentials.json"), home.path().join(".pulumi/credentials.json")).unwrap();
-    assert_eq!(url(&[("HOME", home_path)], None), "s3://login?region=x");
-    assert_eq!(url(&[("HOME", home_path)], Some(&project)), "s3://project");
-    let variables = [("HOME", home_path), ("PULUMI_BACKEND_URL", "s3://variable")];
+    assert_eq!(url(&[("PULUMI_HOME", home_path)], Some(&project)), "s3://project");
+    let variables = [("PULUMI_HOME", home_path), ("PULUMI_BACKEND_URL", "s3://variable")];
     assert_eq!(url(&variables, Some(&project)), "s3://variable");
-    assert_eq!(url(&[("HOME", home_path), ("PULUMI_BACKEND_URL", "")], Some(&project)), "s3://project");
+    assert_eq!(url(&[("PULUMI_HOME", home_path), ("PULUMI_BACKEND_URL", "")], Some(&project)), "s3://project");
     let endpoint = [("AWS_ENDPOINT_URL", "http://minio"), ("AWS_ENDPOINT_URL_S3", "http://user:word@s3.example.com")];
     assert_eq!(url(&endpoint, Some(&project)), "s3://project?endpoint=http://s3.example.com");
     assert_eq!(url(&endpoint, None), PULUMI_CLOUD);

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use super::state::{Candidate, Source};
 use crate::agent::durable;
 use crate::agent::environment::{self, Environment};
+use crate::agent::home;
 use crate::agent::install::cache::{CacheError, DependencyCache, IsStopped, Places, key, selection};
 use crate::agent::install::carry::{self, Copying};
 use crate::agent::install::{self, plugin_modules};
+use crate::agent::layout::Layout;
+use crate::pulumi::cli::PULUMI_HOME;
 use crate::pulumi::install::plugins::select;
 use crate::pulumi::install::{InstallPlan, go};
 
@@ -151,9 +154,7 @@ impl Source {
 
 /// Returns the directory of the CLI plugins.
 fn plugins(environment: &Environment) -> Option<PathBuf> {
-    let home = environment.get("PULUMI_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(Path::new(environment.get("HOME")?).join(".pulumi")))?;
-    Some(home.join("plugins"))
+    Some(Path::new(environment.get(PULUMI_HOME)?).join(home::PLUGINS))
 }
 
 fn restore(

@@ -16,9 +16,11 @@ use super::spec_error::SpecError;
 use crate::api::auto::WorkspaceSpec;
 use crate::api::names::{
     AGENT_HEALTH_PORT, AGENT_PORT, AGENT_PORT_NAME, ANNOTATION_REVISION_HASH, ANNOTATION_SAFE_TO_EVICT, ENV_FILE,
-    ENV_FILE_VARIABLE, GRACE_VARIABLE, PULUMI_CONTAINER, SHARE_DIRECTORY, SHARE_VOLUME, TERMINATION_GRACE_SECONDS,
+    ENV_FILE_VARIABLE, GRACE_VARIABLE, PULUMI_CONTAINER, PULUMI_HOME, SHARE_DIRECTORY, SHARE_VOLUME,
+    TEMPORARY_DIRECTORY, TERMINATION_GRACE_SECONDS,
     TLS_DIRECTORY, workspace_tls_secret,
 };
+use crate::pulumi::cli;
 
 const TLS_VOLUME: &str = "tls";
 /// Path of the agent binary in the agent image.
@@ -146,6 +148,21 @@ pub(super) fn set_env_file(template: &mut Value) {
     }
 }
 
+/// If the root file system of the `pulumi` container is read-only, selects a directory for temporary files on the share
+/// volume, so that CLI commands that users run with `kubectl exec` can download plugins. Runs need no variable, because
+/// the agent tests the directory.
+pub(super) fn set_temporary_directory(template: &mut Value) {
+    let Some(container) = pulumi_container(template) else { return };
+    let is_read_only = container.pointer("/securityContext/readOnlyRootFilesystem") == Some(&Value::Bool(true));
+    let mounts = container.get("volumeMounts").and_then(Value::as_array);
+    let is_mounted = mounts.into_iter().flatten().any(|mount| mount.get("mountPath") == Some(&Value::from("/tmp")));
+    let environment = container.get_mut("env").and_then(Value::as_array_mut);
+    let Some(environment) = environment.filter(|_| is_read_only && !is_mounted) else { return };
+    if !environment.iter().any(|variable| has_name(variable, cli::TEMPORARY_DIRECTORY)) {
+        environment.push(share_variable(cli::TEMPORARY_DIRECTORY, TEMPORARY_DIRECTORY));
+    }
+}
+
 /// Sets the name of the Secret that contains the agent's certificate.
 pub(super) fn set_tls_secret(template: &mut Value, secret: &str) {
     let volumes = template.pointer_mut("/spec/volumes").and_then(Value::as_array_mut);
@@ -211,8 +228,10 @@ fn pulumi(
     let own = own_environment();
     // Generated variables come last and take precedence, as in the Pulumi Kubernetes Operator. The container omits
     // user-defined variables with the same names, because the API server rejects duplicate names.
-    let users = spec.env.iter().filter(|variable| !own.iter().any(|ours| ours.get("name") == variable.get("name")));
-    let environment: Vec<Value> = users.chain(&own).cloned().collect();
+    let is_in = |list: &[Value], variable: &Value| list.iter().any(|other| other.get("name") == variable.get("name"));
+    let users = spec.env.iter().filter(|variable| !is_in(&own, variable));
+    let defaults = default_environment().into_iter().filter(|variable| !is_in(&spec.env, variable));
+    let environment: Vec<Value> = users.chain(&own).cloned().chain(defaults).collect();
     // As in the Pulumi Kubernetes Operator, an empty image is not set. Templates of other tools often set it.
     let image = spec.image.as_deref().filter(|image| !image.is_empty());
     let mut container = json!({
@@ -261,6 +280,18 @@ pub(super) fn own_environment() -> Vec<Value> {
         pod_uid_variable(),
         json!({"name": "PWD", "value": PROJECT_DIRECTORY}),
     ]
+}
+
+/// Returns the environment variables that the spec can override. CLI commands that users run with `kubectl exec` need
+/// these variables if the container's user ID has no user name or cannot write to its home directory. The agent uses
+/// the same values for runs.
+fn default_environment() -> [Value; 2] {
+    [json!({"name": cli::USER, "value": cli::DEFAULT_USER}), share_variable(cli::PULUMI_HOME, PULUMI_HOME)]
+}
+
+/// Returns a variable that contains a path in the share volume.
+fn share_variable(name: &str, path: &str) -> Value {
+    json!({"name": name, "value": format!("{SHARE_DIRECTORY}/{path}")})
 }
 
 fn pod_uid_variable() -> Value {

@@ -131,6 +131,7 @@ fn pod_template(
     pod::set_service_account(&mut merged);
     pod::set_grace_period(&mut merged);
     pod::set_env_file(&mut merged);
+    pod::set_temporary_directory(&mut merged);
     Ok(merged)
 }
 

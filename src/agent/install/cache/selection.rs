@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::agent::home::is_plugin_of_image;
+
 use super::{CacheError, MAX_PARTS, failed, is_directory, is_plugin};
 use crate::pulumi::install::go::Module;
 use crate::pulumi::install::plugins;
@@ -19,8 +21,8 @@ const DOWNLOADS: &str = "cache/download";
 /// the go command needs these small files.
 const CHECKSUMS: &str = "cache/download/sumdb";
 
-/// Returns the names of the installed plugins. The list omits a plugin with a `.partial` file, because the CLI has not
-/// installed this plugin completely.
+/// Returns the names of the installed plugins. The list omits plugins of the image, and a plugin with a `.partial` file,
+/// because the CLI has not installed this plugin completely.
 pub fn installed_plugins(directory: &Path) -> Result<Vec<String>, CacheError> {
     if !directory.is_dir() {
         return Ok(Vec::new());
@@ -30,6 +32,7 @@ pub fn installed_plugins(directory: &Path) -> Result<Vec<String>, CacheError> {
         .filter_map(|name| name.into_os_string().into_string().ok())
         .filter(|name| is_plugin(name) && is_directory(&directory.join(name)))
         .filter(|name| !directory.join(format!("{name}.partial")).exists())
+        .filter(|name| !is_plugin_of_image(&directory.join(name)))
         .collect();
     names.sort();
     Ok(names)

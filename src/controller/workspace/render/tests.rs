@@ -546,6 +546,37 @@ fn user_variables_do_not_override_controller_variables() {
 }
 
 #[test]
+fn commands_in_the_pod_have_a_user_and_writable_directories() {
+    let read_only = json!({"name": "pulumi", "securityContext": {"readOnlyRootFilesystem": true}});
+    let mut with_tmp = read_only.clone();
+    with_tmp["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
+    let mut with_variables = read_only.clone();
+    with_variables["env"] = json!([{"name": "TMPDIR", "value": "/mine"}, {"name": "PULUMI_HOME", "value": "/mine"}]);
+    let home = "/share/home/.pulumi";
+    for (spec, container, expected) in [
+        (json!({}), json!({"name": "pulumi"}), [Some("pulumi"), Some(home), None]),
+        (json!({}), read_only.clone(), [Some("pulumi"), Some(home), Some("/share/tmp")]),
+        (json!({}), with_tmp, [Some("pulumi"), Some(home), None]),
+        (json!({}), with_variables, [Some("pulumi"), Some("/mine"), Some("/mine")]),
+        (
+            json!({"env": [{"name": "USER", "value": "me"}, {"name": "TMPDIR", "value": "/mine"}]}),
+            read_only,
+            [Some("me"), Some(home), Some("/mine")],
+        ),
+    ] {
+        let mut spec = spec;
+        spec["podTemplate"] = json!({"spec": {"containers": [container]}});
+        let rendered = rendered(spec.clone()).expect("renders");
+        let environment = pulumi(&rendered)["env"].as_array().expect("is a list").clone();
+        for (name, expected) in ["USER", "PULUMI_HOME", "TMPDIR"].into_iter().zip(expected) {
+            let values = environment.iter().filter(|variable| variable["name"] == name);
+            let values: Vec<_> = values.filter_map(|variable| variable["value"].as_str()).collect();
+            assert_eq!(values, Vec::from_iter(expected), "{name} in {spec}");
+        }
+    }
+}
+
+#[test]
 fn the_agent_gets_the_effective_termination_grace_period() {
     let users = json!({"name": "POD_TERMINATION_GRACE_SECONDS", "value": "1"});
     let container = json!([{"name": "pulumi", "env": [users]}]);
