@@ -46,6 +46,8 @@ const EMPTY_INDEX: &str = "the package index has no version of this package, or 
                            of the package and the address of the index";
 const DISK: &str = "a volume is full: increase the ephemeral storage of the pod or write less data; if the volume of the state \
                     backend is full, free space on this volume";
+const NO_RUN_PROGRAM: &str = "runProgram requires Pulumi CLI 3.160.0 or later, and 3.169.0 or later together with refresh: use an image with a \
+                              newer version (spec.workspaceTemplate.spec.image), or unset runProgram";
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
@@ -100,6 +102,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["with configuration key * must be of type"], CONFIG_TYPE),
     (&["does not support environments"], ENVIRONMENTS),
     (&["violates the policy "], POLICY),
+    (&["unknown flag: --run-program"], NO_RUN_PROGRAM),
     (&["unknown flag: --", "does not satisfy the version range", "unknown command *for \"pulumi"], OLD_CLI),
     (&["exited with non-zero exit code: -1"], KILLED),
     (&["exited with non-zero exit code: "], SILENT_EXIT),

@@ -21,7 +21,7 @@ pub enum OperationKind {
     PreviewRefresh,
     /// Updates the state to match the actual resources that the providers report.
     Refresh,
-    /// Fails if a refresh would find changes. Changes neither the resources nor the state.
+    /// Reports the changes that a refresh would find, before an operation that must not start if there are any.
     DriftCheck,
 }
 
@@ -79,7 +79,7 @@ pub struct Options<'a> {
     pub expect_no_changes: bool,
     /// Whether a destroy also removes the stack from the state backend.
     pub remove: bool,
-    /// Whether a destroy or refresh runs the program.
+    /// Whether a destroy or refresh, also the refresh before an operation, runs the program.
     pub run_program: bool,
     /// Verbosity of the logs that the CLI and its plugins write to stderr. The value 0 disables the logs.
     pub log_level: u32,
@@ -110,7 +110,9 @@ impl Commands {
     const EXPECT_NO_CHANGES: Self = Self(&[Up, Preview, Refresh, PreviewRefresh]);
     const REFRESH: Self = Self(&[Up, Preview, Destroy, PreviewDestroy]);
     const REMOVE: Self = Self(&[Destroy]);
-    const RUN_PROGRAM: Self = Self(&[Destroy, PreviewDestroy, Refresh, PreviewRefresh]);
+    const RUN_PROGRAM: Self = Self(&[Destroy, PreviewDestroy, Refresh, PreviewRefresh, DriftCheck]);
+    /// In these commands, the option affects only the refresh before the operation.
+    const RUN_PROGRAM_IN_REFRESH: Self = Self(&[Up, Preview]);
     const PLAN: Self = Self(&[Up]);
     const SAVE_PLAN: Self = Self(&[Preview]);
     const POLICY_PACK: Self = Self(&[Up, Preview]);
@@ -121,13 +123,15 @@ impl Commands {
 }
 
 impl Options<'_> {
-    fn flags(&self, kind: OperationKind) -> Vec<OsString> {
+    /// Returns the flags of a command. `refresh` is whether the command refreshes the state before the operation.
+    fn flags(&self, kind: OperationKind, refresh: bool) -> Vec<OsString> {
         let switches = [
             ("--target-dependents=true", self.target_dependents, Commands::TARGET_DEPENDENTS),
             ("--continue-on-error=true", self.continue_on_error, Commands::CONTINUE_ON_ERROR),
             ("--expect-no-changes=true", self.expect_no_changes, Commands::EXPECT_NO_CHANGES),
             ("--remove=true", self.remove, Commands::REMOVE),
             ("--run-program=true", self.run_program, Commands::RUN_PROGRAM),
+            ("--run-program=true", self.run_program && refresh, Commands::RUN_PROGRAM_IN_REFRESH),
         ];
         let switches = switches.into_iter().filter(|(_, is_desired, commands)| *is_desired && commands.have(kind));
         let parallel = self.parallel.filter(|_| Commands::PARALLEL.have(kind));
@@ -165,7 +169,7 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
         Preview => &["preview", "--diff"],
         PreviewDestroy => &["destroy", "--preview-only", "--diff"],
         PreviewRefresh => &["refresh", "--preview-only", "--diff"],
-        DriftCheck => &["refresh", "--preview-only", "--expect-no-changes=true"],
+        DriftCheck => &["refresh", "--preview-only"],
     };
     let mut arguments = command_line(words);
     arguments.extend(["--suppress-progress", "--exec-kind=auto.local"].map(OsString::from));
@@ -176,7 +180,7 @@ pub fn arguments(operation: &Operation<'_>) -> Vec<OsString> {
     if let Some(message) = operation.message {
         arguments.push(flag("--message", message));
     }
-    arguments.extend(operation.options.flags(operation.kind));
+    arguments.extend(operation.options.flags(operation.kind, operation.refresh));
     for (name, file, commands) in
         [("--plan", operation.plan, Commands::PLAN), ("--save-plan", operation.save_plan, Commands::SAVE_PLAN)]
     {

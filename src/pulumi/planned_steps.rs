@@ -244,11 +244,12 @@ fn derived(step: &ResourceStep) -> impl Iterator<Item = (&str, &'static str, &st
 }
 
 /// Returns whether a refresh has compared the resource that it reports as updated. If a refresh runs the program, the
-/// engine reports the stack, providers and components as updated without comparing them. The properties can be missing
-/// for a compared resource, because some providers do not report them, and old versions of the CLI report none.
+/// engine reports the stack, providers and components as updated without comparing them with actual resources. The
+/// properties can be missing for a compared resource, because some providers do not report them, and old versions of the
+/// CLI report none.
 fn is_compared_by_refresh(step: &ResourceStep) -> bool {
     let is_managed = step.new.as_ref().or(step.old.as_ref()).is_some_and(|state| state.is_managed);
-    step.properties.is_some() || (is_managed && !step.resource_type.starts_with(PROVIDER_TYPE))
+    !step.resource_type.starts_with(PROVIDER_TYPE) && (step.properties.is_some() || is_managed)
 }
 
 /// Returns whether the step creates or deletes a default provider. The engine does not count default providers as

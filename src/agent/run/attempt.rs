@@ -274,7 +274,7 @@ impl<'a> Events<'a> {
         let log = EventLog::new(run.record.event_log(), run.redactor(), transcript);
         let needs_deletions = run.parameters.saves_plan() || !run.parameters.plan().is_empty();
         let planned = match kind {
-            OperationKind::PreviewRefresh => PlannedSteps::of_refresh(),
+            OperationKind::PreviewRefresh | OperationKind::DriftCheck => PlannedSteps::of_refresh(),
             OperationKind::PreviewDestroy if needs_deletions => PlannedSteps::of_destroy(),
             _ => PlannedSteps::default(),
         };

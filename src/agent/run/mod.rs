@@ -224,10 +224,19 @@ impl Run {
         }
         // Versions of the CLI before 3.229 lock the stack even for a preview of a refresh.
         let attempt = self.unlocked_attempt(OperationKind::DriftCheck).await?;
-        if attempt.exit.success() || attempt.is_stack_missing() {
+        if attempt.is_stack_missing() {
             return Ok(None);
         }
-        Ok(Some(self.conclude_check(attempt).await))
+        if !attempt.exit.success() {
+            return Ok(Some(self.conclude_check(attempt).await));
+        }
+        if !attempt.has_complete_log() {
+            return Ok(Some(OperationResult::failed(INCOMPLETE_PREVIEW.to_owned())));
+        }
+        // The flag `--expect-no-changes` also fails if a program that the refresh runs changes a provider, for example
+        // its short-lived token.
+        let drift = OperationResult::drifted(attempt.summary.planned());
+        Ok(drift.map(|result| result.with_last_output(&attempt.stdout, &attempt.stderr)))
     }
 
     /// Converts a check's failed attempt into the result of the operation. The attempt has changed no resources, so the

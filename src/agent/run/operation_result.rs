@@ -30,8 +30,8 @@ const MAX_PENDING: usize = 50;
 const MAX_HOLDERS: usize = 10;
 /// Maximum length of a name in bytes.
 pub(super) const MAX_NAME: usize = 4 * 1024;
-/// Maximum number of pending creates in a message.
-const MAX_LISTED_CREATES: usize = 5;
+/// Maximum number of resources in a message.
+const MAX_LISTED: usize = 5;
 
 /// Result of an operation whose strings the agent has not yet redacted and truncated.
 #[derive(Debug, Default)]
@@ -87,6 +87,20 @@ impl OperationResult {
         OperationResult { outcome: proto::Outcome::PlanViolated, message, ..OperationResult::default() }
     }
 
+    /// Returns the result of an operation that the agent does not start because resources differ from the state.
+    /// Returns `None` if no resource differs.
+    pub(super) fn drifted(planned: &PlannedSteps) -> Option<Self> {
+        let describe = |step: &PlannedStep| match step.properties.as_slice() {
+            [] => format!("{} {}", step.operation, step.urn),
+            properties => format!("{} {} ({})", step.operation, step.urn, properties.join(", ")),
+        };
+        let named = planned.steps().take(MAX_LISTED).map(describe).collect::<Vec<_>>().join("; ");
+        let more = more(planned.count());
+        let count = planned.count();
+        let message = format!("no changes were expected, but {count} resource(s) differ from the state: {named}{more}");
+        (count > 0).then(|| OperationResult::failed(message))
+    }
+
     /// Adds the resources that a preview would change.
     pub(super) fn with_planned_steps(self, planned: &PlannedSteps) -> Self {
         OperationResult {
@@ -99,9 +113,8 @@ impl OperationResult {
     /// Returns the result of an operation that the agent does not start because an interrupted run left pending
     /// creates.
     pub(super) fn pending_creates(urns: Vec<String>) -> Self {
-        let named = urns.iter().take(MAX_LISTED_CREATES).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = urns.len().saturating_sub(MAX_LISTED_CREATES);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let named = urns.iter().take(MAX_LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = more(urns.len());
         let (resources, them) = if urns.len() == 1 { ("a resource", "it") } else { ("resources", "them") };
         let message = format!(
             "an earlier run was interrupted while it created {resources} that may therefore exist: {named}{more}; \
@@ -185,6 +198,14 @@ impl OperationResult {
             retry_after_seconds: self.retry_after.map_or(0, |delay| delay.as_secs().saturating_add(1)),
             ignored_variables: Vec::new(),
         }
+    }
+}
+
+/// Returns the number of resources that a message omits.
+fn more(count: usize) -> String {
+    match count.saturating_sub(MAX_LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
     }
 }
 
@@ -329,6 +350,27 @@ mod tests {
         assert!(result.last_output.ends_with("end"));
         assert_eq!((result.holders.len(), result.pending_creates.len()), (MAX_HOLDERS, MAX_PENDING));
         assert!(result.holders[0].user.len() + result.pending_creates[0].len() <= 2 * MAX_NAME);
+    }
+
+    #[test]
+    fn the_message_of_a_run_lists_drift() {
+        let log = |names: &[&str]| {
+            let event = |name: &&str| {
+                json!({"resOutputsEvent": {"metadata": {
+                    "op": "update", "urn": format!("urn:{name}"), "type": "a:b:C", "detailedDiff": {"tags": {}},
+                }}})
+            };
+            names.iter().map(|name| format!("{}\n", event(name))).collect::<String>()
+        };
+        let message = |names| {
+            let summary = crate::pulumi::run_summary::summary_of(&log(names));
+            OperationResult::drifted(summary.planned()).map(|result| result.message)
+        };
+        assert_eq!(message(&[]), None);
+        let one = "no changes were expected, but 1 resource(s) differ from the state: update urn:1 (tags)";
+        assert_eq!(message(&["1"]).as_deref(), Some(one));
+        let many = message(&["1", "2", "3", "4", "5", "6"]).unwrap();
+        assert!(many.ends_with("; update urn:5 (tags) and 1 more"), "{many}");
     }
 
     #[test]

@@ -126,8 +126,8 @@ pub struct UpdateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove: Option<bool>,
 
-    /// Whether a `destroy` or `refresh` runs the program (`--run-program`), for example to configure providers.
-    /// Default: `false`.
+    /// Whether a `destroy` or `refresh`, or the refresh before another operation, runs the program (`--run-program`), for
+    /// example to configure providers. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 

@@ -257,7 +257,8 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_dependents: Option<bool>,
 
-    /// Whether a destroy runs the program (`--run-program`), for example to configure providers. Default: `false`.
+    /// Whether the runs that refresh the state, drift checks and a destroy run the program (`--run-program`), so that
+    /// providers get the current credentials from the program. Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_program: Option<bool>,
 

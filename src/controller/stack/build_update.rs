@@ -56,7 +56,8 @@ fn spec_digest(update: &Update) -> Digest {
 pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpecError> {
     let is_destroy = is_of_destroy(current);
     // The command `pulumi refresh` has no option to refresh the Pulumi state first.
-    let refreshes_state = |_: &bool| !is_destroy && current.preview_of != Some(PreviewOf::Refresh);
+    let previews_refresh = current.preview_of == Some(PreviewOf::Refresh);
+    let refreshes_state = |_: &bool| !is_destroy && !previews_refresh;
     let refresh = current.refresh.or(stack.spec.refresh).filter(refreshes_state);
     let refreshes = refresh.unwrap_or_default();
     let expects_no_drift =
@@ -73,7 +74,7 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         expect_no_refresh_changes: expects_no_drift.then_some(true),
         target: if is_destroy { Vec::new() } else { stack.spec.targets.clone() },
         target_dependents: stack.spec.target_dependents.filter(|_| !is_destroy),
-        run_program: stack.spec.run_program.filter(|_| is_destroy),
+        run_program: stack.spec.run_program.filter(|_| is_destroy || refreshes || previews_refresh),
         remove: stack.spec.remove_stack.filter(|_| current.kind == UpdateKind::Destroy),
         preview_of: current.preview_of,
         save_plan: current.save_plan,
@@ -176,8 +177,8 @@ mod tests {
             } = spec;
             json!([refresh, expect_no_refresh_changes, target, target_dependents, run_program, remove])
         };
-        assert_eq!(options(UpdateKind::Up), json!([true, true, ["urn"], true, null, null]));
-        assert_eq!(options(UpdateKind::Preview), json!([true, true, ["urn"], true, null, null]));
+        assert_eq!(options(UpdateKind::Up), json!([true, true, ["urn"], true, true, null]));
+        assert_eq!(options(UpdateKind::Preview), json!([true, true, ["urn"], true, true, null]));
         let destroy = json!([null, null, [], null, true, true]);
         assert_eq!(options(UpdateKind::Destroy), destroy);
         let template =
@@ -187,6 +188,27 @@ mod tests {
             update(&stack, &current(UpdateKind::Destroy)).unwrap().spec;
         assert_eq!((target, target_dependents, remove), (Vec::new(), None, Some(true)), "a destroy has no targets");
         assert_eq!(update(&stack, &current(UpdateKind::Up)).unwrap().spec.target, ["urn"]);
+    }
+
+    #[test]
+    fn each_run_that_refreshes_the_state_runs_the_program_if_requested() {
+        let run_program = |spec, current: CurrentUpdate| update(&stack(spec), &current).unwrap().spec.run_program;
+        let up = || current(UpdateKind::Up);
+        let check = |of| CurrentUpdate { preview_of: Some(of), ..current(UpdateKind::Preview) };
+        let once = CurrentUpdate { refresh: Some(true), ..up() };
+        for (current, without, with) in [
+            (up(), None, Some(true)),
+            (once, Some(true), Some(true)),
+            (current(UpdateKind::Preview), None, Some(true)),
+            (current(UpdateKind::Destroy), Some(true), Some(true)),
+            (check(PreviewOf::Refresh), Some(true), Some(true)),
+            (check(PreviewOf::Destroy), Some(true), Some(true)),
+            (CurrentUpdate { refresh: Some(true), ..check(PreviewOf::Up) }, Some(true), Some(true)),
+        ] {
+            assert_eq!(run_program(json!({"runProgram": true}), current.clone()), without, "{current:?}");
+            assert_eq!(run_program(json!({"runProgram": true, "refresh": true}), current.clone()), with, "{current:?}");
+            assert_eq!(run_program(json!({"refresh": true}), current), None);
+        }
     }
 
     #[test]

@@ -312,7 +312,8 @@ fn found(policy: Option<&DriftPolicy>, plan: &UpdatePlan) -> StackDrift {
         let is_creation = |other: &PlannedResource| other.operation == "create" && other.urn == missing.urn;
         missing.operation == operations::MISSING && plan.resources.iter().any(is_creation)
     };
-    let listed: Vec<&PlannedResource> = plan.resources.iter().filter(|resource| !is_created_again(resource)).collect();
+    let is_listed = |resource: &&PlannedResource| !is_created_again(resource) && !is_provider_update(resource);
+    let listed: Vec<&PlannedResource> = plan.resources.iter().filter(is_listed).collect();
     let drifted: Vec<PlannedResource> = listed.iter().filter_map(|resource| remaining(rules, resource)).collect();
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let ignored = number(listed.len() - drifted.len());
@@ -322,6 +323,12 @@ fn found(policy: Option<&DriftPolicy>, plan: &UpdatePlan) -> StackDrift {
         resources: drifted.into_iter().take(MAX_RESOURCES).collect(),
         ..StackDrift::default()
     }
+}
+
+/// Returns whether the resource is a provider with other settings, such as a new short-lived token. Such a change is not
+/// drift, because a provider is not a resource outside the state.
+fn is_provider_update(resource: &PlannedResource) -> bool {
+    resource.operation == "update" && resource.kind().starts_with("pulumi:providers:")
 }
 
 /// Returns the resource without its ignored differences, or `None` if no difference remains.

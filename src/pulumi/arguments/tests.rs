@@ -24,7 +24,7 @@ fn runs_are_non_interactive_and_write_an_event_log() {
         (Preview, "preview --diff"),
         (PreviewDestroy, "destroy --preview-only --diff"),
         (PreviewRefresh, "refresh --preview-only --diff"),
-        (DriftCheck, "refresh --preview-only --expect-no-changes=true"),
+        (DriftCheck, "refresh --preview-only"),
     ];
     for (kind, words) in rows {
         assert_eq!(line(&arguments(&operation(kind))), up.replace("up --yes --skip-preview", words));
@@ -102,10 +102,22 @@ fn each_command_has_only_the_options_that_it_supports() {
         (OperationKind::PreviewDestroy, format!("--target-dependents=true --run-program=true {targets}")),
         (OperationKind::Refresh, format!("--expect-no-changes=true --run-program=true {targets}")),
         (OperationKind::PreviewRefresh, format!("--expect-no-changes=true --run-program=true {targets}")),
-        (OperationKind::DriftCheck, targets.to_owned()),
+        (OperationKind::DriftCheck, format!("--run-program=true {targets}")),
     ] {
-        assert_eq!(line(&options.flags(kind)), expected);
-        assert_eq!(line(&Options::default().flags(kind)), "");
+        assert_eq!(line(&options.flags(kind, false)), expected);
+        assert_eq!(line(&Options::default().flags(kind, true)), "");
+    }
+}
+
+#[test]
+fn each_command_that_refreshes_the_state_runs_the_program_if_requested() {
+    let options = Options { run_program: true, ..Options::default() };
+    for kind in [Up, Destroy, Preview, PreviewDestroy, PreviewRefresh, Refresh, DriftCheck] {
+        for refresh in [false, true] {
+            let arguments = line(&arguments(&Operation { options: options.clone(), refresh, ..operation(kind) }));
+            let expected = refresh || !matches!(kind, Up | Preview);
+            assert_eq!(arguments.matches("--run-program=true").count(), usize::from(expected), "{arguments}");
+        }
     }
 }
 

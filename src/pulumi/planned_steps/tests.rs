@@ -160,6 +160,7 @@ fn a_refresh_lists_only_resources_whose_actual_state_differs() {
     observe(&mut run, "update", "aws:s3:Bucket", "read", without_properties(json!({"custom": true, "external": true})));
     // If a refresh runs the program, the engine reports providers and components as updated without comparing them.
     observe(&mut run, "update", "pulumi:providers:aws", "explicit", managed);
+    observe(&mut run, "update", "pulumi:providers:aws", "rotated", json!({"detailedDiff": {"token": {}}}));
     observe(&mut run, "update", "my:index:Component", "component", without_properties(json!({})));
     observe(&mut run, "update", "my:index:Component", "stateless", without_properties(json!(null)));
     assert_eq!(steps(&run), ["delete gone", "update drifted value", "update unknown"]);

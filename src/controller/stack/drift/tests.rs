@@ -259,6 +259,19 @@ fn drifted(status: &StackStatus) -> (String, String, String) {
 }
 
 #[test]
+fn a_provider_with_new_settings_is_not_drift() {
+    let provider = |operation| resource("pulumi:providers:aws", operation, &["token"]);
+    let plan = |resources: Vec<PlannedResource>| {
+        let resource_count = i64::try_from(resources.len()).unwrap();
+        found(None, &UpdatePlan { resources, resource_count, file_digest: None })
+    };
+    let drift = plan(vec![provider("update"), resource("x:y:Z", "update", &["tags"])]);
+    assert_eq!((drift.count, drift.ignored, drift.resources.len()), (1, 0, 1));
+    assert_eq!(plan(vec![provider("update")]), StackDrift::default());
+    assert_eq!(plan(vec![provider("delete")]).count, 1);
+}
+
+#[test]
 fn the_result_of_a_check_is_in_the_status_and_the_condition() {
     let stack = stack(json!({"interval": "1h", "ignore": [{"type": "a:b:C"}]}), StackStatus::default());
     let plan = UpdatePlan {
