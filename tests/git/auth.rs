@@ -18,7 +18,8 @@ fn secret(key: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_form_of_password_or_token_is_accepted() {
     let repository = Repository::with_project();
-    let rows: [(&str, &[(&str, &str)], Value); 4] = [
+    let rows: [(&str, &[(&str, &str)], Value); 5] = [
+        ("", &[("bearerToken", "hunter2\n")], json!({"gitAuthSecret": "git"})),
         ("me", &[("username", "me"), ("password", "hunter2\n")], json!({"gitAuthSecret": "git"})),
         ("git", &[("accessToken", "hunter2")], json!({"gitAuthSecret": "git"})),
         ("git", &[("t", "hunter2")], json!({"gitAuth": {"accessToken": secret("t")}})),
@@ -42,7 +43,11 @@ async fn every_form_of_password_or_token_is_accepted() {
 async fn credential_errors_are_reported_without_revealing_them() {
     let repository = Repository::with_project();
     let server = Server::private(&repository, "me", "right").await;
-    let rows: [(&[(&str, &str)], bool, &str); 5] = [
+    let user_hint = "set spec.gitAuth.basicAuth, or username and password, or bearerToken in the Secret";
+    let rows: [(&[(&str, &str)], bool, &str); 8] = [
+        (&[("accessToken", "right")], true, "server rejected the access token (HTTP 401)"),
+        (&[("accessToken", "right")], true, user_hint),
+        (&[("bearerToken", "hunter2")], true, "server rejected the credentials (HTTP 401)"),
         (&[], false, "server requires credentials (HTTP 401)"),
         (&[("username", "me"), ("password", "hunter2")], true, "server rejected the credentials (HTTP 401)"),
         (&[("token", "hunter2")], true, "has no credentials: set sshPrivateKey, accessToken"),
@@ -156,6 +161,12 @@ async fn a_github_app_token_is_cached_while_it_is_valid() {
         assert!(error.contains("server rejected the credentials") && !error.contains("hunter2"), "{error}");
         controller.resolve_now(&fields, "renewed").await.unwrap();
         assert_eq!(github.exchanges(), 2);
+        // The keys of a Secret for a Flux GitRepository.
+        let (id, key, url) =
+            (("githubAppID", "12"), ("githubAppPrivateKey", private.as_str()), github.base_url.as_str());
+        controller.secrets.set("git", &[id, ("githubAppInstallationID", "34"), key, ("githubAppBaseURL", url)]);
+        let flux = json!({"projectRepo": server.url(), "branch": "main", "gitAuthSecret": "git"});
+        controller.resolve(&flux).await.unwrap();
         controller.secrets.set("git", &[("app", "12"), ("installation", "35"), ("key", &private)]);
         let error = controller.resolve_now(&fields, "gone").await.expect_err("should report the missing installation");
         assert!(error.contains("installation 35 of the App not found"), "{error}");

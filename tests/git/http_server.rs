@@ -38,7 +38,8 @@ impl Server {
         Self::start(repository, None, false).await
     }
 
-    /// Starts a server whose repository requires these credentials.
+    /// Starts a server whose repository requires these credentials. If `user` is empty, the server requires `password`
+    /// as a bearer token.
     pub async fn private(repository: &Repository, user: &str, password: &str) -> Self {
         Self::start(repository, Some((user.to_owned(), password.to_owned())), false).await
     }
@@ -88,8 +89,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     let login = shared.login.lock().unwrap().clone();
     if let Some((user, password)) = login {
         let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+        let expected = if user.is_empty() { format!("Bearer {password}") } else { format!("Basic {encoded}") };
         let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if given != Some(format!("Basic {encoded}").as_str()) {
+        if given != Some(expected.as_str()) {
             let response = Response::builder().status(401).header(WWW_AUTHENTICATE, "Basic realm=\"git\"");
             return response.body(Body::from("hidden words of the server")).unwrap();
         }

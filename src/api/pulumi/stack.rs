@@ -105,9 +105,10 @@ pub struct StackSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth: Option<Box<GitAuth>>,
 
-    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` (with a passphrase in
-    /// `password`, if the key has one), or `accessToken`, or both `username` and `password`. The Secret can also
-    /// contain trusted SSH host keys in `known_hosts` and trusted CA certificates in `ca.crt`. Default: none.
+    /// Name of a Secret with the credentials for `projectRepo` in these keys: `sshPrivateKey` or `identity` (with a
+    /// passphrase in `password`, if the key has one), or `accessToken`, or `bearerToken`, or both `username` and
+    /// `password`, or the keys of a GitHub App as in Flux. The Secret can also contain trusted SSH host keys in
+    /// `known_hosts` and trusted CA certificates in `ca.crt`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_auth_secret: Option<String>,
 

@@ -16,16 +16,15 @@ use crate::source::git::addresses;
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::{self, App, Tokens};
 use crate::source::git::http_client::Clients;
-use crate::source::git::request::Access;
+use crate::source::git::request::{Access, HttpLogin};
 use crate::source::git::spec::{Auth, Key, Value};
 use crate::source::git::url::Location;
 use crate::text::chain;
 
 /// Timeout for reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// User name that the controller sends together with an access token, as in the Pulumi Kubernetes Operator. Servers
-/// ignore the user name and check only the token.
-const TOKEN_USER: &str = "git";
+/// Keys of a Secret that contain a private key for SSH. Secrets for a Flux `GitRepository` have the second key.
+const SSH_KEYS: [&str; 2] = ["sshPrivateKey", "identity"];
 /// Maximum size of the file with the host keys or CA certificates for all Stacks, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
@@ -45,10 +44,7 @@ struct Credentials {
 enum Login {
     #[default]
     Nothing,
-    Basic {
-        user: String,
-        password: String,
-    },
+    Http(HttpLogin),
     Ssh {
         key: String,
         passphrase: Option<String>,
@@ -66,7 +62,7 @@ impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Login::Nothing => "Nothing",
-            Login::Basic { .. } => "Basic",
+            Login::Http(_) => "Http",
             Login::Ssh { .. } => "Ssh",
             Login::GitHubApp(_) => "GitHubApp",
         })
@@ -148,14 +144,15 @@ impl AccessReader {
     async fn http(&self, login: Login, authorities: Vec<String>) -> Result<Access, GitError> {
         let for_all = self.trust.authorities().await?;
         let login = match login {
-            Login::Basic { user, password } => Some((user, password)),
+            Login::Http(login) => Some(login),
             Login::GitHubApp(app) => {
                 let refusal = addresses::refusal(app.api(), &self.clients.proxies.hosts());
                 if let Some(why) = refusal.filter(|_| !self.local_addresses) {
                     return Err(GitError::Address(why));
                 }
                 let client = self.clients.client(for_all.clone(), authorities.clone(), self.local_addresses)?;
-                Some((github_app::TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?))
+                let (user, password) = (github_app::TOKEN_USER.to_owned(), self.tokens.token(&app, &client).await?);
+                Some(HttpLogin::Basic { user, password })
             }
             Login::Nothing | Login::Ssh { .. } => None,
         };
@@ -228,13 +225,13 @@ fn make(auth: &Auth, secrets: &BTreeMap<String, Data>, host: &str) -> Result<Cre
     let nothing = Data::new();
     let login = match auth {
         Auth::Nothing => Login::Nothing,
-        Auth::Secret(name) => login_of(name, secrets.get(name).unwrap_or(&nothing))?,
+        Auth::Secret(name) => login_of(name, secrets.get(name).unwrap_or(&nothing), host)?,
         Auth::Token(token) => value(token)?.map_or(Login::Nothing, token_login),
         Auth::Basic { user, password } => match (value(user)?, value(password)?) {
             (None, None) => Login::Nothing,
             (user, password) => {
                 let text = |value: Option<String>| value.map(one_line).unwrap_or_default();
-                Login::Basic { user: text(user), password: text(password) }
+                Login::Http(HttpLogin::Basic { user: text(user), password: text(password) })
             }
         },
         Auth::Ssh { key, passphrase } => {
@@ -273,30 +270,47 @@ fn value_of(value: &Value, secrets: &BTreeMap<String, Data>) -> Result<Option<St
 }
 
 /// Returns the credentials in a Secret. The Secret's keys determine the type of the credentials, with the same
-/// precedence as in the Pulumi Kubernetes Operator. A Secret that contains only host keys or CA certificates is valid
-/// and results in no credentials.
-fn login_of(name: &str, data: &Data) -> Result<Login, String> {
+/// precedence as in the Pulumi Kubernetes Operator, and then as in Flux. A Secret that contains only host keys or CA
+/// certificates is valid and results in no credentials. `host` is the host of the repository.
+fn login_of(name: &str, data: &Data, host: &str) -> Result<Login, String> {
     let get = |key: &str| match data.get(key) {
         Some(bytes) => text(bytes).map(Some).ok_or_else(|| format!("key {key} of Secret {name} is not valid UTF-8")),
         None => Ok(None),
     };
-    if let Some(key) = get("sshPrivateKey")? {
-        return Ok(Login::Ssh { key, passphrase: get("password")?.map(one_line).filter(|text| !text.is_empty()) });
+    for key in SSH_KEYS {
+        if let Some(key) = get(key)? {
+            return Ok(Login::Ssh { key, passphrase: get("password")?.map(one_line).filter(|text| !text.is_empty()) });
+        }
     }
     if let Some(token) = get("accessToken")? {
         return Ok(token_login(token));
     }
+    if let Some(token) = get("bearerToken")? {
+        return Ok(Login::Http(HttpLogin::Bearer(one_line(token))));
+    }
+    if let Some(app) = get("githubAppID")? {
+        let needed = |key: &str| get(key)?.ok_or_else(|| format!("Secret {name} has githubAppID, but no {key}"));
+        let (installation, private_key) = (needed("githubAppInstallationID")?, needed("githubAppPrivateKey")?);
+        let base_url = get("githubAppBaseURL")?;
+        let app = App::new(one_line(app), one_line(installation), private_key, base_url.as_deref(), host)?;
+        return Ok(Login::GitHubApp(app));
+    }
     match (get("username")?, get("password")?) {
-        (Some(user), Some(password)) => Ok(Login::Basic { user: one_line(user), password: one_line(password) }),
+        (Some(user), Some(password)) => {
+            Ok(Login::Http(HttpLogin::Basic { user: one_line(user), password: one_line(password) }))
+        }
         (None, None) if ["ca.crt", "caFile", "known_hosts"].iter().any(|key| data.contains_key(*key)) => {
             Ok(Login::Nothing)
         }
-        _ => Err(format!("Secret {name} has no credentials: set sshPrivateKey, accessToken, or username and password")),
+        _ => Err(format!(
+            "Secret {name} has no credentials: set sshPrivateKey, accessToken, bearerToken, username and password, or the \
+             keys of a GitHub App"
+        )),
     }
 }
 
 fn token_login(token: String) -> Login {
-    Login::Basic { user: TOKEN_USER.to_owned(), password: one_line(token) }
+    Login::Http(HttpLogin::Token(one_line(token)))
 }
 
 fn text(bytes: &ByteString) -> Option<String> {
@@ -325,7 +339,9 @@ mod tests {
         let made = make(auth, &secrets(entries), "github.com")?;
         Ok(match made.login {
             Login::Nothing => "nothing".to_owned(),
-            Login::Basic { user, password } => format!("{user}:{password}"),
+            Login::Http(HttpLogin::Token(token)) => format!("token {token}"),
+            Login::Http(HttpLogin::Basic { user, password }) => format!("{user}:{password}"),
+            Login::Http(HttpLogin::Bearer(token)) => format!("bearer {token}"),
             Login::Ssh { key, passphrase } => format!("ssh {key} {passphrase:?}"),
             Login::GitHubApp(_) => "app".to_owned(),
         })
@@ -334,10 +350,15 @@ mod tests {
     #[test]
     fn the_keys_of_a_secret_determine_the_credentials() {
         let auth = Auth::Secret("s".to_owned());
-        let rows: [(&[(&str, &str)], &str); 6] = [
+        let app = ("githubAppID", "12\n");
+        let (installation, private_key) = (("githubAppInstallationID", "34"), ("githubAppPrivateKey", "k"));
+        let rows: [(&[(&str, &str)], &str); 9] = [
             (&[("sshPrivateKey", "k"), ("password", "p\n"), ("accessToken", "t")], "ssh k Some(\"p\")"),
             (&[("sshPrivateKey", "k")], "ssh k None"),
-            (&[("accessToken", "t\n"), ("username", "u"), ("password", "p")], "git:t"),
+            (&[("identity", "k"), ("identity.pub", "b"), ("known_hosts", "h")], "ssh k None"),
+            (&[("accessToken", "t\n"), ("username", "u"), ("password", "p")], "token t"),
+            (&[("bearerToken", "t\n"), ("ca.crt", "c")], "bearer t"),
+            (&[app, installation, private_key, ("githubAppBaseURL", "https://github.example.com/api/v3")], "app"),
             (&[("username", "u"), ("password", "p")], "u:p"),
             (&[("ca.crt", "c")], "nothing"),
             (&[("known_hosts", "h")], "nothing"),
@@ -348,6 +369,14 @@ mod tests {
         for entries in [&[][..], &[("username", "u")], &[("token", "t")]] {
             let message = described(&auth, entries).expect_err("should reject an empty Secret");
             assert!(message.contains("Secret s has no credentials: set sshPrivateKey"), "{message}");
+        }
+        for (entries, expected) in [
+            (&[app, private_key][..], "Secret s has githubAppID, but no githubAppInstallationID"),
+            (&[app, installation], "Secret s has githubAppID, but no githubAppPrivateKey"),
+            (&[("githubAppID", "a b"), installation, private_key], "invalid appID of the GitHub App"),
+        ] {
+            let message = described(&auth, entries).expect_err(expected);
+            assert!(message.starts_with(expected), "{message}");
         }
     }
 
@@ -367,7 +396,7 @@ mod tests {
         let ssh = Auth::Ssh { key: at("k"), passphrase: Some(at("p")) };
         let app = Auth::GitHubApp { app_id: at("a"), installation_id: at("i"), private_key: at("k"), base_url: None };
         let rows: [(&Auth, &[(&str, &str)], &str); 8] = [
-            (&Auth::Token(at("t")), &[("t", "x")], "git:x"),
+            (&Auth::Token(at("t")), &[("t", "x")], "token x"),
             (&Auth::Token(at("t")), &[], "nothing"),
             (&basic, &[("u", "me"), ("p", "x")], "me:x"),
             (&basic, &[("u", "me")], "me:"),
@@ -438,8 +467,9 @@ mod tests {
 
     #[test]
     fn debug_output_does_not_contain_credentials() {
-        let login = Login::Basic { user: "u".to_owned(), password: "hunter2".to_owned() };
-        let shown = format!("{:?} {:?}", login, Credentials { login: login.clone(), ..Credentials::default() });
+        let http = HttpLogin::Basic { user: "u".to_owned(), password: "hunter2".to_owned() };
+        let login = Login::Http(http.clone());
+        let shown = format!("{http:?} {login:?} {:?}", Credentials { login: login.clone(), ..Credentials::default() });
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }

@@ -27,6 +27,12 @@ pub enum GitError {
         "server rejected the credentials ({0}): they are invalid, have expired, or do not allow reading the repository"
     )]
     CredentialsRefused(String),
+    #[error(
+        "server rejected the access token ({0}): it is invalid, has expired, or does not allow reading the repository; \
+         some servers also require a user name or a bearer token: set spec.gitAuth.basicAuth, or username and password, \
+         or bearerToken in the Secret of spec.gitAuthSecret"
+    )]
+    TokenRefused(String),
     #[error("repository not found, or not accessible with these credentials ({0})")]
     NotFound(String),
     #[error("server responded with HTTP status {0}")]
@@ -115,6 +121,7 @@ impl GitError {
         match self {
             GitError::CredentialsMissing(_)
             | GitError::CredentialsRefused(_)
+            | GitError::TokenRefused(_)
             | GitError::NotFound(_)
             | GitError::HostKey(_)
             | GitError::Address(_)

@@ -28,14 +28,23 @@ pub struct Connection {
     budget: Arc<Budget>,
     /// The only origin that may receive the credentials, and the `Authorization` header with the credentials.
     authorization: Option<(url::Origin, HeaderValue)>,
+    /// Whether the credentials contain more than an access token.
+    has_user: bool,
     /// The base URL after redirects. `None` if this URL equals the requested base URL.
     base: Option<String>,
 }
 
 impl Connection {
-    pub fn new(client: reqwest::Client, budget: Arc<Budget>, url: &Url, authorization: Option<HeaderValue>) -> Self {
+    /// Creates a connection. `has_user` is `false` if the credentials consist only of an access token.
+    pub fn new(
+        client: reqwest::Client,
+        budget: Arc<Budget>,
+        url: &Url,
+        authorization: Option<HeaderValue>,
+        has_user: bool,
+    ) -> Self {
         let authorization = authorization.map(|value| (url.origin(), value));
-        Self { client, budget, authorization, base: None }
+        Self { client, budget, authorization, has_user, base: None }
     }
 
     fn exchange(&self, method: Method, url: &str, headers: HeaderMap) -> Exchange {
@@ -46,7 +55,11 @@ impl Connection {
         Exchange {
             client: self.client.clone(),
             budget: Arc::clone(&self.budget),
-            authorized: authorization.is_some(),
+            refused: match authorization {
+                None => GitError::CredentialsMissing,
+                Some(_) if self.has_user => GitError::CredentialsRefused,
+                Some(_) => GitError::TokenRefused,
+            },
             state: State::Collecting {
                 method,
                 url: url.to_owned(),
@@ -131,8 +144,8 @@ impl Http for Connection {
 struct Exchange {
     client: reqwest::Client,
     budget: Arc<Budget>,
-    /// Whether the request contains credentials.
-    authorized: bool,
+    /// Returns the error for a response with the status 401.
+    refused: fn(String) -> GitError,
     state: State,
 }
 
@@ -152,7 +165,7 @@ impl Exchange {
         let response = self.budget.wait(request)?;
         let unreachable = |error: reqwest::Error| GitError::Unreachable(chain(&error.without_url()));
         let response = response.map_err(|error| self.budget.fail(unreachable(error)))?;
-        if let Some(error) = refusal(&response, self.authorized) {
+        if let Some(error) = refusal(&response, self.refused) {
             return Err(self.budget.fail(error));
         }
         let final_url = response.url().to_string();
@@ -167,14 +180,15 @@ impl Exchange {
     }
 }
 
-/// Returns the error that corresponds to a response with an error status.
-fn refusal(response: &Response, authorized: bool) -> Option<GitError> {
+/// Returns the error that corresponds to a response with an error status. `unauthorized` returns the error for the
+/// status 401.
+fn refusal(response: &Response, unauthorized: fn(String) -> GitError) -> Option<GitError> {
     let status = response.status();
     let text = format!("HTTP {}", status.as_u16());
     match status {
         status if status.is_success() => None,
-        StatusCode::UNAUTHORIZED if !authorized => Some(GitError::CredentialsMissing(text)),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(text)),
+        StatusCode::UNAUTHORIZED => Some(unauthorized(text)),
+        StatusCode::FORBIDDEN => Some(GitError::CredentialsRefused(text)),
         StatusCode::NOT_FOUND | StatusCode::GONE => Some(GitError::NotFound(text)),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Some(busy(status, retry_after(response.headers())))

@@ -193,7 +193,8 @@ impl Shared {
     }
 
     fn discard_refused_tokens(&self, key: &Key, error: &GitError) {
-        if matches!((&key.auth, error), (Auth::GitHubApp { .. }, GitError::CredentialsRefused(_))) {
+        let may_be_app = matches!(key.auth, Auth::GitHubApp { .. } | Auth::Secret(_));
+        if may_be_app && matches!(error, GitError::CredentialsRefused(_)) {
             self.access.discard_tokens();
         }
     }

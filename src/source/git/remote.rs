@@ -25,12 +25,15 @@ use crate::source::git::error::GitError;
 use crate::source::git::known_hosts::KnownHosts;
 use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
-use crate::source::git::request::{Access, Limits};
+use crate::source::git::request::{Access, HttpLogin, Limits};
 use crate::source::git::url::{Location, RepositoryUrl};
 use crate::source::git::{addresses, http as own_http, http_client, ssh};
 
 /// Maximum size of the reference list, in bytes. This size suffices for about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;
+/// User name that the controller sends together with an access token, as in the Pulumi Kubernetes Operator. Most
+/// servers ignore the user name and check only the token.
+const TOKEN_USER: &str = "git";
 
 /// An open connection to a Git server.
 pub struct Remote {
@@ -203,8 +206,9 @@ fn connect(
                 return Err(GitError::Address(why));
             }
             let client = http_client::client(authorities, proxies, local_addresses)?;
-            let authorization = login.as_ref().map(|(user, password)| authorization(user, password)).transpose()?;
-            let connection = own_http::Connection::new(client, Arc::clone(budget), location, authorization);
+            let authorization = login.as_ref().map(authorization).transpose()?;
+            let has_user = !matches!(login, Some(HttpLogin::Token(_)));
+            let connection = own_http::Connection::new(client, Arc::clone(budget), location, authorization, has_user);
             let parsed = gix_url::parse(location.as_str()).map_err(|error| GitError::Protocol(error.to_string()))?;
             Ok(Box::new(http::connect_http(connection, parsed, Protocol::V2, false)))
         }
@@ -217,7 +221,7 @@ fn connect(
             Ok(Box::new(Connection::new(receiver, sender, Protocol::V2, path, host, ConnectMode::Process, false)))
         }
         (Location::Http(_), _) => Err(GitError::Credentials(
-            "Secret has an SSH key, which requires an SSH URL: for an HTTP URL, set accessToken, or username and password"
+            "Secret has an SSH key, which requires an SSH URL: for an HTTP URL, set accessToken, bearerToken, or username and password"
                 .to_owned(),
         )),
         (Location::Ssh(_), _) => Err(GitError::Credentials(
@@ -226,9 +230,17 @@ fn connect(
     }
 }
 
-fn authorization(user: &str, password: &str) -> Result<HeaderValue, GitError> {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
-    let mut value = HeaderValue::from_str(&format!("Basic {encoded}")).map_err(|_| {
+/// Returns the header `Authorization` for a login.
+fn authorization(login: &HttpLogin) -> Result<HeaderValue, GitError> {
+    let basic = |user: &str, password: &str| {
+        format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}")))
+    };
+    let value = match login {
+        HttpLogin::Token(token) => basic(TOKEN_USER, token),
+        HttpLogin::Basic { user, password } => basic(user, password),
+        HttpLogin::Bearer(token) => format!("Bearer {token}"),
+    };
+    let mut value = HeaderValue::from_str(&value).map_err(|_| {
         GitError::Credentials("credentials contain characters that are not allowed in an HTTP header".to_owned())
     })?;
     value.set_sensitive(true);

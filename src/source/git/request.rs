@@ -71,9 +71,32 @@ pub struct Packed {
 #[derive(Serialize, Deserialize)]
 pub enum Access {
     /// Credentials, CA certificates to trust in addition to the system certificates, and proxies.
-    Http { login: Option<(String, String)>, authorities: Vec<String>, proxies: Proxies },
+    Http { login: Option<HttpLogin>, authorities: Vec<String>, proxies: Proxies },
     /// A private key, and lists of trusted host keys in order of precedence.
     Ssh { key: String, passphrase: Option<String>, known_hosts: Vec<String> },
+}
+
+/// Credentials for an HTTP server.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HttpLogin {
+    /// An access token without a user name.
+    Token(String),
+    Basic {
+        user: String,
+        password: String,
+    },
+    /// A token for the authentication scheme `Bearer`.
+    Bearer(String),
+}
+
+impl fmt::Debug for HttpLogin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HttpLogin::Token(_) => "Token",
+            HttpLogin::Basic { .. } => "Basic",
+            HttpLogin::Bearer(_) => "Bearer",
+        })
+    }
 }
 
 impl fmt::Debug for Access {
