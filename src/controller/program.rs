@@ -71,7 +71,8 @@ async fn reconcile(program: Arc<Program>, context: Arc<Context>) -> Result<Outco
 /// Next action for a Program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Publish the artifact of a valid Program. `needs` describes the values that a Stack must provide.
+    /// Publish the artifact of a valid Program. `needs` describes the values that a Stack must provide, and defaults that
+    /// Pulumi YAML inserts into strings in another form.
     Publish { artifact: Published, needs: Option<String> },
     /// Report the problems of an invalid Program, each with its location.
     Refuse(String),
@@ -99,7 +100,8 @@ pub fn decide(program: &Program) -> Action {
         digest: made.digest,
         size: i64::try_from(made.bytes.len()).ok(),
     };
-    let needs = (!made.needs.is_empty()).then(|| made.needs.to_string());
+    let notes = [&made.needs, &made.warnings].into_iter().filter(|notes| !notes.is_empty()).map(ToString::to_string);
+    let needs = notes.reduce(|needs, warnings| format!("{needs}; {warnings}"));
     Action::Publish { artifact, needs }
 }
 

@@ -3,10 +3,12 @@
 
 pub mod check;
 mod config;
+pub mod conversion;
 mod names;
 mod sentences;
 
 use std::io;
+use std::sync::Arc;
 
 use kube::api::DynamicObject;
 use kube::{Resource, ResourceExt};
@@ -17,6 +19,7 @@ use crate::artifact::{Digest, Directory, pack_file};
 use crate::pulumi::project::{self, MAXIMUM_SIZE, PROJECT_FILE};
 use crate::source::kinds::GroupKind;
 use crate::source::program::check::Findings;
+use crate::source::program::conversion::Interpolated;
 use crate::source::program::sentences::Sentences;
 use crate::source::{Origin, Resolved, Unavailable};
 
@@ -30,6 +33,10 @@ pub struct Made {
     pub revision: String,
     /// Requirements that the config of every stack with this Program must meet.
     pub needs: Sentences,
+    /// Defaults that Pulumi YAML inserts into strings in another form.
+    pub warnings: Sentences,
+    /// Config keys whose values the Program inserts into strings.
+    pub interpolated: Interpolated,
 }
 
 /// Returns the group and kind of Programs.
@@ -39,14 +46,14 @@ pub fn kind() -> GroupKind {
 
 /// Creates the artifact of a Program. The error lists the invalid fields.
 pub fn make(program: &Program) -> Result<Made, String> {
-    let Findings { problems, needs } = check::check(program);
+    let Findings { problems, needs, warnings, interpolated } = check::check(program);
     if !problems.is_empty() {
         return Err(problems.to_string());
     }
     let bytes = archive(program).map_err(|error| error.to_string())?;
     let digest = Digest::of(&bytes);
     let revision = program.metadata.generation.unwrap_or_default().to_string();
-    Ok(Made { bytes, digest, revision, needs })
+    Ok(Made { bytes, digest, revision, needs, warnings, interpolated })
 }
 
 /// The reason why rendering a Program as an artifact failed.
@@ -87,7 +94,7 @@ pub fn artifact(object: &DynamicObject, directory: Directory) -> Result<Resolved
         object.clone().try_parse().map_err(|error| Unavailable::Stalled(format!("failed to parse {what}: {error}")))?;
     let made = make(&program).map_err(|problems| Unavailable::Invalid(format!("invalid {what}: {problems}")))?;
     Ok(Resolved {
-        origin: Origin::Made(made.bytes.into()),
+        origin: Origin::Program { bytes: made.bytes.into(), interpolated: Arc::new(made.interpolated) },
         revision: made.revision,
         origin_revision: None,
         metadata: None,

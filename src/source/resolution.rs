@@ -3,6 +3,7 @@
 use crate::api::auto::SourceMetadata;
 use crate::artifact::{Digest, Directory};
 use crate::source::git::Origin as GitOrigin;
+use crate::source::program::conversion::Interpolated;
 use std::sync::Arc;
 
 /// The current artifact of a source.
@@ -31,7 +32,7 @@ impl Resolved {
     pub fn selection(&self) -> Option<&str> {
         match &self.origin {
             Origin::Git(origin) => origin.selection.as_deref(),
-            Origin::Url(_) | Origin::Made(_) | Origin::InPod => None,
+            Origin::Url(_) | Origin::Made(_) | Origin::Program { .. } | Origin::InPod => None,
         }
     }
 }
@@ -43,6 +44,9 @@ pub enum Origin {
     Url(String),
     /// An archive that the controller built from the source object.
     Made(Arc<[u8]>),
+    /// An archive that the controller built from a Program, and the config keys whose values the Program inserts into
+    /// strings.
+    Program { bytes: Arc<[u8]>, interpolated: Arc<Interpolated> },
     /// A commit that the controller fetches from a repository and packs directly into the store.
     Git(Box<GitOrigin>),
     /// The files are already in the pod, so no archive exists.

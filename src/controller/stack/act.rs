@@ -31,8 +31,6 @@ use crate::runtime::reconcile::ReconcileError;
 use crate::runtime::run_limiter::SlotWait;
 use crate::runtime::writes::{Created, WriteError};
 
-/// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
-const SOURCE_WARNING: &str = "SourceIncomplete";
 /// Requeue interval while the Workspace is being deleted. A watch event normally requeues the Stack earlier.
 const DELETION_RETRY: Duration = Duration::from_secs(10);
 
@@ -143,8 +141,8 @@ async fn start(
     let begun = run_events::begun(stack, current);
     let orphaned = run_events::orphan_event(stack, current);
     begun.into_iter().chain(orphaned).for_each(|event| context.events.publish(event));
-    for warning in fetch::warnings(observed) {
-        let event = Event::new(stack, EventKind::Warning, SOURCE_WARNING, warning.as_str());
+    for (reason, warning) in fetch::warnings(observed) {
+        let event = Event::new(stack, EventKind::Warning, reason, warning);
         let origin = current.origin_revision.as_deref();
         context.events.publish(run_events::with_revisions(event, current.commit.as_deref(), origin));
     }

@@ -17,9 +17,14 @@ use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
+use crate::source::program::conversion;
 use crate::source::{Origin, Resolved};
 use crate::telemetry::metrics::FetchResult;
 
+/// Event reason: the artifact lacks content of the Git repository, such as submodules or Git LFS files.
+const SOURCE_INCOMPLETE: &str = "SourceIncomplete";
+/// Event reason: a Program inserts a config value into a string in another form.
+const CONFIG_CONVERTED: &str = "ConfigConverted";
 /// Minimum delay before a retry, if the server requests a delay with `Retry-After`.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -92,7 +97,9 @@ async fn fetch_wanted(
     let namespace = stack.namespace().unwrap_or_default();
     let fetched = match &resolved.origin {
         Origin::Url(url) => context.fetcher.fetch_from(url, &resolved.digest, source_namespace, &namespace).await,
-        Origin::Made(bytes) => context.fetcher.keep(bytes, &resolved.digest, &namespace).await,
+        Origin::Made(bytes) | Origin::Program { bytes, .. } => {
+            context.fetcher.keep(bytes, &resolved.digest, &namespace).await
+        }
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
             return report(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
@@ -157,7 +164,9 @@ async fn keep_project(observed: &Observed, failed: &Resolved, context: &Context)
     let Some(made) = made.filter(|made| *made != failed) else { return false };
     let namespace = observed.stack.namespace().unwrap_or_default();
     match &made.origin {
-        Origin::Made(bytes) => context.fetcher.keep(bytes, &made.digest, &namespace).await.is_ok(),
+        Origin::Made(bytes) | Origin::Program { bytes, .. } => {
+            context.fetcher.keep(bytes, &made.digest, &namespace).await.is_ok()
+        }
         Origin::Url(_) | Origin::Git(_) | Origin::InPod => false,
     }
 }
@@ -191,11 +200,20 @@ pub(super) async fn await_source(
     requeue(stack, &State::Working(message), None, context, now).await
 }
 
-/// Returns the warnings about a Git repository's content.
-pub(super) fn warnings(observed: &Observed) -> &[String] {
+/// Returns the reasons and messages of warning events about a Git repository's content, or about config values that a
+/// Program inserts into strings.
+pub(super) fn warnings(observed: &Observed) -> Vec<(&'static str, String)> {
     match &observed.source {
-        Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => &origin.warnings,
-        _ => &[],
+        Some(Ok(Resolved { origin: Origin::Git(origin), .. })) => {
+            origin.warnings.iter().map(|warning| (SOURCE_INCOMPLETE, warning.clone())).collect()
+        }
+        Some(Ok(Resolved { origin: Origin::Program { interpolated, .. }, .. })) => {
+            let spec = &observed.stack.spec;
+            let project = spec.program_ref.as_ref().map(|program| program.name.as_str()).unwrap_or_default();
+            let sentences = conversion::warnings(interpolated, "spec.config", &spec.config, project);
+            (!sentences.is_empty()).then(|| (CONFIG_CONVERTED, sentences.to_string())).into_iter().collect()
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -40,7 +40,7 @@ impl Act<'_> {
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
         let fetched = match &source.origin {
             Some(Origin::Url(url)) => fetcher.fetch(url, digest, &namespace).await,
-            Some(Origin::Made(bytes)) => fetcher.keep(bytes, digest, &namespace).await,
+            Some(Origin::Made(bytes) | Origin::Program { bytes, .. }) => fetcher.keep(bytes, digest, &namespace).await,
             Some(Origin::Git(origin)) => {
                 self.context.git.fetch_again(origin);
                 return self.report(&Report::artifact_missing(&source.artifact)).await;

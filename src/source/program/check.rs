@@ -10,8 +10,12 @@ use serde_json::Value;
 
 use crate::api::pulumi::{Program, ProgramResource};
 use crate::source::program::config::{self, describe};
+use crate::source::program::conversion::{self, Interpolated};
 use crate::source::program::names::{Declarations, Declared, RESERVED, ReferenceText, cycle, parse_references};
 use crate::source::program::sentences::{MAX_LISTED, Sentences, below, path_of_cycle, quoted};
+
+/// Maximum number of names in [`Findings::interpolated`].
+const MAX_INTERPOLATED: usize = 200;
 
 /// The result of the validation. Each sentence starts with the path of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,12 +24,20 @@ pub struct Findings {
     pub problems: Sentences,
     /// Requirements that the config of every stack with this Program must meet.
     pub needs: Sentences,
+    /// Defaults that Pulumi YAML inserts into strings in another form.
+    pub warnings: Sentences,
+    /// Config keys whose values the Program inserts into strings.
+    pub interpolated: Interpolated,
 }
 
 /// Validates a Program.
 pub fn check(program: &Program) -> Findings {
-    let mut checker =
-        Checker { declared: Declarations::of(program), findings: Findings::default(), undeclared: BTreeMap::new() };
+    let mut checker = Checker {
+        declared: Declarations::of(program),
+        findings: Findings::default(),
+        undeclared: BTreeMap::new(),
+        interpolated: BTreeMap::new(),
+    };
     checker.check_names(program);
     checker.check_configuration(program);
     checker.check_packages(program);
@@ -47,6 +59,7 @@ pub fn check(program: &Program) -> Findings {
         let place = below(&format!("program.{section}"), first);
         checker.problem(format!("{place} depends on itself: {}", path_of_cycle(&cycle)));
     }
+    checker.check_conversions(program);
     checker.into_findings()
 }
 
@@ -55,6 +68,9 @@ struct Checker {
     findings: Findings,
     /// Undeclared names. The first [`MAX_LISTED`] names have the path of the first field that refers to them.
     undeclared: BTreeMap<String, Option<String>>,
+    /// The first [`MAX_INTERPOLATED`] names of config values and undeclared names in strings that also contain other
+    /// text, each with the path of the first such string.
+    interpolated: BTreeMap<String, String>,
 }
 
 impl Checker {
@@ -120,6 +136,28 @@ impl Checker {
                 self.findings.needs.extend(needs);
             }
         }
+    }
+
+    /// Checks the defaults that the Program inserts into strings.
+    fn check_conversions(&mut self, program: &Program) {
+        let content = &program.program;
+        let project = program.name_any();
+        let own = format!("{project}:");
+        let key_of = |name: String| {
+            let name = name.strip_prefix(&own).map(str::to_owned).unwrap_or(name);
+            let key =
+                content.configuration.get(&name).and_then(|entry| entry.name.clone()).filter(|key| !key.is_empty());
+            key.unwrap_or(name)
+        };
+        let interpolated = std::mem::take(&mut self.interpolated);
+        self.findings.interpolated = interpolated.into_iter().map(|(name, place)| (key_of(name), place)).collect();
+        let default = |entry: &Value| match entry {
+            Value::Object(fields) => fields.get("default").or_else(|| fields.get("value")).cloned(),
+            other => Some(other.clone()),
+        };
+        let defaults = content.config.iter().filter_map(|(key, entry)| Some((key.clone(), default(entry)?))).collect();
+        self.findings.warnings =
+            conversion::warnings(&self.findings.interpolated, "program.config", &defaults, &project);
     }
 
     fn check_packages(&mut self, program: &Program) {
@@ -285,14 +323,20 @@ impl Checker {
     }
 
     fn check_text(&mut self, path: &str, text: &str) -> BTreeSet<String> {
-        let roots = match parse_references(text) {
-            Ok(read) => read.roots,
+        let read = match parse_references(text) {
+            Ok(read) => read,
             Err(what) => {
                 self.problem(format!("{path}: {what}"));
                 return BTreeSet::new();
             }
         };
+        let is_part_of_string = read.only_root().is_none();
+        let roots = read.roots;
         for root in &roots {
+            let is_config = self.declared.find(root).is_none_or(|declared| declared == Declared::Config);
+            if is_part_of_string && is_config && root != RESERVED && self.interpolated.len() < MAX_INTERPOLATED {
+                self.interpolated.entry(root.clone()).or_insert_with(|| path.to_owned());
+            }
             if root != RESERVED && self.declared.find(root).is_none() {
                 let is_listed = self.undeclared.len() < MAX_LISTED;
                 self.undeclared.entry(root.clone()).or_insert_with(|| is_listed.then(|| path.to_owned()));

@@ -30,8 +30,8 @@ fn every_field_is_rendered_into_the_project_file() {
         return;
     }
     assert_eq!(rendered, EVERY_FIELD_RENDERED);
-    let found = check::check(&program);
-    assert_eq!(found, check::Findings::default());
+    let check::Findings { problems, needs, warnings, .. } = check::check(&program);
+    assert_eq!([problems, needs, warnings], Default::default());
 }
 
 /// Adds to `into` each schema field that the samples do not contain.
@@ -321,6 +321,29 @@ fn valid_programs_have_no_problems_or_needs() {
 }
 
 #[test]
+fn config_values_in_strings_are_recorded_with_their_keys() {
+    let content = json!({
+        "config": {"version": {"type": "string", "default": "1.30"}, "app:build": 1_048_576, "plain": "1.30", "region": "eu"},
+        "configuration": {"account": {"type": "String", "name": "accountID"}, "ids": {"type": "Object"}},
+        "variables": {"local": "1.30", "list": ["${local}-x", "${plain}", {"${account}:": 1}, "${ids.account}/${undeclared}"]},
+        "outputs": {"a": "k8s-${version}", "b": "${region}${app:build}", "c": "$${plain}"},
+    });
+    let made = make(&program(content)).expect("valid Program");
+    let keys: Vec<&str> = made.interpolated.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["accountID", "build", "ids", "region", "undeclared", "version"]);
+    assert_eq!(made.interpolated["version"], "program.outputs.a");
+    let warnings = made.warnings.to_string();
+    let expected = "program.config[\"app:build\"]: Pulumi YAML inserts the value \"1048576\" as 1.048576e+06 into the string \
+                    program.outputs.b: ";
+    assert!(warnings.starts_with(expected), "{warnings}");
+    assert!(
+        warnings.contains("; program.config.version: Pulumi YAML inserts the value \"1.30\" as 1.3 "),
+        "{warnings}"
+    );
+    assert_eq!(warnings.matches("inserts").count(), 2, "{warnings}");
+}
+
+#[test]
 fn excess_problems_are_summarized_by_count() {
     let outputs: serde_json::Map<String, Value> = (0..25).map(|n| (format!("o{n:02}"), json!("${"))).collect();
     let error = make(&program(json!({"outputs": outputs}))).expect_err("should be invalid");
@@ -364,7 +387,7 @@ fn the_controller_generates_the_source_of_a_program() {
         .expect("JSON object")
     };
     let resolved = artifact(&object(json!({"outputs": {"a": 1}})), Directory::root()).expect("valid Program");
-    let Origin::Made(bytes) = &resolved.origin else { panic!("{resolved:?}") };
+    let Origin::Program { bytes, .. } = &resolved.origin else { panic!("{resolved:?}") };
     assert_eq!((resolved.revision.as_str(), &resolved.digest), ("7", &Digest::of(bytes)));
     let message = |content| artifact(&object(content), Directory::root()).expect_err("should be invalid");
     match message(json!({"outputs": {"a": "${"}})) {
