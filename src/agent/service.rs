@@ -63,6 +63,7 @@ impl Agent for Service {
             project_name: operations.source.project_name(),
             protocol_version: PROTOCOL_VERSION,
             policy_packs: operations.source.policy_pack_states(),
+            uncached: operations.source.uncached(),
         }))
     }
 

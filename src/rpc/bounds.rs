@@ -38,6 +38,8 @@ const MAX_PATHS: usize = 20;
 const MAX_PATH: usize = 256;
 /// Maximum number of policy packs in a status reply.
 const MAX_POLICY_PACKS: usize = 40;
+/// Maximum number of uncached plugins in a status reply.
+const MAX_PLUGINS: usize = 10;
 /// Maximum length of a policy pack's progress message, and of its error message, in bytes.
 const MAX_PACK_TEXT: usize = 2 * 1024;
 /// Maximum number of policy violations in a result.
@@ -77,6 +79,11 @@ pub(super) fn truncate_status(reply: &mut StatusReply, requested: &[String], now
         pack.artifact.iter_mut().for_each(truncate_artifact);
         cut(&mut pack.doing, MAX_PACK_TEXT);
         cut(&mut pack.failure, MAX_PACK_TEXT);
+    }
+    if let Some(uncached) = &mut reply.uncached {
+        cut(&mut uncached.reason, MAX_LINE);
+        uncached.plugins.truncate(MAX_PLUGINS);
+        uncached.plugins.iter_mut().for_each(|plugin| cut(plugin, MAX_WORD));
     }
     if let Some(session) = &mut reply.interactive_session {
         cut(&mut session.command, MAX_LINE);
@@ -309,9 +316,11 @@ mod tests {
             protocol_version: 1,
             mounted_inputs: directories.chain([("/mnt/requested".to_owned(), "word".to_owned())]).collect(),
             policy_packs: vec![pack; 100],
+            uncached: Some(proto::Uncached { reason: long(), plugins: vec![long(); 1000] }),
         };
         truncate_status(&mut reply, &["/mnt/requested".to_owned(), "/mnt/7".to_owned()], NOW);
         assert_eq!(reply.policy_packs.len(), MAX_POLICY_PACKS);
+        assert_eq!(reply.uncached.as_ref().map(|uncached| uncached.plugins.len()), Some(MAX_PLUGINS));
         assert!(reply.encoded_len() < 400 * 1024, "{} bytes", reply.encoded_len());
         assert_eq!(
             reply.mounted_inputs.into_iter().collect::<Vec<_>>(),

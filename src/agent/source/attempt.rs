@@ -211,6 +211,8 @@ impl Source {
             plan => plan.map(|plan| plan.installed.clone()),
         };
         let awaits_install = needs_install && !self.installs;
+        let installs_now = delivery.plan.as_ref().filter(|_| needs_install && self.installs);
+        let uncached = installs_now.and_then(|plan| self.uncached_reason(Some(plan), installed.as_ref()));
         let next = CurrentSource {
             digest: desired.digest.to_string(),
             directory: desired.directory.as_str().to_owned(),
@@ -220,6 +222,7 @@ impl Source {
             awaits_install,
             header: if awaits_install { desired.to_header() } else { String::new() },
             installed,
+            uncached,
         };
         let mut state = self.lock();
         swap::confirm(&self.layout, &next, trial).map_err(Refusal::system("failed to record the current source"))?;
@@ -298,12 +301,19 @@ impl Source {
         } else {
             self.install(candidate, &self.layout.program()).await?;
         }
-        let installed = match plan {
-            Some(plan) if is_restored => Some(plan.installed),
-            Some(plan) => self.installed_now(candidate, &plan).await?,
+        let installed = match &plan {
+            Some(plan) if is_restored => Some(plan.installed.clone()),
+            Some(plan) => self.installed_now(candidate, plan).await?,
             None => None,
         };
-        let next = CurrentSource { awaits_install: false, header: String::new(), installed, ..current_source.clone() };
+        let uncached = self.uncached_reason(plan.as_ref(), installed.as_ref()).filter(|_| !is_restored);
+        let next = CurrentSource {
+            awaits_install: false,
+            header: String::new(),
+            installed,
+            uncached,
+            ..current_source.clone()
+        };
         let mut state = self.lock();
         Record { current_source: Some(next.clone()), trial: None }
             .write(&self.layout)

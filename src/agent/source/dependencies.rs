@@ -15,12 +15,15 @@ use crate::agent::install::{self, plugin_modules};
 use crate::agent::layout::Layout;
 use crate::pulumi::cli::PULUMI_HOME;
 use crate::pulumi::install::plugins::select;
-use crate::pulumi::install::{InstallPlan, go};
+use crate::pulumi::install::{InstallPlan, Installed, go};
+use crate::rpc::proto;
 
 /// Timeout for a restoration, which equals the timeout for an installation.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum time that a restoration takes to stop after its timeout.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of downloaded plugins that the agent reports.
+const MAX_PLUGINS: usize = 10;
 /// Scheduling priority of the threads that write to the cache.
 const LOWEST_PRIORITY: i32 = 19;
 /// Environment variable with the directory of Go's module cache.
@@ -74,8 +77,7 @@ impl Source {
         root: &Path,
         program: Option<&Path>,
     ) {
-        if !plan.works_without_trees && carry::existing_directories(root, &plan.trees).is_empty() {
-            // The agent cannot store the dependencies, because it does not know their directories.
+        if !has_known_trees(plan, root) {
             return;
         }
         let Some((cache, key, mut places)) = self.cached(candidate, plan, root, root) else { return };
@@ -94,6 +96,39 @@ impl Source {
         if let Err(error) = stored {
             tracing::warn!(%error, "failed to store the dependencies in the cache");
         }
+    }
+
+    /// Returns the reason why the cache cannot contain the dependencies that the agent has installed for the current
+    /// source. `plan` is `None` if the source is part of the pod. Returns `None` if the workspace has no cache, or if
+    /// the agent stores the dependencies.
+    pub(super) fn uncached_reason(&self, plan: Option<&InstallPlan>, installed: Option<&Installed>) -> Option<String> {
+        self.cache.as_ref()?;
+        let Some(plan) = plan else { return Some("the source is part of the pod".to_owned()) };
+        match &plan.reinstall_reason {
+            Some(reason) => Some(reason.clone()),
+            None if installed.is_none() => Some("the installation changes its own inputs".to_owned()),
+            None if !has_known_trees(plan, &self.layout.source()) => {
+                Some("the dependencies are outside the source".to_owned())
+            }
+            None => None,
+        }
+    }
+
+    /// Returns what the cache does not contain, or `None` if it contains all dependencies of the current source.
+    pub fn uncached(&self) -> Option<proto::Uncached> {
+        self.cache.as_ref()?;
+        let current_source = self.current_source()?;
+        // Only a project without an installation downloads its plugins in its runs.
+        let needs_no_install = current_source.installed.is_none() && current_source.uncached.is_none();
+        let plugins = if needs_no_install { self.downloaded_plugins() } else { Vec::new() };
+        let uncached = proto::Uncached { reason: current_source.uncached.unwrap_or_default(), plugins };
+        (uncached != proto::Uncached::default()).then_some(uncached)
+    }
+
+    /// Returns the first plugins that runs have downloaded since the agent started.
+    fn downloaded_plugins(&self) -> Vec<String> {
+        let installed = installed_plugins(&self.layout).into_iter();
+        installed.filter(|plugin| !self.first_plugins.contains(plugin)).take(MAX_PLUGINS).collect()
     }
 
     /// Returns the names of the installed plugins that the agent stores for a project. The agent runs the CLI only if
@@ -150,6 +185,18 @@ impl Source {
         };
         Some((cache, key, places))
     }
+}
+
+/// Returns whether the agent knows the directories of the dependencies in the source at `root`.
+fn has_known_trees(plan: &InstallPlan, root: &Path) -> bool {
+    plan.works_without_trees || !carry::existing_directories(root, &plan.trees).is_empty()
+}
+
+/// Returns the names of the plugins in the container's directory of the CLI plugins.
+pub(super) fn installed_plugins(layout: &Layout) -> Vec<String> {
+    let home = std::env::var_os(PULUMI_HOME).filter(|home| !home.is_empty());
+    let home = home.map_or_else(|| layout.pulumi_home(), PathBuf::from);
+    selection::installed_plugins(&home.join(home::PLUGINS)).unwrap_or_default()
 }
 
 /// Returns the directory of the CLI plugins.

@@ -44,6 +44,7 @@ impl Source {
             awaits_install,
             header: if awaits_install { desired.to_header() } else { String::new() },
             installed: None,
+            uncached: None,
         };
         let mut state = self.lock();
         Record { current_source: Some(next.clone()), trial: None }

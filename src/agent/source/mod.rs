@@ -77,13 +77,15 @@ impl Source {
             tasks: TaskTracker::new(),
             version,
             cache: None,
+            first_plugins: Vec::new(),
             installs: true,
         })
     }
 
     /// Sets the dependency cache.
     pub fn with_cache(self, cache: Option<DependencyCache>) -> Self {
-        Source { cache, ..self }
+        let first_plugins = if cache.is_some() { dependencies::installed_plugins(&self.layout) } else { Vec::new() };
+        Source { cache, first_plugins, ..self }
     }
 
     /// Disables the installation of dependencies for the `fetch` role. The agent installs the dependencies after it
@@ -250,10 +252,10 @@ fn recover(layout: &Layout, boot_id: &str) -> Option<CurrentSource> {
                 return None;
             }
         }
-    }
-    let current_source = current_source.and_then(|current_source| adopt_synced(layout, current_source, boot_id));
         // An earlier agent may have ended directly after it recorded the end of a trial.
         None => swap::keep_previous(layout, &layout.staging().join("older")),
+    }
+    let current_source = current_source.and_then(|current_source| adopt_synced(layout, current_source, boot_id));
     let current_source = current_source.filter(|current_source| {
         let is_of_this_boot = current_source.boot_id == boot_id;
         if !is_of_this_boot {

@@ -49,6 +49,8 @@ pub struct Source {
     pub version: CliVersion,
     /// Dependency cache of the namespace, or `None` if the pod mounts no cache volume.
     pub(super) cache: Option<DependencyCache>,
+    /// Plugins that were installed when the agent started, for example those of the image.
+    pub(super) first_plugins: Vec<String>,
     /// Whether the agent installs dependencies. The `fetch` init container installs no dependencies, because it has no
     /// CLI.
     pub(super) installs: bool,

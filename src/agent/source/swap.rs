@@ -43,6 +43,10 @@ pub struct CurrentSource {
     /// reuse the dependencies.
     #[serde(default)]
     pub installed: Option<Installed>,
+    /// Reason why the dependency cache does not contain the dependencies. `None` if the cache contains them, or if the
+    /// pod mounts no cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncached: Option<String>,
 }
 
 /// A source that replaces the previous source for a trial. If the trial fails, the agent restores the previous source.

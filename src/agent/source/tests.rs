@@ -5,6 +5,7 @@ use tonic::Status;
 
 use super::*;
 use crate::artifact::{Digest, pack};
+use crate::pulumi::install::InstallPlan;
 use crate::rpc::proto::put_source_request::Part;
 use crate::rpc::proto::{Artifact, PutSourceRequest, SourceHeader};
 
@@ -239,6 +240,54 @@ async fn an_invalid_project_causes_the_same_error_on_each_attempt() {
     let first = place.put(&bytes, "infra").await.unwrap_err().to_string();
     assert!(first.contains(": invalid project file infra/Pulumi.yaml"), "{first}");
     assert_eq!(place.put(&bytes, "infra").await.unwrap_err().to_string(), first);
+}
+
+#[test]
+fn dependencies_that_the_cache_cannot_contain_have_a_reason() {
+    let place = Place::new();
+    let source = |has_cache: bool| {
+        let layout = place.layout.clone().with_cache(place.layout.root());
+        let settings = Arc::new(Settings::open(layout.clone()));
+        let source =
+            Source::open(layout.clone(), WorkspaceLock::default(), settings, CancellationToken::new()).unwrap();
+        source.with_cache(DependencyCache::open(&layout, 1).filter(|_| has_cache))
+    };
+    let project = Project::parse(Path::new("Pulumi.yaml"), "name: a\nruntime: nodejs").unwrap();
+    let plan = crate::agent::install::plan(place.layout.root(), &"".parse().unwrap(), &project, "v3.259.0");
+    assert!(plan.reinstall_reason.is_some(), "there is no lock file");
+    let known = InstallPlan { reinstall_reason: None, ..plan.clone() };
+    let module = InstallPlan { works_without_trees: true, ..known.clone() };
+    let installed = Some(plan.installed.clone());
+    for (plan, installed, expected) in [
+        (Some(&plan), &installed, Some("no lock file")),
+        (Some(&module), &None, Some("the installation changes its own inputs")),
+        (Some(&known), &installed, Some("the dependencies are outside the source")),
+        (Some(&module), &installed, None),
+        (None, &None, Some("the source is part of the pod")),
+    ] {
+        let reason = |has_cache| source(has_cache).uncached_reason(plan, installed.as_ref());
+        assert_eq!(reason(true).as_deref(), expected);
+        assert_eq!(reason(false), None, "the pod mounts no cache");
+    }
+}
+
+#[tokio::test]
+async fn plugins_that_a_run_downloads_are_not_cached() {
+    let place = Place::new();
+    place.put(&archive(&[("", "first")]), "").await.unwrap();
+    let plugins = place.layout.pulumi_home().join("plugins");
+    fs::create_dir_all(plugins.join("resource-of-image-v1.0.0")).unwrap();
+    let layout = place.layout.clone().with_cache(place.layout.root());
+    let settings = Arc::new(Settings::open(layout.clone()));
+    let source = Source::open(layout.clone(), WorkspaceLock::default(), settings, CancellationToken::new()).unwrap();
+    let source = source.with_cache(DependencyCache::open(&layout, 1));
+    assert_eq!(source.uncached(), None);
+    for name in ["resource-tok-v1.0.1", "resource-tok-v1.0.1.lock"] {
+        fs::create_dir(plugins.join(name)).unwrap();
+    }
+    let expected = proto::Uncached { reason: String::new(), plugins: vec!["resource-tok-v1.0.1".to_owned()] };
+    assert_eq!(source.uncached(), Some(expected));
+    assert_eq!(place.source.uncached(), None, "the pod mounts no cache");
 }
 
 #[tokio::test]

@@ -416,9 +416,13 @@ fn deliver(observed: &Observed, source: &DesiredSource) -> Action {
 /// Returns the report that the source is installed. If an interactive session exists, the report also describes the
 /// session, because new runs wait until the session ends.
 fn ready(observed: &Observed, artifact: &ArtifactReference) -> Report {
-    match observed.interactive_session() {
-        Some(session) => Report::ready(artifact).with_session(session),
+    let report = match observed.uncached() {
+        Some(uncached) => Report::ready(artifact).with_uncached(uncached),
         None => Report::ready(artifact),
+    };
+    match observed.interactive_session() {
+        Some(session) => report.with_session(session),
+        None => report,
     }
 }
 

@@ -27,7 +27,7 @@ use crate::api::conditions::{COMPLETE, is_true};
 use crate::api::names;
 use crate::controller::update::{UpdateGroup, required_protocol_version};
 use crate::rpc::client::AgentClient;
-use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusRequest};
+use crate::rpc::proto::{Artifact, Candidate, InteractiveSession, PolicyPackState, StatusRequest, Uncached};
 use crate::rpc::protocol::{ENVIRONMENT_VERSION, is_new_variable};
 use crate::runtime::failpoint;
 use crate::runtime::reads::ReadError;
@@ -130,6 +130,14 @@ impl Observed {
     pub(super) fn interactive_session(&self) -> Option<&InteractiveSession> {
         match &self.agent {
             Agent::Responded(reply) => reply.interactive_session.as_ref(),
+            Agent::NotCalled | Agent::Unreachable(_) => None,
+        }
+    }
+
+    /// Returns which dependencies the dependency cache does not contain, if any.
+    pub(super) fn uncached(&self) -> Option<&Uncached> {
+        match &self.agent {
+            Agent::Responded(reply) => reply.uncached.as_ref(),
             Agent::NotCalled | Agent::Unreachable(_) => None,
         }
     }

@@ -13,7 +13,7 @@ use crate::api::names::ANNOTATION_REVISION_HASH;
 use crate::artifact::{FetchError, InPod};
 use crate::config::{AGENT_STATUS_INTERVAL, SLEEP_CHECK_INTERVAL};
 use crate::pulumi::cli;
-use crate::rpc::proto::{Candidate, InteractiveSession, PolicyPackState};
+use crate::rpc::proto::{Candidate, InteractiveSession, PolicyPackState, Uncached};
 use crate::source::Unavailable;
 
 /// Requeue interval for a state that normally ends with a watch event. The requeue is necessary only if a watch event
@@ -380,12 +380,28 @@ impl Report {
         Self { message: format!("{}; {}", self.message, contested.message), again: Some(again), ..self }
     }
 
+    /// Adds to the message which dependencies the cache does not contain.
+    pub(super) fn with_uncached(self, uncached: &Uncached) -> Self {
+        Self { message: format!("{}; {}", self.message, describe_uncached(uncached)), ..self }
+    }
+
     fn working(reason: &'static str, message: String, again: Duration) -> Self {
         Self { state: State::Working, reason, message, again: Some(again) }
     }
 
     fn failing(reason: &'static str, message: String, again: Duration) -> Self {
         Self { state: State::Failing, reason, message, again: Some(again) }
+    }
+}
+
+/// Describes the dependencies that `idle.keep: Caches` does not keep.
+pub(super) fn describe_uncached(uncached: &Uncached) -> String {
+    let names = uncached.plugins.join(", ");
+    match uncached.reason.as_str() {
+        "" => format!(
+            "the dependency cache does not keep plugins that runs download ({names}): use an image with these plugins"
+        ),
+        reason => format!("the dependency cache does not keep the dependencies: {reason}"),
     }
 }
 

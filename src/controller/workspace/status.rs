@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use super::context::Context;
 use super::init_containers::{self, FETCH_CONTAINER};
 use super::observe::{Agent, Observed};
-use super::report::{Report, State};
+use super::report::{Report, State, describe_uncached};
 use super::{config, environment};
 use crate::api::auto::{ArtifactReference, PooledPod, Workspace, WorkspaceSleep, WorkspaceSpec, WorkspaceStatus};
 use crate::api::bounds;
@@ -31,6 +31,9 @@ const NO_EFFECT: &str = "PodTemplateNoEffect";
 const NOT_PROTECTED: &str = "RunsNotProtected";
 /// Reason of the event that lists the objects that another client changes after each apply.
 const APPLY_CONFLICT: &str = "ApplyConflict";
+
+/// Reason of the event about dependencies that the dependency cache does not contain.
+const NOT_CACHED: &str = "DependenciesNotCached";
 
 /// Writes the reported state if it has changed. Returns the written Workspace, or `None` if the status was unchanged.
 pub(super) async fn write(
@@ -69,7 +72,12 @@ async fn write_status(
         context.events.publish(event);
     }
     if written.is_some() {
-        let events = [without_effect(workspace), unprotected(observed), contested_event(observed)];
+        let events = [
+            without_effect(workspace),
+            unprotected(observed),
+            contested_event(observed),
+            uncached_event(observed, report),
+        ];
         for event in events.into_iter().flatten() {
             context.events.publish(event);
         }
@@ -86,6 +94,17 @@ fn contested_event(observed: &Observed) -> Option<Event> {
     let is_reported = before.is_some_and(|ready| ready.message.contains(&contested.message));
     (!is_reported)
         .then(|| Event::new(&observed.workspace, EventKind::Warning, APPLY_CONFLICT, contested.message.clone()))
+}
+
+/// Returns an event about dependencies that the dependency cache does not contain. Returns `None` if the status already
+/// reports them.
+fn uncached_event(observed: &Observed, report: &Report) -> Option<Event> {
+    let message = describe_uncached(observed.uncached()?);
+    let conditions = observed.workspace.status.as_ref().map(|status| status.conditions.as_slice());
+    let before = conditions::find(conditions.unwrap_or_default(), conditions::READY);
+    let is_reported = before.is_some_and(|ready| ready.message.contains(&message));
+    (report.message.contains(&message) && !is_reported)
+        .then(|| Event::new(&observed.workspace, EventKind::Normal, NOT_CACHED, message))
 }
 
 /// Stops polling for objects whose changes the kubelet has mounted.

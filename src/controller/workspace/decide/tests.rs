@@ -26,7 +26,7 @@ use crate::controller::workspace::pool::Pooled;
 use crate::controller::workspace::report::{Report, State};
 use crate::controller::workspace::source::DesiredSource;
 use crate::controller::workspace::{PodSettings, render};
-use crate::rpc::proto::{Artifact, InteractiveSession, StatusReply};
+use crate::rpc::proto::{Artifact, InteractiveSession, StatusReply, Uncached};
 use crate::source::Unavailable;
 
 const HASH: &str = "current";
@@ -426,6 +426,31 @@ fn a_manual_pulumi_command_blocks_source_and_pod_changes() {
             "unchanged",
             |o| o.agent = with_session(reply("new")),
             Is::Report(State::Ready, reason::SUCCEEDED, "is ready; runs wait for interactive session `pulumi import`"),
+        ),
+        (
+            "dependencies that the cache does not contain",
+            |o| {
+                let uncached = Some(Uncached { reason: "no lock file".to_owned(), plugins: Vec::new() });
+                o.agent = responded(StatusReply { uncached, ..reply("new") });
+            },
+            Is::Report(
+                State::Ready,
+                reason::SUCCEEDED,
+                "is ready; the dependency cache does not keep the dependencies: no lock file",
+            ),
+        ),
+        (
+            "plugins that the cache does not contain",
+            |o| {
+                let plugins = vec!["resource-a-v1.0.0".to_owned(), "resource-b-v1.0.0".to_owned()];
+                let uncached = Some(Uncached { reason: String::new(), plugins });
+                o.agent = responded(StatusReply { uncached, ..reply("new") });
+            },
+            Is::Report(
+                State::Ready,
+                reason::SUCCEEDED,
+                "that runs download (resource-a-v1.0.0, resource-b-v1.0.0): use",
+            ),
         ),
         ("another source", |o| o.agent = with_session(reply("old")), waits(reason::INSTALLING)),
         (
