@@ -198,6 +198,8 @@ impl Workspace {
             .env_clear()
             .env("PATH", std::env::join_paths(places).unwrap())
             .env("HOME", self.path("home"))
+            // Otherwise, tests that run as root would use the directory in the home directory of root.
+            .env("PULUMI_HOME", self.path("home/.pulumi"))
             .env("POD_UID", POD_UID)
             .env("POD_NAME", "example-workspace-0")
             .envs(self.variables.iter().cloned())

@@ -185,6 +185,7 @@ impl Workspace {
             project_name: "stand-in".to_owned(),
             protocol_version: PROTOCOL_VERSION,
             policy_packs: self.policy_packs.iter().map(pack).collect(),
+            uncached: None,
         }
     }
 

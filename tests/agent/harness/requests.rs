@@ -138,6 +138,7 @@ impl Workspace {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.path("home"))
+            .env("PULUMI_HOME", self.path("home/.pulumi"))
             .env("PULUMI_BACKEND_URL", self.backend())
             .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
             .env("PULUMI_SKIP_UPDATE_CHECK", "true")
