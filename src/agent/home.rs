@@ -23,8 +23,7 @@ const PULUMI_DIRECTORY: &str = ".pulumi";
 /// Name of the directory in `PULUMI_HOME` that contains one directory per plugin.
 pub const PLUGINS: &str = "plugins";
 
-/// Creates the directories. The agent calls this function when it starts, and before it starts other programs. The
-/// function removes the files that a previous container has left, because the image can be another one.
+/// Creates the directories. The agent calls this function when it starts, and before it starts other programs.
 pub fn prepare(layout: &Layout) -> io::Result<()> {
     let mut passwd = String::new();
     if let Ok(file) = File::open(PASSWD) {
@@ -33,7 +32,9 @@ pub fn prepare(layout: &Layout) -> io::Result<()> {
     let user = rustix::process::getuid().as_raw();
     let home = home_of(&passwd, user).map(PathBuf::from).or_else(|| std::env::var_os("HOME").map(PathBuf::from));
     prepare_pulumi_home(&layout.pulumi_home(), home.as_deref())?;
-    durable::remove(&layout.temporary())?;
+    if let Err(error) = durable::remove(&layout.temporary()) {
+        tracing::warn!(%error, "failed to remove the temporary files of the previous container");
+    }
     fs::create_dir_all(layout.temporary())
 }
 
@@ -52,32 +53,44 @@ fn home_of(passwd: &str, user: u32) -> Option<&str> {
 }
 
 /// Creates `path` as a link to the CLI's directory in `home`. If the CLI cannot write to that directory, the function
-/// creates a directory that contains the plugins of the image.
+/// creates a directory that contains the plugins of the image. If `path` is a directory, for example on a persistent
+/// volume, the function keeps it, and replaces only the plugins of the image, which can be another one.
 fn prepare_pulumi_home(path: &Path, home: Option<&Path>) -> io::Result<()> {
     let own = home.filter(|home| home.is_absolute()).map(|home| home.join(PULUMI_DIRECTORY));
-    if own.as_deref() == Some(path) {
-        return fs::create_dir_all(path);
+    let Some(own) = own.filter(|own| own != path) else { return make_directory(path) };
+    let is_kept = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
+    // The creation fails if the directory exists, or if the home directory is not writable.
+    if !is_kept && (fs::create_dir(&own).is_ok() || is_writable(&own)) {
+        durable::remove(path)?;
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        return durable::symlink(&own, path);
     }
-    durable::remove(path)?;
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    match own {
-        // This call fails if the directory exists, or if the home directory is not writable.
-        Some(own) if fs::create_dir(&own).is_ok() || is_writable(&own) => durable::symlink(&own, path),
-        Some(own) => link_plugins(&own.join(PLUGINS), &path.join(PLUGINS)),
-        None => fs::create_dir(path),
-    }
+    make_directory(path)?;
+    link_plugins(&own.join(PLUGINS), &path.join(PLUGINS))
 }
 
-/// Creates a directory for each plugin in `from`, with links to the files of the plugin. The CLI ignores a plugin whose
-/// directory is a link.
+/// Creates a directory, and replaces a link at its path.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_symlink() {
+        durable::remove(path)?;
+    }
+    fs::create_dir_all(path)
+}
+
+/// Creates a directory for each plugin in `from`, with links to the files of the plugin, and removes such directories of
+/// an earlier image. The CLI ignores a plugin whose directory is a link.
 fn link_plugins(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
+    for plugin in fs::read_dir(to)?.flatten().filter(|plugin| is_plugin_of_image(&plugin.path())) {
+        durable::remove(&plugin.path())?;
+    }
     // The image may have no plugins.
     for plugin in fs::read_dir(from).into_iter().flatten().flatten() {
         let Ok(files) = fs::read_dir(plugin.path()) else { continue };
         let linked = to.join(plugin.file_name());
+        if linked.exists() {
+            continue;
+        }
         fs::create_dir(&linked)?;
         for file in files.flatten() {
             durable::symlink(&file.path(), &linked.join(file.file_name()))?;
@@ -113,8 +126,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (home, path) = (directory.path().join("home"), directory.path().join("share/home/.pulumi"));
         fs::create_dir(&home).unwrap();
-        // A previous container with another image may have created a directory.
-        fs::create_dir_all(path.join("plugins/resource-old-v1.0.0")).unwrap();
         for _ in 0..2 {
             prepare_pulumi_home(&path, Some(&home)).unwrap();
             assert_eq!(fs::read_link(&path).unwrap(), home.join(".pulumi"));
@@ -131,9 +142,16 @@ mod tests {
         fs::create_dir_all(&plugin).unwrap();
         fs::write(plugin.join("pulumi-resource-aws"), "binary").unwrap();
         let plugins = path.join("plugins");
+        // A program has downloaded a plugin, and an earlier image contained another version.
+        fs::create_dir_all(plugins.join("resource-tok-v1.0.0/inner")).unwrap();
+        fs::create_dir(plugins.join("resource-aws-v5.0.0")).unwrap();
+        durable::symlink(Path::new("/absent"), &plugins.join("resource-aws-v5.0.0/pulumi-resource-aws")).unwrap();
         for _ in 0..2 {
-            durable::remove(&path).unwrap();
-            link_plugins(&home.join(".pulumi/plugins"), &plugins).unwrap();
+            // The directory exists, so the function does not replace it with a link.
+            prepare_pulumi_home(&path, Some(&home)).unwrap();
+            assert!(
+                plugins.join("resource-tok-v1.0.0/inner").is_dir() && !plugins.join("resource-aws-v5.0.0").exists()
+            );
             let linked = plugins.join("resource-aws-v6.0.0");
             assert!(!linked.is_symlink() && is_plugin_of_image(&linked));
             assert_eq!(fs::read_to_string(linked.join("pulumi-resource-aws")).unwrap(), "binary");

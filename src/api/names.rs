@@ -164,7 +164,7 @@ pub const ENV_FILE: &str = ".env";
 /// Default of `PULUMI_HOME` in the share volume.
 pub const PULUMI_HOME: &str = "home/.pulumi";
 /// Directory in the share volume for temporary files, if the container's file system is read-only.
-pub const TEMPORARY_DIRECTORY: &str = "tmp";
+pub const TEMPORARY_DIRECTORY: &str = "home/.tmp";
 /// Mount path of the agent's certificate, key and CA bundle.
 pub const TLS_DIRECTORY: &str = "/var/run/pulumi-controller/tls";
 /// Directory with one mount for each Secret that the environment or the configuration references.

@@ -555,7 +555,7 @@ fn commands_in_the_pod_have_a_user_and_writable_directories() {
     let home = "/share/home/.pulumi";
     for (spec, container, expected) in [
         (json!({}), json!({"name": "pulumi"}), [Some("pulumi"), Some(home), None]),
-        (json!({}), read_only.clone(), [Some("pulumi"), Some(home), Some("/share/tmp")]),
+        (json!({}), read_only.clone(), [Some("pulumi"), Some(home), Some("/share/home/.tmp")]),
         (json!({}), with_tmp, [Some("pulumi"), Some(home), None]),
         (json!({}), with_variables, [Some("pulumi"), Some("/mine"), Some("/mine")]),
         (
