@@ -243,7 +243,7 @@ pub struct WorkspaceStack {
     pub create: Option<bool>,
     /// Secrets provider of the Pulumi stack: `passphrase`, `awskms://…`, `azurekeyvault://…`, `gcpkms://…` or
     /// `hashivault://…`. The next update changes the secrets provider of an existing Pulumi stack, unless the source
-    /// contains an encrypted settings file. Default for a new Pulumi stack: the secrets provider in the settings file of
+    /// contains an encrypted settings file. Default: for a new Pulumi stack, the secrets provider in the settings file of
     /// the source, or the backend's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = bounds::PATH))]
