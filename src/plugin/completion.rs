@@ -170,7 +170,7 @@ mod tests {
         assert!(names(&[]).iter().all(|name| name != "__complete"), "hidden commands are not completed");
         assert!(names(&["-n", "apps", ""]).contains(&"get".to_owned()), "the value of a flag is not a command");
         assert_eq!(names(&["get", "-o", ""]), ["text", "json", "yaml"]);
-        assert_eq!(names(&["resolve", "--decision", ""]), ["retry", "clear", "abandon"]);
+        assert_eq!(names(&["resolve", "--decision", ""]), ["retry", "create", "clear", "abandon"]);
         let flags = names(&["reconcile", "--"]);
         for flag in ["--with-source", "--selector", "--namespace"] {
             assert!(flags.contains(&flag.to_owned()), "{flag}: {flags:?}");
