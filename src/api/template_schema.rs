@@ -44,13 +44,17 @@ const SET_IN_UPDATE: [&str; 15] = [
 ];
 
 /// Fields of a Stack whose nested fields the `v1alpha1` schema omits.
-const SHORTENED: [&str; 9] = [
+const SHORTENED: [&str; 13] = [
     "concurrencyGroup",
+    "currentUpdate",
     "drift",
     "gitAuth",
+    "history",
+    "lastUpdate",
     "plan",
     "podTemplate",
     "policyPacks",
+    "runs",
     "policyViolations",
     "schedule",
     "updateTemplate",

@@ -254,12 +254,15 @@ pub struct GitHubAppAuth {
 pub struct PulumiStack {
     /// Name of the Pulumi stack, as in `spec.stack`. In Pulumi Cloud, the name in a status includes the organization
     /// after a run has completed.
+    #[schemars(length(max = bounds::PATH))]
     pub name: String,
     /// Name of the Pulumi project. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::PATH))]
     pub project: Option<String>,
     /// URL of the state backend, without credentials. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = bounds::PATH))]
     pub backend: Option<String>,
 }
 
