@@ -213,7 +213,7 @@ const FIELDS: &[(&str, Effect)] = &[
     ("Update.savePlan", Always),
     ("Update.plan.*", Always),
     ("Update.policyPacksDigest", Always),
-    ("Update.appliedStack.*", Described("a `destroy` is allowed to process")),
+    ("Update.appliedStack.*", Described("Default: no restriction")),
     ("Update.createStack", Always),
     ("Update.priority", Always),
     ("Update.background", Always),

@@ -133,6 +133,7 @@ const WORKSPACE_TEMPLATE: Template = Template {
     spec_fields: &[
         "env",
         "envFrom",
+        "evictionProtection",
         "flux",
         "git",
         "idle",

@@ -302,16 +302,9 @@ impl<'a> State<'a> {
     fn of_cause(&self) -> Vec<String> {
         match self.reason {
             Some(reason::DESTROY_UNCONFIRMED) => vec![self.confirm_destroy()],
-            Some(reason::UPDATE_CONFLICT) if self.is_deleted() => {
-                let patch = format!(
-                    "kubectl patch -n {} stack {} --type merge -p '{{\"spec\":{{\"destroyOnFinalize\":false}}}}'",
-                    self.namespace, self.name
-                );
-                vec![
-                    step("To leave the resources, for example to the other Stack, disable the destroy:", &patch),
-                    self.edit("To destroy the resources, delete the other Stack, or restore spec.stack and spec.backend:"),
-                ]
-            }
+            Some(reason::UPDATE_CONFLICT) if self.is_deleted() => vec![
+                self.edit("To destroy the resources, delete the other Stack, or restore spec.stack and spec.backend:"),
+            ],
             Some(reason::UPDATE_CONFLICT) => vec![self.edit(
                 "Set another spec.stack or spec.backend, or set spec.preview. To hand the resources over to this Stack, set \
                  spec.destroyOnFinalize of the other Stack to false, and delete the other Stack:",

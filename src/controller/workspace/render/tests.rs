@@ -282,7 +282,7 @@ fn the_pod_template_is_merged_into_the_generated_template() {
     }))
     .expect("renders");
     let spec = &template(&rendered)["spec"];
-    assert_eq!(spec["nodeSelector"], json!({"disk": "ssd"}));
+    assert_eq!(spec["nodeSelector"], json!({"disk": "ssd", "kubernetes.io/os": "linux"}));
     assert_eq!(spec["securityContext"]["runAsUser"], 1000);
     assert_eq!(spec["securityContext"]["fsGroup"], 1000);
     assert_eq!(spec["aFieldOfTheFuture"], json!({"kept": true}));

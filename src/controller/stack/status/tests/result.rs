@@ -174,7 +174,7 @@ fn unavailable_outputs_keep_their_previous_values() {
     (ended_so.outputs_unavailable, ended_so.message) = (Some(true), Some("outputs exceed the quota".to_owned()));
     let absorbed_so = with_result(&stack, &lost, None, at(20));
     assert_eq!(absorbed_so.outputs.len(), 1);
-    assert!(absorbed_so.conditions[0].message.ends_with("main@sha1:b; outputs exceed the quota"), "{absorbed_so:?}");
+    assert!(absorbed_so.conditions[0].message.ends_with("(main@sha1:b); outputs exceed the quota"), "{absorbed_so:?}");
     assert_eq!(brief(&absorbed_so), ["Ready=True/ProcessingCompleted"], "missing outputs are not a failure");
     lost.status.as_mut().expect("value is set").outputs = Some("app-1-stack-outputs".to_owned());
     let mut known = Secret { data: Some([("url".to_owned(), ByteString(b"2".to_vec()))].into()), ..Secret::default() };
