@@ -283,14 +283,13 @@ mod tests {
     use crate::plugin::fixtures::stack;
     use crate::plugin::reference_tests::assert_example;
 
-    #[test]
-    fn each_difference_that_affects_a_stack_is_a_finding() {
+    /// Returns the spec, the status, and the fields of the findings. A `?` marks a finding that requires no action.
+    fn rows() -> Vec<(Value, Value, Vec<&'static str>)> {
         let succeeded = || json!({"lastUpdate": {"state": "succeeded"}});
         let template = |spec: Value| json!({"workspaceTemplate": {"spec": spec}});
         let pod = |spec: Value| template(json!({"podTemplate": {"spec": spec}}));
         let literal = |value: &str| json!({"type": "Literal", "literal": {"value": value}});
-        // Columns: the spec, the status, and the fields of the findings. A `?` marks a finding that requires no action.
-        let rows = [
+        vec![
             (json!({"projectRepo": "https://git.example/app", "branch": "main", "refresh": true}), succeeded(), vec![]),
             (json!({}), json!({"currentUpdate": {"name": "web-1"}}), vec!["status.currentUpdate"]),
             (
@@ -340,8 +339,12 @@ mod tests {
                 json!({}),
                 vec!["spec.workspaceTemplate"],
             ),
-        ];
-        for (spec, status, expected) in rows {
+        ]
+    }
+
+    #[test]
+    fn each_difference_that_affects_a_stack_is_a_finding() {
+        for (spec, status, expected) in rows() {
             let found = findings(&stack("web", &spec, &status));
             let fields: Vec<String> = found
                 .iter()
