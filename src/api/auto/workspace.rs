@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::api::auto::{GitRepository, PooledPod, WorkspaceIdle, WorkspaceSleep};
 use crate::api::pulumi::PulumiCloudOidc;
-use crate::api::{bounds, names, schema};
+use crate::api::{bounds, conditions, names, schema};
 use crate::artifact::Digest;
 
 /// Specification of a pod that contains a Pulumi program and runs the Pulumi CLI.
@@ -402,6 +402,16 @@ impl Workspace {
     /// Returns whether the Workspace is sleeping or is about to sleep.
     pub fn is_asleep(&self) -> bool {
         self.status.as_ref().is_some_and(WorkspaceStatus::is_asleep)
+    }
+
+    /// Returns the condition `Ready` if it describes the current spec. If the Workspace controller fails repeatedly, only
+    /// the condition contains the current generation.
+    pub fn current_ready(&self) -> Option<&Condition> {
+        let status = self.status.as_ref()?;
+        let generation = self.metadata.generation;
+        let is_processed = status.observed_generation == generation;
+        conditions::find(&status.conditions, conditions::READY)
+            .filter(|ready| ready.observed_generation == generation && (is_processed || ready.status != "True"))
     }
 
     /// Returns the pod that the Workspace has taken from a pool.

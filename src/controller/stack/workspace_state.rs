@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::workspace_reason;
-use crate::controller::update::current_ready;
 use crate::source::{Origin, Resolved};
 
 /// Maximum number of entries in [`MutatedWorkspaces`]. If a mutated Workspace has no entry, the controller applies the
@@ -34,7 +33,7 @@ pub enum Readiness {
 
 pub fn readiness(workspace: &Workspace) -> Readiness {
     let status = workspace.status.clone().unwrap_or_default();
-    let Some(ready) = current_ready(workspace) else {
+    let Some(ready) = workspace.current_ready() else {
         return Readiness::Unobserved;
     };
     let message = format!("{}: {}", ready.reason, ready.message);

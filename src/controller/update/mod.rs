@@ -53,7 +53,6 @@ pub use pod_mark::{is_of as is_marked_for, update_name as marked_update_name};
 #[cfg(test)]
 pub(crate) use queue::run_in;
 pub use queue::{UpdateGroup, Updates, updates};
-pub use readiness::current_ready;
 pub use request::{RunTimeouts, interrupted_run, required_protocol_version, waits_for_references};
 pub use run_queue::RunQueue;
 pub use run_slot::withdraw_deleted;

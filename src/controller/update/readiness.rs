@@ -1,6 +1,5 @@
 //! Determines whether the Workspace of an Update is ready for the run. All functions are pure.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::api::auto::{ArtifactReference, Update, Workspace};
@@ -43,23 +42,13 @@ fn is_same_source(desired: &ArtifactReference, found: &ArtifactReference) -> boo
         && (desired.revision.is_empty() || desired.revision == found.revision)
 }
 
-/// Returns the condition `Ready` if it describes the current spec. If the Workspace controller fails repeatedly, only the
-/// condition contains the current generation.
-pub fn current_ready(workspace: &Workspace) -> Option<&Condition> {
-    let status = workspace.status.as_ref()?;
-    let generation = workspace.metadata.generation;
-    let is_processed = status.observed_generation == generation;
-    conditions::find(&status.conditions, conditions::READY)
-        .filter(|ready| ready.observed_generation == generation && (is_processed || ready.status != "True"))
-}
-
 /// Returns the reason why a run cannot start in the Workspace now, or `None` if the Workspace is ready.
 pub fn not_ready(workspace: &Workspace, observed: &Observed) -> Option<String> {
     let status = workspace.status.clone().unwrap_or_default();
     if workspace.metadata.deletion_timestamp.is_some() {
         return Some("is being deleted".to_owned());
     }
-    let Some(ready) = current_ready(workspace) else {
+    let Some(ready) = workspace.current_ready() else {
         let generation = workspace.metadata.generation.unwrap_or_default();
         return Some(format!("is not ready: its generation {generation} has not been processed yet"));
     };

@@ -266,7 +266,8 @@ async fn start_event(
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<StartEvent>, ReconcileError> {
-    let event = pod_state::find_start_event(workspace, found, pod, context, now).await?;
+    let requested = found.stateful_set_uid.as_deref().map(|uid| (uid, found.pod_requested_at));
+    let event = pod_state::find_start_event(workspace, requested, pod, context, now).await?;
     let is_expected = found.stateful_set == PartState::Current && pod_state::is_missing(workspace, pod, now);
     match rendered.filter(|rendered| is_expected && rendered.replicas > 0) {
         Some(rendered) => {

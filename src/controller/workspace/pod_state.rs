@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::context::Context;
 use super::init_containers::{self, BOOTSTRAP_CONTAINER, FETCH_CONTAINER};
-use super::parts::Parts;
 use crate::api::auto::Workspace;
 use crate::api::conditions;
 use crate::api::names::{ANNOTATION_REVISION_HASH, ANNOTATION_RUN, PULUMI_CONTAINER, RUN_FINALIZER};
@@ -294,11 +293,12 @@ pub(super) fn is_missing(workspace: &Workspace, pod: Option<&Pod>, now: Timestam
 }
 
 /// Returns the newest event of the StatefulSet if the pod is missing, or the newest event of a pod that has not
-/// started. Ignores the events of the StatefulSet before the controller last requested the pod. Returns `None` if the event is irrelevant, or if `NO_POD_SECONDS` or `SLOW_START_SECONDS` have not passed
-/// yet. Only events report exceeded quotas, Pod Security violations, failed volume mounts and image pulls.
+/// started. `requested` is the UID of the StatefulSet and the time at which the controller last requested the pod, and the
+/// function ignores earlier events of the StatefulSet. Returns `None` if the event is irrelevant, or if `NO_POD_SECONDS` or
+/// `SLOW_START_SECONDS` have not passed yet. Only events report exceeded quotas, Pod Security violations, failed volume mounts and image pulls.
 pub(super) async fn find_start_event(
     workspace: &Workspace,
-    parts: &Parts,
+    requested: Option<(&str, Option<Timestamp>)>,
     pod: Option<&Pod>,
     context: &Context,
     now: Timestamp,
@@ -306,7 +306,9 @@ pub(super) async fn find_start_event(
     let (uid, since) = match pod {
         // The status of a deleted Workspace does not report why the pod does not start.
         _ if workspace.metadata.deletion_timestamp.is_some() => return Ok(None),
-        None if is_missing(workspace, pod, now) => (parts.stateful_set_uid.clone(), parts.pod_requested_at),
+        None if is_missing(workspace, pod, now) => {
+            (requested.map(|(uid, _)| uid.to_owned()), requested.and_then(|(_, since)| since))
+        }
         Some(pod) if starts_slowly(pod, now) => (pod.uid(), None),
         _ => return Ok(None),
     };

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use super::super::act::{Act, Step};
 use super::super::decide::Action;
 use super::super::observe::observe;
-use super::super::parts::Parts;
 use super::super::*;
 use super::{ignored_call, listed};
 use crate::api::auto::{ArtifactReference, Update, Workspace, WorkspaceSpec};
@@ -252,8 +251,7 @@ async fn events_of_any_size_do_not_prevent_a_reconciliation() {
             "metadata": {"name": "web", "namespace": "apps"}, "spec": {}, "status": {"conditions": [ready]},
         }))
         .unwrap();
-        let parts = Parts { stateful_set_uid: Some("uid".to_owned()), ..Parts::assumed_current() };
-        let found = pod_state::find_start_event(&workspace, &parts, None, &context, now).await.unwrap();
+        let found = pod_state::find_start_event(&workspace, Some(("uid", None)), None, &context, now).await.unwrap();
         let expected = expected.map(|message| pod_state::StartEvent::Warning(message.to_owned()));
         assert_eq!(found, expected);
         assert!(log.all()[0].query.contains("limit=50"), "{}", log.all()[0].query);
