@@ -49,6 +49,10 @@ pub enum ReconcileError {
     /// The error is temporary, so the runner requeues the object with backoff.
     #[error(transparent)]
     Transient(Box<dyn StdError + Send + Sync>),
+    /// The error is temporary, and the conditions of the object already contain its cause. The runner requeues the object
+    /// with backoff, but does not replace the conditions.
+    #[error(transparent)]
+    Reported(Box<dyn StdError + Send + Sync>),
 }
 
 impl ReconcileError {
@@ -62,6 +66,10 @@ impl ReconcileError {
 
     pub fn transient(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         ReconcileError::Transient(source.into())
+    }
+
+    pub fn reported(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        ReconcileError::Reported(source.into())
     }
 }
 
@@ -317,6 +325,11 @@ impl ReconcileRunner {
                 self.backoff.forget(key);
                 tracing::debug!(on, retry_in = ?after, "reconciliation waiting");
                 Conclusion::without_error(Outcome::After(*after), ReconcileResult::RequeueAfter)
+            }
+            ReconcileError::Reported(source) => {
+                let delay = self.backoff.failed(key);
+                tracing::error!(error = chain(&**source), retry_in = ?delay, "reconciliation failed");
+                Conclusion::without_error(Outcome::After(delay), ReconcileResult::Error)
             }
             ReconcileError::Transient(source) => {
                 let delay = self.backoff.failed(key);

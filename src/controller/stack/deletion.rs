@@ -100,9 +100,11 @@ pub fn held(observed: &Observed) -> Option<Action> {
 fn claimed_message(stack: &Stack, claimant: &str) -> String {
     let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
     let applied = identity::recorded(stack).unwrap_or_default();
+    let cause = format!(
+        "the destroy of {applied} waits for a decision, because Stack {namespace}/{claimant} also claims this Pulumi stack"
+    );
     format!(
-        "the destroy of {applied} waits for a decision, because Stack {namespace}/{claimant} also claims this Pulumi stack. To hand \
-         the resources over to Stack {claimant}, run: kubectl patch --namespace {namespace} stack {name} --type merge --patch \
+        "{cause}. To hand the resources over to Stack {claimant}, run: kubectl patch --namespace {namespace} stack {name} --type merge --patch \
          '{{\"spec\":{{\"destroyOnFinalize\":false}}}}'. To destroy the resources, delete Stack {claimant}, or change its spec.stack \
          or spec.backend"
     )

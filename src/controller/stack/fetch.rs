@@ -134,7 +134,7 @@ async fn fetch_wanted(
                 RetryPolicy::After(known) => report(stack, &state, known, context, now).await,
                 RetryPolicy::Backoff => {
                     report(stack, &state, None, context, now).await?;
-                    Err(ReconcileError::transient(error))
+                    Err(ReconcileError::reported(error))
                 }
             }
         }

@@ -3,6 +3,8 @@
 //! fields that `spec.preview` switches off, the condition `SettingsIgnored` lists them.
 
 use jiff::Timestamp;
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::Value;
 
 use crate::api::conditions::{self, ConditionUpdate, SETTINGS_IGNORED, Status, settings_reason};
@@ -206,7 +208,7 @@ fn unused_values(spec: &StackSpec) -> Vec<String> {
     let of_git = of_git.map(|(field, reference)| (format!("gitAuth.{field}"), reference));
     let unused = |(field, reference): (String, &ResourceRef)| {
         let values = [
-            ("ConfigMap", "configMap", reference.config_map.is_some()),
+            (ConfigMap::KIND, "configMap", reference.config_map.is_some()),
             ("Env", "env", reference.env.is_some()),
             ("FS", "filesystem", reference.filesystem.is_some()),
             ("Literal", "literal", reference.literal.is_some()),

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::auto::Update;
 use crate::api::names;
-use crate::controller::update::observe::binding;
 use crate::controller::update::pod_mark;
 use crate::controller::update::queue::Updates;
 use crate::runtime::reads::Reader;
@@ -126,7 +125,8 @@ impl Interruptions {
         let mut by_node: BTreeMap<String, Vec<(String, ObjectRef<Update>)>> = BTreeMap::new();
         let mut open = HashSet::new();
         for update in updates.store().state().iter().filter(|update| !update.is_complete()) {
-            let (Some(binding), Some(uid)) = (binding(update), update.uid()) else { continue };
+            let binding = update.status.as_ref().and_then(|status| status.run.as_ref());
+            let (Some(binding), Some(uid)) = (binding, update.uid()) else { continue };
             open.insert(uid.clone());
             by_node.entry(binding.node_name.clone()).or_default().push((uid, ObjectRef::from_obj(update.as_ref())));
         }

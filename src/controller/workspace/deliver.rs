@@ -56,7 +56,7 @@ impl Act<'_> {
         let step = self.report(&Report::artifact_not_fetched(&source.artifact, &error)).await?;
         // Returns an error, so that the controller retries with backoff. Each retry downloads the entire content,
         // which probably has not changed.
-        if error.is_about_content() { Err(ReconcileError::transient(error)) } else { Ok(step) }
+        if error.is_about_content() { Err(ReconcileError::reported(error)) } else { Ok(step) }
     }
 
     /// Sends the source to the agent. Delays a further delivery if the agent has repeatedly accepted the source and then
@@ -181,7 +181,7 @@ impl Act<'_> {
         };
         self.report(&report).await?;
         // Returns an error, so that the controller retries with backoff, as it does for a source.
-        Err(ReconcileError::transient(error))
+        Err(ReconcileError::reported(error))
     }
 
     /// Returns the mount directories that the installation requires. If referenced objects are missing, returns a
@@ -260,12 +260,12 @@ impl Act<'_> {
             let step = act.report(&Report::unreachable(&error.to_string())).await?;
             // Returns an error, so that the controller retries with backoff. Otherwise, an intentionally slow agent
             // would occupy a stream slot most of the time.
-            return if error.is_timeout() { Err(ReconcileError::transient(error)) } else { Ok(step) };
+            return if error.is_timeout() { Err(ReconcileError::reported(error)) } else { Ok(step) };
         }
         act.report(&Report::artifact_refused(artifact, &error.message)).await?;
         // Returns an error, so that the controller retries with backoff: the agent probably rejects the same bytes
         // again.
-        Err(ReconcileError::transient(error))
+        Err(ReconcileError::reported(error))
     }
 
     async fn open_artifact(&self, artifact: &ArtifactReference) -> Result<Option<Pinned>, ReconcileError> {
