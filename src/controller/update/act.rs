@@ -335,7 +335,8 @@ async fn delete_pod(observed: &Observed, why: &str, context: &Context, now: Time
 }
 
 /// Deletes the pod of a run whose node is being removed. The agent then interrupts the run and saves the state, and the
-/// next pod starts on another node. The deletion ignores the PodDisruptionBudget of the Workspace.
+/// next pod starts on another node. The deletion ignores the PodDisruptionBudget of the Workspace. A tenant can make each
+/// status write fail, so a failed write does not prevent the deletion.
 async fn leave_node(
     observed: &Observed,
     disruption: &Disruption,
@@ -345,13 +346,15 @@ async fn leave_node(
     let update = &observed.update;
     let Some(pod) = &observed.pod else { return Ok(Next::Done(Some(WATCHED_REQUEUE_INTERVAL))) };
     let message = format!("{}; deleting pod {} to interrupt the run", disruption.cause, pod.name_any());
-    context.writer.status(update, &status::running(update, observed.progress.as_ref(), &message, now)).await?;
+    let status = status::running(update, observed.progress.as_ref(), &message, now);
+    let written = context.writer.status(update, &status).await;
     context.events.publish(with_revision(update, Event::new(update, EventKind::Warning, NODE_DISRUPTED, message)));
     let (namespace, name, uid) = (pod.namespace().unwrap_or_default(), pod.name_any(), pod.uid().unwrap_or_default());
     match disruption.seconds {
         Some(seconds) => context.writer.delete_within::<Pod>(&namespace, &name, &uid, seconds).await?,
         None => context.writer.delete::<Pod>(&namespace, &name, Some(&uid)).await?,
     }
+    written?;
     Ok(Next::Done(Some(INTERRUPTION_REQUEUE_INTERVAL)))
 }
 
@@ -365,13 +368,15 @@ async fn end_with_pod(
 ) -> Result<Next, ReconcileError> {
     let update = &observed.update;
     let message = "the pod is being deleted, and the agent interrupts the run";
-    context.writer.status(update, &status::running(update, observed.progress.as_ref(), message, now)).await?;
+    let status = status::running(update, observed.progress.as_ref(), message, now);
+    let written = context.writer.status(update, &status).await;
     if let Some(address) = address(observed) {
         let sent = context.attachments.end_with_pod(&address, &update.uid().unwrap_or_default(), seconds).await;
         if let Err(error) = sent {
             tracing::warn!(error = &error as &dyn std::error::Error, "failed to pass the grace period to the agent");
         }
     }
+    written?;
     Ok(Next::Done(Some(INTERRUPTION_REQUEUE_INTERVAL)))
 }
 
