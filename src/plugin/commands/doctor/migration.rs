@@ -158,7 +158,7 @@ fn option(field: &str, name: &str) -> Option<Finding> {
         Some((_, instead)) => format!("remove it, and set {instead}"),
         None => "remove it".to_owned(),
     };
-    let change = "runs ignore the variable, so they can change more resources";
+    let change = "runs ignore the variable, or do not start if it restricts them";
     Some(Finding::required(format!("{field}[{name}]"), change, action))
 }
 
