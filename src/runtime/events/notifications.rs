@@ -25,6 +25,9 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// API group of the controller's own kinds. The controller sends notifications only about objects of this group and of
 /// its subdomains, such as `auto.pulumi.com`.
 const OWN_GROUP: &str = "pulumi.com";
+/// The action that each event reports: the outcome of a reconciliation, with the same value as in kustomize-controller.
+/// The format requires an action since Flux 2.10.
+const ACTION: &str = "Reconcile";
 
 /// Address of notification-controller, and the HTTP client and retry policy for requests to this address.
 #[derive(Clone, Debug)]
@@ -166,6 +169,7 @@ impl Notifications {
             timestamp: Time(Timestamp::from_second(at.as_second()).unwrap_or(at)),
             message: &event.message,
             reason: &event.reason,
+            action: ACTION,
             metadata: &event.metadata,
             reporting_controller: &self.reporter.component,
             reporting_instance: &self.reporter.instance,
@@ -173,7 +177,8 @@ impl Notifications {
     }
 }
 
-/// Event in the format of notification-controller.
+/// Event in the format of notification-controller: `Event` of `github.com/fluxcd/pkg/apis/event/v1`. Earlier versions of
+/// notification-controller ignore fields that they do not know.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
@@ -182,6 +187,7 @@ struct Body<'a> {
     timestamp: Time,
     message: &'a str,
     reason: &'a str,
+    action: &'static str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     metadata: &'a BTreeMap<String, String>,
     reporting_controller: &'a str,

@@ -138,6 +138,7 @@ async fn an_event_is_posted_in_the_flux_format() {
         "involvedObject": { "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "web", "namespace": "apps", "uid": "u1",
             "resourceVersion": "7" },
         "severity": "error", "message": "https://***@host/ boom", "reason": "StackUpdateFailure",
+        "action": "Reconcile",
         "metadata": { "pulumi.com/revision": "main@sha1:a", "pulumi.com/commit_status": "update",
             "event.toolkit.fluxcd.io/change_request": "7" },
         "reportingController": "pulumi-controller", "reportingInstance": "pod-1",
