@@ -371,6 +371,22 @@ pub struct ManagerFlags {
     #[arg(long, value_delimiter = ',', value_name = "HOST")]
     pub artifact_hosts: Vec<String>,
 
+    /// SPIFFE ID of an artifact server from which the controller may fetch artifacts: an exact SPIFFE ID, a prefix that
+    /// ends with `/`, or a trust domain such as `spiffe://example.org`. The trust domain `self` is the trust domain of
+    /// the controller. Can be repeated. If the flag is set, the controller uses SPIFFE mutual TLS for all artifacts.
+    #[arg(long, value_name = "SPIFFE_ID")]
+    pub authorized_artifact_server_spiffe_id: Vec<String>,
+
+    /// SPIFFE ID of an event server to which the controller may send events, in the same format. Can be repeated. If
+    /// the flag is set, the controller uses SPIFFE mutual TLS for all requests to `--events-addr`.
+    #[arg(long, value_name = "SPIFFE_ID")]
+    pub authorized_event_server_spiffe_id: Vec<String>,
+
+    /// Socket of the SPIFFE Workload API, such as `unix:///spiffe-workload-api/spire-agent.sock`. Required for SPIFFE
+    /// mutual TLS.
+    #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", default_value = "", value_name = "URI")]
+    pub spiffe_endpoint_socket: String,
+
     /// Namespace of the controller.
     #[arg(long, env = "RUNTIME_NAMESPACE", default_value = "", hide_default_value = true)]
     pub runtime_namespace: String,

@@ -2,6 +2,7 @@
 
 mod concurrency_groups;
 mod history;
+mod mutual_tls;
 mod otlp;
 mod policy_packs;
 mod selector;
@@ -27,6 +28,7 @@ use crate::telemetry::logging::{LogEncoding, LogLevel};
 use crate::telemetry::traces;
 
 pub use history::HistoryConfig;
+pub use mutual_tls::MutualTlsConfig;
 pub use policy_packs::ClusterPolicyPack;
 pub use storage::StorageConfig;
 pub use ui::{OidcConfig, UiConfig};
@@ -192,6 +194,8 @@ pub struct ManagerConfig {
     pub source_controller_localhost: Option<String>,
     /// Host that replaces the host in the artifact URLs of source-watcher.
     pub source_watcher_localhost: Option<String>,
+    /// Settings of SPIFFE mutual TLS, if a flag authorizes a server.
+    pub mutual_tls: Option<MutualTlsConfig>,
 }
 
 impl ManagerConfig {
@@ -209,6 +213,7 @@ impl ManagerConfig {
             retry_delays: retry_delays(&flags)?,
             max_destroys: max_destroys(&flags)?,
             history: history(&flags)?,
+            mutual_tls: mutual_tls::mutual_tls(&flags)?,
             ui: ui(&flags)?,
             traces: traces(&flags)?,
             storage: StorageConfig::from_flags(&flags)?,

@@ -14,6 +14,8 @@ pub mod file_watch;
 #[cfg(target_os = "linux")]
 pub mod http_client;
 #[cfg(target_os = "linux")]
+pub mod mutual_tls;
+#[cfg(target_os = "linux")]
 pub mod pulumi;
 #[cfg(target_os = "linux")]
 pub mod subprocess;

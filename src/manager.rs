@@ -17,6 +17,7 @@ use crate::config::{API_TIMEOUT, ManagerConfig, RECONCILES_END, TASKS_END, WEBHO
 use crate::controller::authority;
 use crate::history::{self, HistoryStore};
 use crate::history_api;
+use crate::mutual_tls::{self, MutualTls, Peer};
 use crate::receiver;
 use crate::runtime::client;
 use crate::runtime::critical_tasks::CriticalTasks;
@@ -45,6 +46,8 @@ struct Shared {
     metrics: Metrics,
     store: Store,
     fetcher: Fetcher,
+    /// Client for requests to notification-controller.
+    event_client: mutual_tls::Client,
     /// Run history, if enabled.
     history: Option<HistoryStore>,
     tasks: TaskTracker,
@@ -73,7 +76,9 @@ async fn run_replica(
     let (ready, is_ready) = watch::channel(false);
     serve_endpoints(&config, &metrics, is_ready, tasks, end).await?;
     let client = client::connect(metrics.clone()).await?;
-    let (store, fetcher) = open_artifacts(&config)?;
+    let (artifact_servers, event_servers) = start_mutual_tls(&config, tasks, end);
+    let (store, fetcher) = open_artifacts(&config, artifact_servers)?;
+    let event_client = mutual_tls::Client::new(Peer::EventServer, fetcher.client(), event_servers);
     let history = open_history(&config, &metrics)?;
     let receivers_listed = serve_webhooks(&config, &client, &metrics, webhooks, end).await?;
     serve_ui(&config, &client, history.as_ref(), &metrics, tasks, end).await?;
@@ -108,7 +113,7 @@ async fn run_replica(
     }
     let last_events = CancellationToken::new();
     let tasks = tasks.clone();
-    let shared = Shared { client, leadership, metrics, store, fetcher, history, tasks, last_events };
+    let shared = Shared { client, leadership, metrics, store, fetcher, event_client, history, tasks, last_events };
     let Some(elector) = elector else { return lead(&config, shared, None, end).await };
     let lease = (elector.lease(), elector.identity().to_owned());
     let mut term = Term::begin(elector);
@@ -262,8 +267,24 @@ fn scope(config: &ManagerConfig) -> Scope {
     Scope::new(config.watch_namespace.clone(), config.watch_label_selector.clone())
 }
 
+/// Starts the connection to the SPIFFE Workload API, if a flag authorizes a server. Returns the settings of mutual TLS
+/// with artifact servers and with event servers.
+fn start_mutual_tls(
+    config: &ManagerConfig,
+    tasks: &TaskTracker,
+    end: &CancellationToken,
+) -> (Option<MutualTls>, Option<MutualTls>) {
+    let Some(settings) = &config.mutual_tls else { return (None, None) };
+    let (identity, task) = mutual_tls::Identity::new(&settings.endpoint, end.clone());
+    tasks.spawn(task);
+    let with = |authorized: &[mutual_tls::AuthorizedId]| {
+        (!authorized.is_empty()).then(|| MutualTls { identity: identity.clone(), authorized: authorized.into() })
+    };
+    (with(&settings.artifact_servers), with(&settings.event_servers))
+}
+
 /// Opens the artifact store and creates the fetcher that writes to the store.
-fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
+fn open_artifacts(config: &ManagerConfig, mutual_tls: Option<MutualTls>) -> anyhow::Result<(Store, Fetcher)> {
     let store = Store::open(&config.storage_path, config.storage_size)?;
     git::prepare(&git_work(config))?;
     let mut hosts = AllowedHosts::services_of(&config.runtime_namespace, CLUSTER_DOMAIN);
@@ -275,6 +296,7 @@ fn open_artifacts(config: &ManagerConfig) -> anyhow::Result<(Store, Fetcher)> {
     settings.download_bytes = config.artifact_limits.download_bytes;
     settings.source_controller_host = config.source_controller_localhost.clone();
     settings.source_watcher_host = config.source_watcher_localhost.clone();
+    settings.mutual_tls = mutual_tls;
     let fetcher = Fetcher::new(settings, store.clone())?;
     Ok((store, fetcher))
 }
@@ -316,12 +338,12 @@ async fn build(
     critical_tasks: CriticalTasks,
     end: &CancellationToken,
 ) -> anyhow::Result<Parts> {
-    let Shared { client, leadership, metrics, store, fetcher, history, tasks, last_events } = shared;
+    let Shared { client, leadership, metrics, store, fetcher, event_client, history, tasks, last_events } = shared;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
     let notification_controller = config.events_address.clone().map(|address| NotificationController {
         address,
-        client: fetcher.client(),
+        client: event_client,
         retry_policy: RetryPolicy::default(),
     });
     let (events, event_task) =

@@ -20,7 +20,7 @@ struct Module {
     rule: &'static str,
 }
 
-const BASE: &str = "the base layer (api, artifact, file_watch, http_client, pulumi, subprocess, text) uses no other module, except api, which uses artifact, and pulumi, which uses text";
+const BASE: &str = "the base layer (api, artifact, file_watch, http_client, mutual_tls, pulumi, subprocess, text) uses no other module, except api, which uses artifact, artifact, which uses mutual_tls, and mutual_tls and pulumi, which use text";
 const MIDDLE: &str =
     "source, rpc and runtime use the base layer and not each other, except source, which uses the slots of runtime";
 const SUPPORT: &str = "cli, config, telemetry and server support all other layers and use only the base layer, except config, which checks the URL of the history";
@@ -28,9 +28,10 @@ const SUPPORT: &str = "cli, config, telemetry and server support all other layer
 /// All top-level modules except [`ROOTS`].
 const MODULES: &[Module] = &[
     Module { name: "api", uses: "artifact", rule: BASE },
-    Module { name: "artifact", uses: "", rule: BASE },
+    Module { name: "artifact", uses: "mutual_tls", rule: BASE },
     Module { name: "file_watch", uses: "", rule: BASE },
     Module { name: "http_client", uses: "", rule: BASE },
+    Module { name: "mutual_tls", uses: "text", rule: BASE },
     Module { name: "pulumi", uses: "text", rule: BASE },
     Module { name: "subprocess", uses: "", rule: BASE },
     Module { name: "text", uses: "", rule: BASE },
@@ -46,10 +47,10 @@ const MODULES: &[Module] = &[
         rule: "the history stores the data of runs, and knows neither agents nor reconcilers",
     },
     Module { name: "rpc", uses: "api artifact file_watch pulumi config server telemetry", rule: MIDDLE },
-    Module { name: "runtime", uses: "api artifact pulumi subprocess config server telemetry", rule: MIDDLE },
+    Module { name: "runtime", uses: "api artifact mutual_tls pulumi subprocess config server telemetry", rule: MIDDLE },
     Module {
         name: "controller",
-        uses: "api artifact pulumi subprocess source rpc history runtime config server telemetry",
+        uses: "api artifact mutual_tls pulumi subprocess source rpc history runtime config server telemetry",
         rule: "the controllers share only rpc with the agent, and receive their settings as arguments",
     },
     Module {
@@ -74,12 +75,12 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "manager",
-        uses: "api artifact pulumi subprocess source rpc history history_api runtime controller receiver ui cli config server telemetry",
+        uses: "api artifact mutual_tls pulumi subprocess source rpc history history_api runtime controller receiver ui cli config server telemetry",
         rule: "the manager starts the controllers and the receiver; the agent is another process",
     },
     Module { name: "allocator", uses: "", rule: "the settings of the allocator use no other module" },
     Module { name: "cli", uses: "api telemetry", rule: SUPPORT },
-    Module { name: "config", uses: "api artifact history cli telemetry", rule: SUPPORT },
+    Module { name: "config", uses: "api artifact history mutual_tls cli telemetry", rule: SUPPORT },
     Module { name: "telemetry", uses: "api text", rule: SUPPORT },
     Module { name: "server", uses: "api config telemetry", rule: SUPPORT },
     Module {

@@ -361,6 +361,36 @@ fn artifact_host_replacements_come_from_flags_or_the_environment() {
 }
 
 #[test]
+fn a_flag_that_authorizes_a_server_enables_mutual_tls() {
+    assert_eq!(with("--spiffe-endpoint-socket=unix:///run/agent.sock").unwrap().mutual_tls, None);
+    let given = |socket: &str| {
+        let arguments = [NEEDED[0], NEEDED[1], "--authorized-artifact-server-spiffe-id=spiffe://self/a"];
+        let socket = format!("--spiffe-endpoint-socket={socket}");
+        config(&[&arguments[..], &["--authorized-artifact-server-spiffe-id=spiffe://b/", &socket]].concat())
+    };
+    let found = given("unix:///run/agent.sock").unwrap().mutual_tls.unwrap();
+    let ids = ["spiffe://self/a", "spiffe://b/"].map(|id| id.parse().unwrap());
+    assert_eq!((found.artifact_servers, found.event_servers), (ids.to_vec(), vec![]));
+    assert_eq!(found.endpoint, "unix:///run/agent.sock");
+    let error = given("/run/agent.sock").unwrap_err().to_string();
+    let start = "invalid --spiffe-endpoint-socket=/run/agent.sock: must be a URI such as unix:///spiffe-workload-api/";
+    assert!(error.starts_with(start), "{error}");
+    for (argument, expected) in [
+        (
+            "--authorized-artifact-server-spiffe-id=source-controller",
+            "invalid --authorized-artifact-server-spiffe-id=source-controller: must be a SPIFFE ID, a prefix that ends \
+             with /, or a trust domain such as spiffe://example.org: scheme is missing or invalid",
+        ),
+        (
+            "--authorized-event-server-spiffe-id=spiffe://self",
+            "--spiffe-endpoint-socket or SPIFFE_ENDPOINT_SOCKET must be set to the socket of the SPIFFE Workload API",
+        ),
+    ] {
+        assert_eq!(with(argument).map(|_| ()).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
 fn artifact_hosts_are_lowercased() {
     let config = with("--artifact-hosts=Minio.Storage.svc:9000,, 10.0.0.1").unwrap();
     assert_eq!(config.artifact_hosts, ["minio.storage.svc:9000", "10.0.0.1"]);

@@ -50,7 +50,7 @@ const fn with_component(component: &'static str) -> Case {
     Case { values: component, namespace: "flux-system", overlay: "default", component: Some(component) }
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     case("", "flux-system", "default"),
     case("no-flux", "pulumi-controller", "no-flux"),
     case("multi-tenant", "flux-system", "multi-tenant"),
@@ -64,6 +64,7 @@ const CASES: [Case; 13] = [
     with_component("history-api"),
     with_component("web-ui"),
     with_component("openshift"),
+    with_component("spiffe"),
 ];
 
 fn root() -> &'static Path {

@@ -23,6 +23,7 @@ use super::error::{FetchError, MAX_RETRY_AFTER};
 use super::settings::FetchSettings;
 use super::shared::Shared;
 use super::target::Target;
+use crate::mutual_tls::{SendError, build};
 
 /// Maximum number of body chunks that wait in memory for the write to disk. The chunks and the HTTP client's read
 /// buffers need less than 4 MiB.
@@ -70,17 +71,22 @@ impl Shared {
 
     async fn request(&self, target: &Target) -> Result<Response, FetchError> {
         let url = || target.shown.clone();
-        let request = self.client.get(target.url.clone()).header(HOST, &target.host).send();
+        let request = self.client.send(&target.url, |client, url| client.get(url).header(HOST, &target.host));
         let limit = self.settings.connect_timeout.saturating_add(self.settings.idle_timeout);
         let response = timeout(limit, request).await;
         match response.map_err(|_| FetchError::Timeout { url: url(), what: "waiting for a response", limit })? {
             Ok(response) => Ok(response),
-            Err(error) if error.is_connect() && error.is_timeout() => {
+            Err(SendError::Refused(failure)) => Err(FetchError::MutualTls { url: url(), failure }),
+            Err(SendError::Http(error)) if error.is_connect() && error.is_timeout() => {
                 let limit = self.settings.connect_timeout;
                 Err(FetchError::Timeout { url: url(), what: "connecting", limit })
             }
-            Err(error) if error.is_connect() => Err(FetchError::Connect { url: url(), cause: cause_of(error) }),
-            Err(error) => Err(FetchError::Truncated { url: url(), received: 0, cause: cause_of(error) }),
+            Err(SendError::Http(error)) if error.is_connect() => {
+                Err(FetchError::Connect { url: url(), cause: cause_of(error) })
+            }
+            Err(SendError::Http(error)) => {
+                Err(FetchError::Truncated { url: url(), received: 0, cause: cause_of(error) })
+            }
         }
     }
 
@@ -184,17 +190,10 @@ fn cause_of(error: reqwest::Error) -> String {
 /// Path of the system CA certificates on common Linux distributions.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Builds an HTTP client. The client does not follow redirects, because a redirect could lead to a host that is not
-/// allowed. The client uses no proxy, because artifact servers are inside the cluster.
+/// Builds the HTTP client for servers without mutual TLS.
 pub(super) fn client(settings: &FetchSettings) -> Result<reqwest::Client, FetchError> {
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(tls(settings)?)
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .connect_timeout(settings.connect_timeout)
-        .user_agent(concat!("pulumi-controller/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|cause| FetchError::Settings { why: cause.to_string() })
+    let built = build(tls(settings)?, settings.connect_timeout);
+    built.map_err(|cause| FetchError::Settings { why: cause.to_string() })
 }
 
 fn tls(settings: &FetchSettings) -> Result<rustls::ClientConfig, FetchError> {

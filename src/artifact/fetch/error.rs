@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::super::digest::Digest;
+use crate::mutual_tls::Failure;
 
 /// The reason why fetching an artifact failed. All callers that share a download receive the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +44,9 @@ pub enum FetchError {
     TooLarge { url: String, limit: u64 },
     #[error("failed to fetch {url}: connection failed: {cause}")]
     Connect { url: String, cause: String },
+    /// The server does not have an authorized SPIFFE ID, or the client and the server do not both use mutual TLS.
+    #[error("failed to fetch {url}: {failure}")]
+    MutualTls { url: String, failure: Failure },
     #[error("failed to fetch {url}: {what} timed out after {limit:?}")]
     Timeout { url: String, what: &'static str, limit: Duration },
     #[error("failed to fetch {url}: connection closed after {received} bytes: {cause}")]

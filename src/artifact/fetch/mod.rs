@@ -17,6 +17,7 @@ pub use settings::{AllowedHosts, FetchSettings, InvalidHost};
 
 use super::digest::Digest;
 use super::store::{Pinned, Store};
+use crate::mutual_tls::{Client, Peer};
 use shared::Shared;
 use target::Target;
 
@@ -40,15 +41,15 @@ impl Fetcher {
     /// # Errors
     /// Fails if the CA certificate file is unreadable or invalid.
     pub fn new(settings: FetchSettings, store: Store) -> Result<Self, FetchError> {
-        let client = download::client(&settings)?;
+        let client = Client::new(Peer::ArtifactServer, download::client(&settings)?, settings.mutual_tls.clone());
         let (downloads, postponed) = Default::default();
         let download_attempts = AtomicU64::new(0);
         Ok(Self { shared: Arc::new(Shared { client, settings, store, downloads, postponed, download_attempts }) })
     }
 
-    /// Returns the HTTP client for servers inside the cluster.
+    /// Returns the HTTP client for other servers inside the cluster, without mutual TLS.
     pub fn client(&self) -> reqwest::Client {
-        self.shared.client.clone()
+        self.shared.client.plain()
     }
 
     /// Returns the artifact with this digest, and grants the namespace access to the artifact. Uses the stored artifact

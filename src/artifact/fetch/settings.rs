@@ -6,6 +6,7 @@ use std::time::Duration;
 use url::{Host, Url};
 
 use super::super::rules::Limits;
+use crate::mutual_tls::MutualTls;
 
 /// Settings for fetching artifacts.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct FetchSettings {
     /// PEM file with the CA certificates that the client uses to verify HTTPS servers. Default: the system
     /// certificates.
     pub certificate_authorities: Option<PathBuf>,
+    /// Settings of SPIFFE mutual TLS, which then replaces HTTP and other HTTPS connections. Default: no mutual TLS.
+    pub mutual_tls: Option<MutualTls>,
     /// Whether a namespace may fetch an artifact from Flux storage only if the artifact's source is in the same
     /// namespace. Default: false.
     pub own_namespace_only: bool,
@@ -44,6 +47,7 @@ impl FetchSettings {
             source_controller_host: None,
             source_watcher_host: None,
             certificate_authorities: None,
+            mutual_tls: None,
             own_namespace_only: false,
             download_bytes: Limits::default().download_bytes,
             connect_timeout: Duration::from_secs(5),

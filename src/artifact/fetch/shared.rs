@@ -14,10 +14,11 @@ use super::super::store::{Pinned, Store};
 use super::error::{FetchError, RetryAfter};
 use super::settings::FetchSettings;
 use super::target::Target;
+use crate::mutual_tls::Client;
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) client: reqwest::Client,
+    pub(super) client: Client,
     pub(super) settings: FetchSettings,
     pub(super) store: Store,
     pub(super) downloads: SingleFlight,

@@ -221,6 +221,7 @@ pub(super) fn warnings(observed: &Observed) -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
     use crate::artifact::Digest;
+    use crate::mutual_tls::{Failure, Peer};
 
     #[test]
     fn a_failed_fetch_is_retried_according_to_its_error() {
@@ -244,6 +245,10 @@ mod tests {
             (postponed, after(90)),
             (FetchError::Connect { url: url(), cause: why() }, without_delay()),
             (FetchError::Truncated { url: url(), received: 7, cause: why() }, without_delay()),
+            (
+                FetchError::MutualTls { url: url(), failure: Failure::NoTls { peer: Peer::ArtifactServer } },
+                without_delay(),
+            ),
             (FetchError::Timeout { url: url(), what: "all of it", limit: seconds(240) }, without_delay()),
             (FetchError::RefusedHost { url: url(), host: "host".to_owned() }, without_delay()),
             (FetchError::Url { url: url(), why: why() }, without_delay()),

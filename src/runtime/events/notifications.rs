@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bytes::Bytes;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::queue::{Destination, Event, EventHasher, EventKind, Queued, Reporter};
+use crate::mutual_tls::{Client, Failure, SendError};
 use crate::telemetry::metrics::Metrics;
 
 /// Maximum number of recently posted events in memory. The task compares new events with these events to suppress
@@ -33,7 +35,7 @@ const ACTION: &str = "Reconcile";
 #[derive(Clone, Debug)]
 pub struct NotificationController {
     pub address: Url,
-    pub client: reqwest::Client,
+    pub client: Client,
     pub retry_policy: RetryPolicy,
 }
 
@@ -65,6 +67,8 @@ impl Default for RetryPolicy {
 pub(super) enum PostError {
     #[error("failed to reach {address}")]
     Unreachable { address: Url, source: reqwest::Error },
+    #[error("failed to post to {address}: {failure}")]
+    MutualTls { address: Url, failure: Failure },
     #[error("{address} responded with {status}")]
     Refused { address: Url, status: StatusCode },
     #[error("failed to encode an event as JSON")]
@@ -75,7 +79,7 @@ impl PostError {
     /// Returns whether a retry can succeed.
     fn is_transient(&self) -> bool {
         match self {
-            PostError::Unreachable { .. } => true,
+            PostError::Unreachable { .. } | PostError::MutualTls { .. } => true,
             PostError::Refused { status, .. } => status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED,
             PostError::Json(_) => false,
         }
@@ -128,11 +132,11 @@ impl Notifications {
     }
 
     async fn post_with_retries(&self, event: &Event, at: Timestamp, end: &CancellationToken) -> Result<(), PostError> {
-        let body = serde_json::to_vec(&self.body(event, at))?;
+        let body = Bytes::from(serde_json::to_vec(&self.body(event, at))?);
         let policy = self.controller.retry_policy;
         let mut backoff = policy.initial_backoff;
         for _ in 0..policy.retries {
-            match self.post_once(body.clone()).await {
+            match self.post_once(&body).await {
                 Err(error) if error.is_transient() && !end.is_cancelled() => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "retrying notification");
                 }
@@ -144,16 +148,22 @@ impl Notifications {
             }
             backoff = backoff.saturating_mul(2).min(policy.max_backoff);
         }
-        self.post_once(body).await
+        self.post_once(&body).await
     }
 
-    async fn post_once(&self, body: Vec<u8>) -> Result<(), PostError> {
+    async fn post_once(&self, body: &Bytes) -> Result<(), PostError> {
         let NotificationController { address, client, retry_policy } = &self.controller;
-        let request = client.post(address.clone()).header(CONTENT_TYPE, "application/json");
-        let sent = request.body(body).timeout(retry_policy.timeout).send().await;
-        let failed =
-            |source: reqwest::Error| PostError::Unreachable { address: address.clone(), source: source.without_url() };
-        match sent.map_err(failed)?.status() {
+        let sent = client.send(address, |client, url| {
+            let request = client.post(url).header(CONTENT_TYPE, "application/json");
+            request.body(body.clone()).timeout(retry_policy.timeout)
+        });
+        let response = sent.await.map_err(|error| match error {
+            SendError::Refused(failure) => PostError::MutualTls { address: address.clone(), failure },
+            SendError::Http(source) => {
+                PostError::Unreachable { address: address.clone(), source: source.without_url() }
+            }
+        })?;
+        match response.status() {
             // notification-controller has recently received an equal event.
             StatusCode::TOO_MANY_REQUESTS => Ok(()),
             status if status.is_success() => Ok(()),

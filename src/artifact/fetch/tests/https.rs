@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::mutual_tls::test_runtime::{Authority, Runtime, Server};
 
 /// Starts a server that sends `artifact` over HTTPS. Returns the server's URL and its certificate in PEM format.
 async fn serve(tasks: &mut JoinSet<()>) -> (String, String) {
@@ -55,4 +56,29 @@ async fn an_https_server_is_trusted_only_if_its_certificate_is_configured() {
         assert!(matches!(&error, FetchError::Connect { .. }), "{error}");
         assert!(error.to_string().contains("certificate"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn an_artifact_is_downloaded_with_mutual_tls_only_from_an_authorized_server() {
+    let own = Authority::new("example.org");
+    let mut runtime = Runtime::issuing(&own.issue("/flux/pulumi-controller"), &own, &[]);
+    let server = Server::start(&own.issue("/flux/source-controller"), &own).await;
+    let (url, digest) = (server.url("/a"), Digest::of(b"artifact"));
+    assert!(url.starts_with("http://"), "the status of a source has this URL");
+    let mutual_tls = runtime.mutual_tls(&["spiffe://self/flux/source-controller"]);
+    let fixture = Fixture::with(|settings| settings.mutual_tls = Some(mutual_tls));
+    let fetched = fixture.fetcher.fetch(&url, &digest, "apps").await.unwrap();
+    assert_eq!(content(&fetched), b"artifact");
+    let host = format!("\r\nhost: {}\r\n", server.address);
+    assert!(server.requests()[0].to_lowercase().contains(&host), "{:?}", server.requests());
+
+    let mutual_tls = runtime.mutual_tls(&["spiffe://self/flux/other"]);
+    let fixture = Fixture::with(|settings| settings.mutual_tls = Some(mutual_tls));
+    let error = fixture.fails(&url, &digest).await;
+    let expected = format!(
+        "failed to fetch {url}: server has the SPIFFE ID spiffe://example.org/flux/source-controller, which \
+         --authorized-artifact-server-spiffe-id does not authorize"
+    );
+    assert_eq!((error.to_string(), fixture.fetcher.download_attempts()), (expected, 1));
+    assert_eq!(server.requests().len(), 1);
 }

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::pulumi::{Stack, StackSpec};
-use crate::artifact::{AllowedHosts, FetchSettings, Fetcher, Store};
+use crate::mutual_tls::test_runtime::{Authority, Runtime, plain};
+use crate::mutual_tls::{Client, Peer, test_runtime};
 use crate::runtime::events::{Event, EventKind, EventTask, Events, NotificationController, RetryPolicy};
 use crate::runtime::fake_api::{FakeResponse, client};
 use crate::runtime::writes::{Leadership, Writer};
@@ -66,16 +67,9 @@ impl Server {
 
     fn controller(&self, policy: RetryPolicy) -> NotificationController {
         let address = format!("http://{}/", self.address).parse().unwrap();
-        NotificationController { address, client: http_client(), retry_policy: policy }
+        let client = Client::new(Peer::EventServer, plain(), None);
+        NotificationController { address, client, retry_policy: policy }
     }
-}
-
-/// Returns an HTTP client with the same settings as the manager's client.
-fn http_client() -> reqwest::Client {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), 16 * 1024 * 1024).unwrap();
-    let settings = FetchSettings::new(AllowedHosts::services_of("flux-system", "cluster.local"));
-    Fetcher::new(settings, store).unwrap().client()
 }
 
 fn quick() -> RetryPolicy {
@@ -266,4 +260,34 @@ async fn events_that_no_alert_can_reference_are_not_posted() {
         server.bodies().iter().map(|body| (body["message"].clone(), body["severity"].clone())).collect();
     let expected = [("ready", "error"), ("started", "info"), ("last", "info")];
     assert_eq!(posted, expected.map(|(message, severity)| (json!(message), json!(severity))));
+}
+
+#[tokio::test]
+async fn events_are_posted_with_mutual_tls_only_to_an_authorized_server() {
+    let own = Authority::new("example.org");
+    let mut runtime = Runtime::issuing(&own.issue("/flux/pulumi-controller"), &own, &[]);
+    let server = test_runtime::Server::start(&own.issue("/flux/notification-controller"), &own).await;
+    for (authorized, requests) in [("spiffe://self/flux/other", 0), ("spiffe://self/flux/", 1)] {
+        let client = runtime.client(Peer::EventServer, &[authorized]);
+        let address = server.url("/").parse().unwrap();
+        let controller = NotificationController { address, client, retry_policy: quick() };
+        let metrics = Metrics::default();
+        let (events, task) = publisher(controller, &metrics);
+        let end = CancellationToken::new();
+        let task = tokio::spawn(task.run(end.clone()));
+        events.publish(event("message"));
+        let expected = format!("pulumi_controller_notifications_dropped_total {}", 1 - requests);
+        let settled = async {
+            while server.requests().len() < requests || dropped(&metrics) != expected {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(TIMEOUT, settled).await;
+        assert!(in_time.is_ok(), "{authorized}: {} requests, {}", server.requests().len(), dropped(&metrics));
+        end.cancel();
+        tokio::time::timeout(TIMEOUT, task).await.expect("the task ends").unwrap();
+        assert_eq!(server.requests().len(), requests, "{authorized}");
+    }
+    let request = &server.requests()[0];
+    assert!(request.starts_with("POST / HTTP/1.1\r\n") && request.contains("application/json"), "{request}");
 }
