@@ -50,6 +50,8 @@ pub const PLANNED_PROPERTIES: u32 = 20;
 pub const POLICY_PACKS: u32 = 10;
 /// Maximum number of policy packs in a Workspace.
 pub const WORKSPACE_POLICY_PACKS: u32 = 2 * POLICY_PACKS;
+/// Maximum number of exceptions for a policy pack.
+pub const POLICY_EXCEPTIONS: u32 = 100;
 /// Maximum number of objects to which the controller writes the outputs of a Stack.
 pub const OUTPUT_OBJECTS: u32 = 10;
 /// Maximum number of policy violations in a status.

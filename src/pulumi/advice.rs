@@ -48,6 +48,8 @@ const DISK: &str = "a volume is full: increase the ephemeral storage of the pod 
                     backend is full, free space on this volume";
 const NO_RUN_PROGRAM: &str = "runProgram requires Pulumi CLI 3.160.0 or later, and 3.169.0 or later together with refresh: use an image with a \
                               newer version (spec.workspaceTemplate.spec.image), or unset runProgram";
+const NO_EXCEPTIONS: &str = "exceptions in spec.policyPacks require Pulumi CLI 3.274.0 or later: use an image with a newer version \
+                             (spec.workspaceTemplate.spec.image), or remove the exceptions";
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
@@ -102,6 +104,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["with configuration key * must be of type"], CONFIG_TYPE),
     (&["does not support environments"], ENVIRONMENTS),
     (&["violates the policy "], POLICY),
+    (&["parsing \"version\": 2 is not a valid value; must be a string or object"], NO_EXCEPTIONS),
     (&["unknown flag: --run-program"], NO_RUN_PROGRAM),
     (&["unknown flag: --", "does not satisfy the version range", "unknown command *for \"pulumi"], OLD_CLI),
     (&["exited with non-zero exit code: -1"], KILLED),

@@ -124,8 +124,11 @@ pub struct PolicyViolation {
     pub version: String,
     /// Name of the policy.
     pub policy: String,
-    /// Whether this violation makes the run fail.
+    /// Whether the policy is mandatory. A violation of a mandatory policy makes the run fail, unless it is exempted.
     pub is_mandatory: bool,
+    /// Exceptions that exempt the violation, with their reasons: `ID: reason`. Empty if the violation is not exempted.
+    /// Maximum length: 16 KiB.
+    pub exemption: String,
     /// URN of the resource. Empty if the violation does not concern a resource.
     pub urn: String,
     /// Description of the violation, without colors. Maximum length: 16 KiB.
@@ -133,11 +136,20 @@ pub struct PolicyViolation {
 }
 
 impl PolicyViolation {
+    /// Returns whether an exception exempts the violation, so that the violation does not affect the run.
+    pub fn is_exempted(&self) -> bool {
+        !self.exemption.is_empty()
+    }
+
     /// Converts the violation to a diagnostic.
     pub fn diagnostic(&self) -> Diagnostic {
         let policy = format!("{} of {} {}", self.policy, self.pack, self.version);
         let message = format!("violates the policy {}: {}", policy.trim_end(), self.message);
-        let severity = if self.is_mandatory { "error" } else { "warning" };
+        let severity = match (self.is_exempted(), self.is_mandatory) {
+            (true, _) => "info",
+            (false, true) => "error",
+            (false, false) => "warning",
+        };
         Diagnostic { severity: severity.to_owned(), urn: self.urn.clone(), message, ephemeral: false }
     }
 }
@@ -202,6 +214,15 @@ struct Violation {
     policy_pack_name: String,
     policy_pack_version: String,
     enforcement_level: String,
+    exceptions: Option<Vec<Exception>>,
+}
+
+/// Policy exception that exempts a violation.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Exception {
+    id: String,
+    reason: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -386,9 +407,15 @@ fn policy_violation(violation: Violation, redact: &dyn Fn(&str) -> String) -> Po
         version: clean(&violation.policy_pack_version),
         policy: clean(&violation.policy_name),
         is_mandatory: violation.enforcement_level == "mandatory",
+        exemption: clean(&exemption(violation.exceptions.as_deref().unwrap_or_default())),
         urn: urn(violation.resource_urn, redact),
         message: clean(&violation.message),
     }
+}
+
+fn exemption(exceptions: &[Exception]) -> String {
+    let texts: Vec<String> = exceptions.iter().map(|Exception { id, reason }| format!("{id}: {reason}")).collect();
+    texts.join("; ")
 }
 
 fn resource_step(step: Step, redact: &dyn Fn(&str) -> String) -> ResourceStep {

@@ -16,21 +16,26 @@ const MAX_WORD: usize = 256;
 pub struct Violations {
     mandatory: Vec<PolicyViolation>,
     advisory: Vec<PolicyViolation>,
+    /// Violations that an exception exempts.
+    exempted: Vec<PolicyViolation>,
     mandatory_count: usize,
     advisory_count: usize,
+    exempted_count: usize,
     /// Hashes of all violations that the engine has reported.
     known: HashedSet,
 }
 
 impl Violations {
-    /// Adds a violation. If the list is full, a mandatory violation replaces the last advisory violation.
+    /// Adds a violation. If the list is full, a mandatory violation replaces the last advisory violation. Exempted
+    /// violations have a list of their own.
     pub(super) fn observe(&mut self, violation: &PolicyViolation) {
         if !self.known.insert(violation) {
             return;
         }
-        let (list, count) = match violation.is_mandatory {
-            true => (&mut self.mandatory, &mut self.mandatory_count),
-            false => (&mut self.advisory, &mut self.advisory_count),
+        let (list, count) = match (violation.is_exempted(), violation.is_mandatory) {
+            (true, _) => (&mut self.exempted, &mut self.exempted_count),
+            (false, true) => (&mut self.mandatory, &mut self.mandatory_count),
+            (false, false) => (&mut self.advisory, &mut self.advisory_count),
         };
         *count += 1;
         if list.len() < MAX_VIOLATIONS {
@@ -39,19 +44,29 @@ impl Violations {
         self.advisory.truncate(MAX_VIOLATIONS.saturating_sub(self.mandatory.len()));
     }
 
-    /// Returns the number of mandatory policy violations.
+    /// Returns the number of mandatory policy violations that are not exempted.
     pub fn mandatory(&self) -> usize {
         self.mandatory_count
     }
 
-    /// Returns the number of advisory policy violations.
+    /// Returns the number of advisory policy violations that are not exempted.
     pub fn advisory(&self) -> usize {
         self.advisory_count
     }
 
-    /// Returns the violations in the list. Mandatory violations precede advisory violations.
+    /// Returns the number of exempted policy violations.
+    pub fn exempted(&self) -> usize {
+        self.exempted_count
+    }
+
+    /// Returns the first violations that are not exempted. Mandatory violations precede advisory violations.
     pub fn list(&self) -> impl Iterator<Item = &PolicyViolation> {
         self.mandatory.iter().chain(&self.advisory)
+    }
+
+    /// Returns the first exempted violations.
+    pub fn exempted_list(&self) -> impl Iterator<Item = &PolicyViolation> {
+        self.exempted.iter()
     }
 }
 
@@ -61,6 +76,7 @@ fn bounded(violation: &PolicyViolation) -> PolicyViolation {
         version: console::shorten(&violation.version, MAX_WORD),
         policy: console::shorten(&violation.policy, MAX_WORD),
         is_mandatory: violation.is_mandatory,
+        exemption: console::shorten(&violation.exemption, MAX_MESSAGE),
         urn: console::shorten(&violation.urn, MAX_URN),
         message: console::shorten(&violation.message, MAX_MESSAGE),
     }
@@ -89,6 +105,17 @@ mod tests {
     }
 
     #[test]
+    fn exempted_violations_are_neither_mandatory_nor_advisory() {
+        let mut violations = Violations::default();
+        violations.observe(&violation(1, true));
+        let exempted = PolicyViolation { exemption: "EXC-1: legacy".to_owned(), ..violation(2, true) };
+        (0..2).for_each(|_| violations.observe(&exempted));
+        assert_eq!((violations.mandatory(), violations.advisory(), violations.exempted()), (1, 0, 1));
+        assert_eq!(names(&violations), ["p1"]);
+        assert_eq!(violations.exempted_list().collect::<Vec<_>>(), [&exempted]);
+    }
+
+    #[test]
     fn the_number_and_the_length_of_violations_are_limited() {
         let mut violations = Violations::default();
         (0..1000).for_each(|number| violations.observe(&violation(number, false)));
@@ -98,10 +125,11 @@ mod tests {
         assert_eq!(violations.list().count(), MAX_VIOLATIONS);
         let long = "x".repeat(100_000);
         let (pack, version, policy) = (long.clone(), long.clone(), long.clone());
-        let huge = PolicyViolation { pack, version, policy, is_mandatory: true, urn: long.clone(), message: long };
+        let (exemption, urn) = (long.clone(), long.clone());
+        let huge = PolicyViolation { pack, version, policy, is_mandatory: true, exemption, urn, message: long };
         let mut violations = Violations::default();
         violations.observe(&huge);
-        let sizes = violations.list().map(|kept| kept.pack.len() + kept.urn.len() + kept.message.len());
-        assert!(sizes.sum::<usize>() < 8 * 1024);
+        let sizes = violations.exempted_list().map(|kept| kept.exemption.len() + kept.urn.len() + kept.message.len());
+        assert!((1..8 * 1024).contains(&sizes.sum::<usize>()));
     }
 }

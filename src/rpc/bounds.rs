@@ -193,15 +193,20 @@ fn truncate_steps(result: &mut Result) {
 
 /// Truncates the policy violations, and corrects the violation counts.
 fn truncate_violations(result: &mut Result) {
-    result.policy_violations.truncate(MAX_VIOLATIONS);
-    for violation in &mut result.policy_violations {
+    for list in [&mut result.policy_violations, &mut result.exempted_violations] {
+        list.truncate(MAX_VIOLATIONS);
+        list.shrink_to_fit();
+    }
+    for violation in result.policy_violations.iter_mut().chain(&mut result.exempted_violations) {
         [&mut violation.pack, &mut violation.version, &mut violation.policy]
             .into_iter()
             .for_each(|word| cut_line(word, 2 * MAX_WORD));
         cut_line(&mut violation.urn, MAX_LINE);
         cut(&mut violation.message, MAX_VIOLATION);
+        cut_line(&mut violation.exemption, MAX_VIOLATION);
     }
-    result.policy_violations.shrink_to_fit();
+    let exempted = u32::try_from(result.exempted_violations.len()).unwrap_or(u32::MAX);
+    result.exempted_violation_count = result.exempted_violation_count.max(exempted);
     let listed = |mandatory: bool| {
         let listed = result.policy_violations.iter().filter(|violation| violation.mandatory == mandatory).count();
         u32::try_from(listed).unwrap_or(u32::MAX)
@@ -384,16 +389,23 @@ mod tests {
             mandatory,
             urn: text.to_owned(),
             message: text.to_owned(),
+            exemption: text.to_owned(),
         };
+        let exempted_violations = vec![violation(&long_line(), true); 100];
         let violations = [vec![violation("a\n\u{1b}b", true)], vec![violation(&long_line(), false); 100]].concat();
-        let mut reply =
-            proto::Result { policy_violations: violations, advisory_violation_count: 300, ..proto::Result::default() };
+        let mut reply = proto::Result {
+            policy_violations: violations,
+            advisory_violation_count: 300,
+            exempted_violations,
+            ..proto::Result::default()
+        };
         truncate_result(&mut reply, NOW);
         assert_eq!((reply.policy_violations.len(), reply.mandatory_violation_count), (MAX_VIOLATIONS, 1));
         assert_eq!(reply.advisory_violation_count, 300);
+        assert_eq!((reply.exempted_violations.len(), reply.exempted_violation_count), (MAX_VIOLATIONS, 50));
         let first = &reply.policy_violations[0];
         assert_eq!((first.policy.as_str(), first.message.as_str()), ("a  b", "a\n b"));
-        assert!(reply.encoded_len() < MAX_VIOLATIONS * 8 * 1024, "{} bytes", reply.encoded_len());
+        assert!(reply.encoded_len() < 2 * MAX_VIOLATIONS * 8 * 1024, "{} bytes", reply.encoded_len());
     }
 
     #[test]

@@ -141,13 +141,21 @@ pub fn has_drifted(stack: &Stack) -> bool {
 }
 
 /// Returns the number of policy violations at each level, such as `1 mandatory, 2 advisory`. Returns `None` if there
-/// are no violations.
+/// are no violations, or if exceptions exempt all violations.
 pub fn violations(found: Option<&PolicyViolations>) -> Option<String> {
     let found = found?;
     let counts = [(found.mandatory, EnforcementLevel::Mandatory), (found.advisory, EnforcementLevel::Advisory)];
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, level)| format!("{count} {}", level.as_str())).collect();
     Some(counts.join(", ")).filter(|text| !text.is_empty())
+}
+
+/// Returns the same numbers as [`violations`] together with the number of violations that exceptions exempt, such as
+/// `1 mandatory, 2 exempted`. Returns `None` if there are no violations.
+pub fn violations_and_exemptions(found: Option<&PolicyViolations>) -> Option<String> {
+    let exempted = found?.exempted.filter(|count| *count > 0).map(|count| format!("{count} exempted"));
+    let parts: Vec<String> = violations(found).into_iter().chain(exempted).collect();
+    Some(parts.join(", ")).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -209,5 +217,10 @@ mod tests {
         assert_eq!(of(0, 2).as_deref(), Some("2 advisory"));
         assert_eq!(of(0, 0), None);
         assert_eq!(violations(None), None);
+        let exempted = |mandatory| PolicyViolations { mandatory, exempted: Some(2), ..PolicyViolations::default() };
+        assert_eq!(violations(Some(&exempted(0))), None, "an exempted violation requires no attention");
+        assert_eq!(violations_and_exemptions(Some(&exempted(0))).as_deref(), Some("2 exempted"));
+        assert_eq!(violations_and_exemptions(Some(&exempted(1))).as_deref(), Some("1 mandatory, 2 exempted"));
+        assert_eq!(violations_and_exemptions(None), None);
     }
 }

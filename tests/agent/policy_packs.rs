@@ -12,7 +12,7 @@ const PROGRAM: &str = "name: example\nruntime: yaml\n";
 const PACK: &str = "name: house\nruntime: nodejs\n";
 
 /// Script that replaces the CLI. The script records policy pack installations and the arguments of each `up`. Each `up`
-/// reports a mandatory and an advisory violation. If the pack contains the file `broken`, its installation fails. If
+/// reports a mandatory, an advisory and an exempted violation. If the pack contains the file `broken`, its installation fails. If
 /// the pack contains the file `endless`, and the home directory does not contain such a file, the installation never
 /// completes.
 const CLI: &str = r#"for argument in "$@"; do
@@ -33,6 +33,9 @@ case "$*" in
         printf '%s' "$violation" | tr -d '\n' | sed "s/LEVEL/$level/g" >> "$log"
         echo >> "$log"
     done
+    printf '%s' "$violation" | tr -d '\n' |
+        sed 's/"enforcementLevel":"LEVEL"/"enforcementLevel":"mandatory","exceptions":[{"id":"EXC-1","reason":"legacy"}]/' >> "$log"
+    echo >> "$log"
     exit 1;;
 esac"#;
 
@@ -171,6 +174,8 @@ async fn a_run_enforces_its_policy_packs_and_reports_the_violations() {
         result.message
     );
     assert_eq!((result.mandatory_violation_count, result.advisory_violation_count), (1, 1));
+    assert_eq!((result.exempted_violation_count, result.exempted_violations.len()), (1, 1));
+    assert_eq!(result.exempted_violations[0].exemption, "EXC-1: legacy");
     let first = &result.policy_violations[0];
     assert_eq!((first.mandatory, first.pack.as_str(), first.policy.as_str()), (true, "house", "no-public"));
 

@@ -194,6 +194,10 @@ impl OperationResult {
             policy_violations: self.violations.list().map(|violation| policy_violation(violation, redactor)).collect(),
             mandatory_violation_count: number(self.violations.mandatory()),
             advisory_violation_count: number(self.violations.advisory()),
+            exempted_violations: (self.violations.exempted_list())
+                .map(|violation| policy_violation(violation, redactor))
+                .collect(),
+            exempted_violation_count: number(self.violations.exempted()),
             outputs_unavailable: self.outputs_unavailable || is_too_large,
             retry_after_seconds: self.retry_after.map_or(0, |delay| delay.as_secs().saturating_add(1)),
             ignored_variables: Vec::new(),
@@ -267,6 +271,7 @@ fn policy_violation(violation: &PolicyViolation, redactor: &Redactor) -> proto::
         mandatory: violation.is_mandatory,
         urn: clean(&violation.urn),
         message: clean(&console::remove_request_ids(&violation.message)),
+        exemption: clean(&violation.exemption),
     }
 }
 

@@ -169,7 +169,8 @@ pub struct WorkspacePolicyPack {
     /// Artifact that contains the policy pack. Example: `{digest: "sha256:…", dir: policies}`.
     #[schemars(transform = schema::without_defaults)]
     pub artifact: ArtifactReference,
-    /// Configuration by policy. Default: none. Example: `{allowed-regions: {regions: [eu-central-1]}}`.
+    /// Content of the configuration file for the Pulumi CLI: configuration by policy, or the format with exceptions.
+    /// Default: none. Example: `{allowed-regions: {regions: [eu-central-1]}}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,

@@ -22,7 +22,9 @@ pub use cloud_oidc::PulumiCloudOidc;
 pub use concurrency::{BoundConcurrencyGroup, ConcurrencyGroup};
 pub use drift::{DriftIgnoreRule, DriftMode, DriftPolicy, StackDrift};
 pub use output_objects::{OutputObject, OutputObjectKind, OutputObjectReference};
-pub use policy::{EnforcementLevel, PolicyPack, PolicyViolation, PolicyViolations};
+pub use policy::{
+    EnforcementLevel, PolicyException, PolicyExceptionMatch, PolicyPack, PolicyViolation, PolicyViolations,
+};
 pub use program::{
     Configuration, CustomTimeouts, Plugin, Plugins, Program, ProgramArtifact, ProgramDefinition, ProgramResource,
     ProgramSpec, ProgramStatus, PulumiRequirements, ResourceGetter, ResourceOptions,

@@ -30,10 +30,42 @@ pub struct PolicyPack {
     #[schemars(schema_with = "schema::map_of_any")]
     pub config: BTreeMap<String, Value>,
 
+    /// Exceptions by ID, which exempt violations on single resources: the violations neither make a run fail nor count.
+    /// Requires Pulumi CLI 3.274.0. Default: none.
+    /// Example: `{EXC-1: {reason: legacy, match: [{policies: [no-public], targets: ["urn:pulumi:…"]}]}}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = bounds::POLICY_EXCEPTIONS))]
+    pub exceptions: BTreeMap<String, PolicyException>,
+
     /// Enforcement level of all policies without a level in `config`: `advisory` or `mandatory`. Default: the levels in
     /// the policy pack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement_level: Option<EnforcementLevel>,
+}
+
+/// Exception that exempts policy violations on single resources.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
+pub struct PolicyException {
+    /// Reason for the exception.
+    #[schemars(length(min = 1, max = bounds::WORD))]
+    pub reason: String,
+
+    /// Combinations of policies and resources that the exception exempts.
+    /// Example: `[{policies: [no-public], targets: ["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]}]`.
+    #[schemars(length(min = 1, max = bounds::REFERENCES))]
+    pub r#match: Vec<PolicyExceptionMatch>,
+}
+
+/// Policies and resources to which an exception applies.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
+pub struct PolicyExceptionMatch {
+    /// Names of the policies. Example: `[no-public]`.
+    #[schemars(length(min = 1, max = bounds::REFERENCES), inner(length(min = 1, max = bounds::WORD)))]
+    pub policies: Vec<String>,
+
+    /// URNs of the resources. Example: `["urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs"]`.
+    #[schemars(length(min = 1, max = bounds::REFERENCES), inner(length(min = 1, max = bounds::URN)))]
+    pub targets: Vec<String>,
 }
 
 /// Enforcement level of all policies without a level in `config`: `advisory` or `mandatory`. Default: the levels in the
@@ -52,13 +84,17 @@ pub enum EnforcementLevel {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyViolations {
-    /// Number of mandatory policy violations.
+    /// Number of mandatory policy violations that are not exempted.
     #[serde(default)]
     pub mandatory: i64,
-    /// Number of advisory policy violations.
+    /// Number of advisory policy violations that are not exempted.
     #[serde(default)]
     pub advisory: i64,
-    /// Violations, mandatory ones first. At most 20 entries. Example: `[{pack: house, policy: no-public}]`.
+    /// Number of policy violations that an exception exempts. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exempted: Option<i64>,
+    /// Violations: mandatory, advisory, and then exempted ones. At most 20 entries.
+    /// Example: `[{pack: house, policy: no-public}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::POLICY_VIOLATIONS))]
     pub violations: Vec<PolicyViolation>,
@@ -68,6 +104,10 @@ pub struct PolicyViolations {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyViolation {
+    /// Exceptions that exempt the violation, with their reasons. Absent if the violation is not exempted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = bounds::WORD))]
+    pub exemption: String,
     /// Enforcement level of the policy: `advisory` or `mandatory`.
     pub enforcement_level: EnforcementLevel,
     /// Name that the policy pack's program defines.
@@ -100,8 +140,13 @@ impl EnforcementLevel {
 }
 
 impl PolicyViolations {
-    /// Returns the number of all violations, including violations that `violations` omits.
+    /// Returns whether some violations are not exempted.
+    pub fn has_unexempted(&self) -> bool {
+        self.mandatory > 0 || self.advisory > 0
+    }
+
+    /// Returns the number of all violations, including exempted violations and violations that `violations` omits.
     pub fn count(&self) -> i64 {
-        self.mandatory.saturating_add(self.advisory)
+        self.mandatory.saturating_add(self.advisory).saturating_add(self.exempted.unwrap_or_default())
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::auto::{ArtifactReference, Workspace, WorkspacePolicyPack};
-use crate::api::pulumi::{PolicyPack, SourceReference, Stack};
+use crate::api::pulumi::{PolicyException, PolicyPack, SourceReference, Stack};
 use crate::api::{bounds, names};
 use crate::controller::stack::workspace_state::{Readiness, readiness};
 use crate::source::flux::Reference;
@@ -20,6 +20,11 @@ const ALL: &str = "all";
 const MAX_NAME: usize = 63;
 /// Enforcement levels of Pulumi.
 const LEVELS: &str = "`advisory`, `mandatory`, `remediate` or `disabled`";
+/// Version of the configuration file format that contains exceptions. The Pulumi CLI reads the version only if it is a
+/// number. CLI versions without exceptions reject a number in a configuration file.
+const FORMAT_WITH_EXCEPTIONS: u32 = 2;
+/// Prefix of a URN, and the minimum number of separators in a URN.
+const URN: (&str, usize) = ("urn:pulumi:", 3);
 /// Characters that have a special meaning for the CLI in the list of policy pack directories.
 const SEPARATORS: [char; 2] = [',', '"'];
 
@@ -40,6 +45,7 @@ pub struct RequestedPack {
     /// Namespace of the source.
     pub namespace: String,
     pub source: Reference,
+    /// Content of the configuration file, in the format of the Pulumi CLI.
     pub config: BTreeMap<String, Value>,
 }
 
@@ -86,15 +92,20 @@ fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack
             "invalid {field}.dir: {directory:?} must not contain commas or quotation marks"
         )));
     }
-    let bytes = json!(pack.config).to_string().len();
-    if bytes > bounds::POLICY_CONFIG_BYTES {
-        let most = bounds::POLICY_CONFIG_BYTES;
-        return Err(Unavailable::Invalid(format!(
-            "{field}.config must be at most {most} bytes as JSON, but has {bytes}"
-        )));
+    for (part, value) in [("config", json!(pack.config)), ("exceptions", json!(pack.exceptions))] {
+        let (bytes, most) = (value.to_string().len(), bounds::POLICY_CONFIG_BYTES);
+        if bytes > most {
+            return Err(Unavailable::Invalid(format!(
+                "{field}.{part} must be at most {most} bytes as JSON, but has {bytes}"
+            )));
+        }
     }
     for (policy, value) in &pack.config {
         check_level(value).map_err(|why| Unavailable::Invalid(format!("invalid {field}.config[{policy}]: {why}")))?;
+    }
+    for (id, exception) in &pack.exceptions {
+        check_exception(id, exception)
+            .map_err(|why| Unavailable::Invalid(format!("invalid {field}.exceptions[{id}]: {why}")))?;
     }
     let namespace = within(source.namespace.as_deref(), own).to_owned();
     if namespace != own && own_only {
@@ -107,7 +118,39 @@ fn of_spec(pack: &PolicyPack, own: &str, own_only: bool) -> Result<RequestedPack
     if let Some(level) = pack.enforcement_level {
         config.insert(ALL.to_owned(), Value::from(level.as_str()));
     }
+    if !pack.exceptions.is_empty() {
+        config = [
+            ("version".to_owned(), json!(FORMAT_WITH_EXCEPTIONS)),
+            ("policies".to_owned(), json!(config)),
+            ("exceptions".to_owned(), json!(pack.exceptions)),
+        ]
+        .into();
+    }
     Ok(RequestedPack { name: pack.name.clone(), namespace, source, config })
+}
+
+/// Checks an exception. Without this check, a run with an invalid exception would fail.
+fn check_exception(id: &str, exception: &PolicyException) -> Result<(), String> {
+    let is_id = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if id.is_empty() || !id.chars().all(is_id) {
+        return Err("the ID must consist of letters, digits, hyphens, dots and underscores".to_owned());
+    }
+    if exception.reason.trim().is_empty() {
+        return Err("reason is required".to_owned());
+    }
+    if exception.r#match.is_empty() {
+        return Err("match must contain an entry".to_owned());
+    }
+    for entry in &exception.r#match {
+        if entry.policies.is_empty() || entry.policies.iter().any(|policy| policy.is_empty() || policy == ALL) {
+            return Err(format!("match[].policies must contain the names of policies, and must not contain {ALL:?}"));
+        }
+        let is_urn = |urn: &String| urn.starts_with(URN.0) && urn.matches("::").count() >= URN.1;
+        if entry.targets.is_empty() || !entry.targets.iter().all(is_urn) {
+            return Err("match[].targets must contain URNs of resources".to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Checks the enforcement level in a policy's configuration. Without this check, a run with an invalid level would

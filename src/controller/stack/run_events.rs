@@ -128,10 +128,10 @@ fn drift(stack: &Stack, status: &StackStatus) -> Option<Event> {
 }
 
 /// Returns the event about the policy violations of a run. Returns `None` if the previous run violated the same
-/// policies. The comparison ignores the resources and the messages of the violations, because they can differ between
-/// two runs with the same inputs.
+/// policies, or if exceptions exempt all violations. The comparison ignores the resources and the messages of the
+/// violations, because they can differ between two runs with the same inputs.
 fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
-    let found = status.policy_violations.as_ref()?;
+    let found = status.policy_violations.as_ref().filter(|found| found.has_unexempted())?;
     let before = stack.status.as_ref();
     if before
         .and_then(|before| before.policy_violations.as_ref())
@@ -149,7 +149,7 @@ fn policy_violations(stack: &Stack, status: &StackStatus) -> Option<Event> {
 fn has_same_policies(a: &PolicyViolations, b: &PolicyViolations) -> bool {
     let policies = |violations: &PolicyViolations| -> BTreeSet<(EnforcementLevel, String, String)> {
         let policy = |found: &PolicyViolation| (found.enforcement_level, found.pack.clone(), found.policy.clone());
-        violations.violations.iter().map(policy).collect()
+        violations.violations.iter().filter(|found| found.exemption.is_empty()).map(policy).collect()
     };
     policies(a) == policies(b)
 }

@@ -12,21 +12,25 @@ pub fn violations(result: &proto::Result) -> Option<PolicyViolations> {
     };
     let mandatory = i64::from(result.mandatory_violation_count).max(listed(true));
     let advisory = i64::from(result.advisory_violation_count).max(listed(false));
-    if mandatory == 0 && advisory == 0 {
+    let listed_exempted = i64::try_from(result.exempted_violations.len()).unwrap_or(i64::MAX);
+    let exempted = i64::from(result.exempted_violation_count).max(listed_exempted);
+    if mandatory == 0 && advisory == 0 && exempted == 0 {
         return None;
     }
     // The engine evaluates policies in any order. Sorting before the truncation makes the result deterministic.
-    let mut violations: Vec<PolicyViolation> = result.policy_violations.iter().map(violation).collect();
+    let reported = result.policy_violations.iter().chain(&result.exempted_violations);
+    let mut violations: Vec<PolicyViolation> = reported.map(violation).collect();
     violations.sort_unstable();
     violations.dedup();
     violations.truncate(usize::try_from(bounds::POLICY_VIOLATIONS).unwrap_or(usize::MAX));
-    Some(PolicyViolations { mandatory, advisory, violations })
+    Some(PolicyViolations { mandatory, advisory, exempted: Some(exempted).filter(|count| *count > 0), violations })
 }
 
 fn violation(violation: &proto::PolicyViolation) -> PolicyViolation {
     let limit = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
     let line = |text: &str, most: u32| conditions::shorten(&text.replace(char::is_control, " "), limit(most));
     PolicyViolation {
+        exemption: line(&violation.exemption, bounds::WORD),
         enforcement_level: match violation.mandatory {
             true => EnforcementLevel::Mandatory,
             false => EnforcementLevel::Advisory,
@@ -71,5 +75,22 @@ mod tests {
         let result = proto::Result { policy_violations, mandatory_violation_count, ..proto::Result::default() };
         let found = violations(&result).expect("the result has violations");
         assert_eq!((found.violations.len(), found.mandatory), (20, 300));
+    }
+
+    #[test]
+    fn exempted_violations_are_listed_last_and_do_not_count_as_violations() {
+        let exempted = proto::PolicyViolation { exemption: "EXC-1: legacy\n".to_owned(), ..reported("a", true) };
+        let result = proto::Result {
+            policy_violations: vec![reported("b", false)],
+            exempted_violations: vec![exempted],
+            ..proto::Result::default()
+        };
+        let found = violations(&result).expect("the result has violations");
+        let listed: Vec<_> =
+            found.violations.iter().map(|found| (found.policy.as_str(), found.exemption.as_str())).collect();
+        assert_eq!(listed, [("b", ""), ("a", "EXC-1: legacy ")]);
+        assert_eq!((found.mandatory, found.advisory, found.exempted, found.count()), (0, 1, Some(1), 2));
+        let result = proto::Result { policy_violations: Vec::new(), ..result };
+        assert!(!violations(&result).expect("the result has an exempted violation").has_unexempted());
     }
 }

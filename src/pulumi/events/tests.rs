@@ -54,6 +54,7 @@ fn each_kind_of_event_is_parsed() {
                 version: "1.2.0".into(),
                 policy: "no-public".into(),
                 is_mandatory: false,
+                exemption: String::new(),
                 urn: "urn:a".into(),
                 message: "public".into(),
             }),
@@ -63,6 +64,26 @@ fn each_kind_of_event_is_parsed() {
     for (line, expected) in table {
         assert_eq!(parse(&line), expected, "{line}");
     }
+}
+
+#[test]
+fn a_violation_contains_the_exceptions_that_exempt_it() {
+    let line = json!({"policyEvent": {
+        "resourceUrn": "urn:a", "message": "public", "policyName": "no-public", "policyPackName": "house",
+        "enforcementLevel": "mandatory", "severity": "high",
+        "exceptions": [{"id": "EXC-1", "reason": "<{%fg 13%}>legacy<{%reset%}>"}, {"id": "EXC-2", "reason": "b"}],
+    }});
+    let expected = PolicyViolation {
+        pack: "house".into(),
+        policy: "no-public".into(),
+        is_mandatory: true,
+        exemption: "EXC-1: legacy; EXC-2: b".into(),
+        urn: "urn:a".into(),
+        message: "public".into(),
+        ..PolicyViolation::default()
+    };
+    assert_eq!(expected.diagnostic().severity, "info");
+    assert_eq!(parse(&line), EventKind::PolicyViolation(expected));
 }
 
 #[test]

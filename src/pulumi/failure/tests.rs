@@ -165,6 +165,11 @@ fn failure_messages_include_advice_and_the_source_location() {
     assert_eq!(classify(exited(1), "", "", &failed_run).kind, FailureKind::PolicyViolated);
     let advisory = summary_of(&format!("{}\n", violation.replace("mandatory", "advisory")));
     assert_eq!(classify(exited(1), "", "", &advisory).kind, FailureKind::Failed);
+    let exempted = violation
+        .replace(r#""enforcementLevel""#, r#""exceptions": [{"id": "EXC-1", "reason": "legacy"}], "enforcementLevel""#);
+    let exempted_run = summary_of(&format!("{exempted}\n"));
+    assert_eq!(classify(exited(1), "", "", &exempted_run).kind, FailureKind::Failed);
+    assert!(exempted_run.errors().is_empty() && exempted_run.violations().exempted() == 1);
     let remark = violation.replace("mandatory", "advisory").replace("No bucket", "Hardly any bucket");
     let violated = message_of(&[&remark, &violation, &failed]);
     let words = "aws:s3/bucket:Bucket logs: violates the policy no-public of house 1.2.0: No bucket is public.\nMake it private.\n(";

@@ -278,7 +278,7 @@ fn details(stack: &Stack, status: &StackStatus, workspace: Option<&Workspace>, n
                 (text("Applied revision", status.last_applied_revision.as_deref()))
                 (text("Attempted revision", status.last_attempted_revision.as_deref()))
                 (text("Drift", phase::drift(stack).as_deref()))
-                (text("Policy violations", phase::violations(status.policy_violations.as_ref()).as_deref()))
+                (text("Policy violations", phase::violations_and_exemptions(status.policy_violations.as_ref()).as_deref()))
                 (sleep(workspace))
                 dt { "Age" } dd { (parts::ago(stack.metadata.creation_timestamp.as_ref(), now)) }
                 (parts::permalink(permalink))

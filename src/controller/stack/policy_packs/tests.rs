@@ -1,7 +1,7 @@
 //! Tests for the policy packs of a Stack.
 
 use super::*;
-use crate::api::pulumi::{EnforcementLevel, StackSpec};
+use crate::api::pulumi::{EnforcementLevel, PolicyExceptionMatch, StackSpec};
 use crate::artifact::{Digest, Directory};
 use crate::source::Origin;
 use crate::source::flux::GROUP;
@@ -50,6 +50,43 @@ fn a_stack_has_the_packs_of_the_cluster_and_of_its_spec() {
     assert_eq!(json!(packs[1].config), json!({"all": "advisory", "no-public": "advisory"}));
 }
 
+fn exception(reason: &str, policy: &str, target: &str) -> PolicyException {
+    let matched = PolicyExceptionMatch { policies: vec![policy.to_owned()], targets: vec![target.to_owned()] };
+    PolicyException { reason: reason.to_owned(), r#match: vec![matched] }
+}
+
+fn excepting(id: &str, exception: PolicyException) -> PolicyPack {
+    PolicyPack { exceptions: [(id.to_owned(), exception)].into(), ..pack("own") }
+}
+
+const LOGS: &str = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
+
+#[test]
+fn exceptions_require_the_second_format_of_the_configuration_file() {
+    let exception = exception("legacy", "no-public", LOGS);
+    let leveled = PolicyPack { enforcement_level: Some(EnforcementLevel::Mandatory), ..excepting("EXC-1", exception) };
+    let packs = requested(&stack(vec![leveled]), &[], true).expect("valid packs");
+    let expected = json!({
+        "version": 2,
+        "policies": {"all": "mandatory"},
+        "exceptions": {
+            "EXC-1": {"reason": "legacy", "match": [{"policies": ["no-public"], "targets": [LOGS]}]},
+        },
+    });
+    assert_eq!(json!(packs[0].config), expected);
+}
+
+#[test]
+fn a_stack_cannot_add_exceptions_to_a_pack_of_the_cluster() {
+    let own = excepting("EXC-1", exception("legacy", "no-public", LOGS));
+    let packs = requested(&stack(vec![own]), &[cluster()], false).expect("valid packs");
+    assert_eq!(packs[0].config, BTreeMap::new(), "only the pack in the spec has the exceptions");
+    let repeated = |config: &BTreeMap<String, Value>| ResolvedPack { config: config.clone(), ..resolved("own", "1") };
+    let error =
+        distinct(vec![resolved("cluster/house", "1"), repeated(&packs[1].config)], 1).expect_err("a repeated pack");
+    assert!(error.to_string().contains("which a Stack can neither disable nor configure"), "{error}");
+}
+
 #[test]
 fn invalid_packs_are_errors_that_name_the_field() {
     let with_dir = |dir: &str| PolicyPack { dir: Some(dir.to_owned()), ..pack("own") };
@@ -71,6 +108,17 @@ fn invalid_packs_are_errors_that_name_the_field() {
         (vec![with_dir("../a")], "spec.policyPacks[own].dir"),
         (vec![with_dir("a,b")], "must not contain commas"),
         (vec![large], "spec.policyPacks[own].config must be at most 65536 bytes"),
+        (vec![configured(json!(2))], "invalid spec.policyPacks[own].config[p]: must be an enforcement level or"),
+        (vec![excepting("EXC 1", exception("a", "p", LOGS))], "spec.policyPacks[own].exceptions[EXC 1]: the ID must"),
+        (vec![excepting("", exception("a", "p", LOGS))], "the ID must consist of"),
+        (vec![excepting("a", exception(" ", "p", LOGS))], "spec.policyPacks[own].exceptions[a]: reason is required"),
+        (
+            vec![excepting("a", PolicyException { reason: "a".to_owned(), r#match: vec![] })],
+            "match must contain an entry",
+        ),
+        (vec![excepting("a", exception("a", "all", LOGS))], "must not contain \"all\""),
+        (vec![excepting("a", exception("a", "p", "logs"))], "match[].targets must contain URNs"),
+        (vec![excepting("a", exception(&"a".repeat(70_000), "p", LOGS))], "exceptions must be at most 65536 bytes"),
         (vec![elsewhere("Other", None)], "invalid spec.policyPacks[own].sourceRef.kind \"Other\""),
         (vec![elsewhere("Bucket", Some("other"))], "Bucket other/policies is in another namespace"),
     ];

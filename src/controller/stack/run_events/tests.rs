@@ -218,7 +218,8 @@ fn violations(policies: usize) -> PolicyViolations {
         ..PolicyViolation::default()
     };
     let mandatory = i64::try_from(policies).unwrap();
-    PolicyViolations { mandatory, advisory: 0, violations: (0..policies).map(violation).collect() }
+    let violations = (0..policies).map(violation).collect();
+    PolicyViolations { mandatory, violations, ..PolicyViolations::default() }
 }
 
 #[test]
@@ -268,6 +269,10 @@ fn a_changed_set_of_policy_violations_is_reported_once() {
     assert_eq!(reported(Some(violations(1)), Some(other_resource)), None, "the same policy");
     assert!(reported(Some(violations(1)), Some(violations(2))).is_some());
     assert_eq!(reported(Some(violations(1)), None), None);
+    let mut exempted = PolicyViolations { mandatory: 0, exempted: Some(1), ..violations(1) };
+    exempted.violations[0].exemption = "EXC-1: legacy".to_owned();
+    assert_eq!(reported(None, Some(exempted.clone())), None, "an exempted violation is no reason for an event");
+    assert!(reported(Some(exempted), Some(violations(1))).is_some(), "the exception was removed");
 }
 
 #[test]

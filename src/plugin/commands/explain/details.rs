@@ -89,10 +89,10 @@ fn of_plan(plan: &StackPlan) -> String {
 }
 
 /// Returns the numbers of policy violations by level, and the first violations. The status lists violations of
-/// mandatory policies first.
+/// mandatory policies first, and exempted violations last.
 fn of_violations(status: &StackStatus) -> Option<String> {
     let found = status.policy_violations.as_ref()?;
-    let numbers = phase::violations(Some(found))?;
+    let numbers = phase::violations_and_exemptions(Some(found))?;
     let listed = found.violations.iter().take(MAX_VIOLATIONS).map(of_violation);
     let listed: String = listed.map(|line| format!("\n{line}")).collect();
     let shown = i64::try_from(found.violations.len().min(MAX_VIOLATIONS)).unwrap_or(i64::MAX);
@@ -102,12 +102,15 @@ fn of_violations(status: &StackStatus) -> Option<String> {
 }
 
 fn of_violation(violation: &PolicyViolation) -> String {
-    let PolicyViolation { enforcement_level, pack, policy, urn, message, .. } = violation;
-    let level = enforcement_level.as_str();
+    let PolicyViolation { exemption, enforcement_level, pack, policy, urn, message, .. } = violation;
+    let (level, exemption) = match exemption.is_empty() {
+        true => (enforcement_level.as_str(), String::new()),
+        false => ("exempted", format!(" ({})", columns::text(exemption, MAX_TEXT))),
+    };
     let resource = if urn.is_empty() { String::new() } else { format!(" ({urn})") };
     // The first line is the description of the policy, and the other lines describe the violation.
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("{level} {policy} of {pack}{resource}: {}", columns::text(&message, MAX_TEXT))
+    format!("{level} {policy} of {pack}{resource}: {}{exemption}", columns::text(&message, MAX_TEXT))
 }
 
 /// Returns the result of the last drift check. The condition message lists the drifted resources, or contains the
@@ -186,6 +189,11 @@ mod tests {
             "policy violations: 1 mandatory, 2 advisory\nmandatory no-public of house ({URN}): Buckets must not be public. \
              The ACL is public-read.\nadvisory no-public of house: Use tags.\nand 1 more"
         );
+        assert_eq!(of(&json!({}), &status), [expected]);
+        let mut exempted = violation("mandatory", "", "Use tags.");
+        exempted["exemption"] = json!("EXC-1: legacy");
+        let status = json!({ "policyViolations": { "exempted": 1, "violations": [exempted] } });
+        let expected = "policy violations: 1 exempted\nexempted no-public of house: Use tags. (EXC-1: legacy)";
         assert_eq!(of(&json!({}), &status), [expected]);
     }
 

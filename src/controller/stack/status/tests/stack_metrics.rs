@@ -62,7 +62,7 @@ fn drift_checks_written_outputs_and_violations_are_reported_if_they_exist() {
     assert_eq!(state.violations, None);
     let mut status = StackStatus {
         drift: Some(Box::new(StackDrift { count: 4, ..StackDrift::default() })),
-        policy_violations: Some(PolicyViolations { mandatory: 1, advisory: 2, violations: Vec::new() }),
+        policy_violations: Some(PolicyViolations { mandatory: 1, advisory: 2, ..PolicyViolations::default() }),
         ..StackStatus::default()
     };
     for (kind, status_of, reason) in [
