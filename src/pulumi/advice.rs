@@ -50,6 +50,8 @@ const NO_RUN_PROGRAM: &str = "runProgram requires Pulumi CLI 3.160.0 or later, a
                               newer version (spec.workspaceTemplate.spec.image), or unset runProgram";
 const NO_EXCEPTIONS: &str = "exceptions in spec.policyPacks require Pulumi CLI 3.274.0 or later: use an image with a newer version \
                              (spec.workspaceTemplate.spec.image), or remove the exceptions";
+const LEGACY_LAYOUT: &str = "the state backend has a layout without projects, which the Pulumi CLI no longer supports: run `pulumi state upgrade` \
+                             with Pulumi CLI 3.274.1 or earlier, and request a run";
 const OLD_CLI: &str =
     "the Pulumi CLI in the image may be too old: use an image with a newer version (spec.workspaceTemplate.spec.image)";
 
@@ -105,6 +107,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["does not support environments"], ENVIRONMENTS),
     (&["violates the policy "], POLICY),
     (&["parsing \"version\": 2 is not a valid value; must be a string or object"], NO_EXCEPTIONS),
+    (&["legacy diy state is "], LEGACY_LAYOUT),
     (&["unknown flag: --run-program"], NO_RUN_PROGRAM),
     (&["unknown flag: --", "does not satisfy the version range", "unknown command *for \"pulumi"], OLD_CLI),
     (&["exited with non-zero exit code: -1"], KILLED),

@@ -26,6 +26,29 @@ fn a_wrong_passphrase_is_distinguished_from_a_wrong_key() {
 }
 
 #[test]
+fn a_state_backend_with_the_legacy_layout_and_an_exception_for_an_old_cli_have_advice() {
+    let line = "=".repeat(80);
+    let table = [
+        (
+            format!(
+                "\n{line}\nLegacy DIY state is no longer supported, please use Pulumi v3.274.1 or earlier\nto upgrade your \
+                 state to project mode using:\n'pulumi state upgrade'\n\nSee \
+                 https://github.com/pulumi/pulumi/issues/19566.\n{line}"
+            ),
+            LEGACY_LAYOUT,
+        ),
+        (
+            format!("\n{line}\nLegacy DIY state is deprecated, please upgrade your state to project mode using:\n"),
+            LEGACY_LAYOUT,
+        ),
+        ("parsing \"version\": 2 is not a valid value; must be a string or object".to_owned(), NO_EXCEPTIONS),
+    ];
+    for (message, advice) in table {
+        assert_eq!(about(&message).as_deref(), Some(advice), "{message}");
+    }
+}
+
+#[test]
 fn files_that_flux_excludes_have_advice() {
     for (message, extension) in [
         (
