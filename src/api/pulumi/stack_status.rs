@@ -231,6 +231,10 @@ pub struct CurrentUpdate {
     /// Digest of the Update's spec. The controller ignores an Update with another digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_digest: Option<Digest>,
+    /// Digest of the spec before the controller added the check for pending creates. Another process can have created
+    /// the Update with this spec, so the controller accepts it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_spec_digest: Option<Digest>,
     #[serde(flatten)]
     pub inputs: RunInputs,
     /// Revision of the source.

@@ -26,7 +26,9 @@ pub fn with_spec_digest(stack: &Stack, current: &CurrentUpdate) -> Result<Curren
 /// with the name of the next run, or change the spec of an Update. A run without a digest matches every Update, because
 /// earlier versions and the Pulumi Kubernetes Operator recorded no digest.
 pub fn is_recorded(update: &Update, current: &CurrentUpdate) -> bool {
-    current.spec_digest.as_ref().is_none_or(|recorded| *recorded == spec_digest(update))
+    let Some(recorded) = &current.spec_digest else { return true };
+    let actual = spec_digest(update);
+    actual == *recorded || Some(&actual) == current.first_spec_digest.as_ref()
 }
 
 /// Returns the run's record with the digest of the created Update. Returns `None` if the record is unchanged: no

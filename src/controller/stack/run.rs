@@ -174,6 +174,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
     CurrentUpdate {
         name: names::update(&stack.name_any(), &stack.uid().unwrap_or_default(), attempt),
         spec_digest: None,
+        first_spec_digest: None,
         inputs,
         commit: Some(revision),
         origin_revision: resolved.origin_revision.clone(),

@@ -153,6 +153,7 @@ pub fn of_possible_run(stack: &Stack, current: &CurrentUpdate, now: Timestamp) -
     let applied = identity::applied_by(stack, identity::of_run(stack, current));
     let is_new = before.as_ref().is_none_or(|before| identity::differ(before, &applied));
     let current = CurrentUpdate {
+        first_spec_digest: current.spec_digest.clone(),
         pending_creates: Some(PendingCreates::Stop),
         create_stack: if is_new { Some(true) } else { current.create_stack },
         ..current.clone()

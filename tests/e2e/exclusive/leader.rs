@@ -107,7 +107,8 @@ async fn both_lead(scene: &Scene) {
     for stack in &stacks {
         let operations = stack.log.operations().await;
         assert_eq!(operations, once(&["create step", "update step", "update step"]), "{}", stack.name);
-        assert_eq!(stack.updates().await.len(), 3, "{}: one run for each revision", stack.name);
+        let updates = stack.updates().await;
+        assert_eq!(updates.len(), 3, "{}: one run for each revision: {updates:#?}", stack.name);
     }
 }
 

@@ -245,6 +245,26 @@ fn an_update_with_another_spec_than_the_recorded_one_is_discarded() {
     assert_eq!(with(&done), Action::RecordResult);
 }
 
+/// A second leader can read the record before the Update exists, and add the check for pending creates.
+#[test]
+fn the_update_of_another_leader_is_accepted_after_a_check_was_added_to_the_record() {
+    let mut recorded = stack();
+    let current = current_update(&observed(recorded.clone()), &resolved(), &up());
+    let current = build_update::with_spec_digest(&recorded, &current).expect("valid");
+    let created = build_update::update(&recorded, &current).expect("valid");
+    recorded.status = status::of_possible_run(&recorded, &current, now());
+    let checked = build_update::with_spec_digest(&recorded, recorded_run(&recorded)).expect("valid");
+    let again = build_update::update(&recorded, &checked).expect("valid");
+    assert_ne!(created.spec, again.spec);
+    recorded.status.as_mut().expect("value is set").current_update = Some(Box::new(checked));
+    for (update, name) in [(created, "the first Update"), (again, "the Update with the check")] {
+        let workspace = Some(workspace(&stack(), Status::True, "Succeeded"));
+        let observed = Observed { workspace, update: Some(update), ..observed(recorded.clone()) };
+        let action = decide(&observed, now());
+        assert!(matches!(action, Action::AwaitUpdate(_)), "{name}: {action:?}");
+    }
+}
+
 #[test]
 fn the_reason_of_a_wait_remains_in_the_status_until_another_reason_is_known() {
     let other = SlotWait { reason: Full::All { limit: 9 }, estimate: None };
