@@ -85,7 +85,7 @@ render_flux_manifests() {
 module_folder() {
     require_go
     local answer folder checksum
-    answer=$(cd / && GOWORK=off GOFLAGS='' go mod download -json "$1@$2") || die "failed to download the module $1@$2: $answer"
+    answer=$(cd / && GOWORK=off GOTOOLCHAIN=auto GOFLAGS='' go mod download -json "$1@$2") || die "failed to download the module $1@$2: $answer"
     folder=$(sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p' <<<"$answer")
     checksum=$(sed -n 's/^\t"Sum": "\(.*\)",*$/\1/p' <<<"$answer")
     [[ -z ${3:-} || $checksum == "$3" ]] || die "the module $1@$2 has the checksum $checksum instead of $3"

@@ -11,7 +11,7 @@ extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulum
 
 # Duration of a cold build on two CPUs, in minutes. The script prints this duration.
 declare -A part_minutes=(
-    [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=3 [kwok]=2
+    [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=4 [kwok]=2
     [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1 [dex]=3
     [flux-oldest]=6 [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
@@ -140,7 +140,8 @@ require_go() {
 }
 
 # Builds in a temporary directory, and then renames the directory. An interrupted build therefore leaves no partial
-# result.
+# result. With GOTOOLCHAIN=auto, Go downloads a newer toolchain from the module proxy if the part's go.mod requires it.
+# The default of a distribution or a GitHub workflow can be GOTOOLCHAIN=local, which fails instead.
 build_part() {
     local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
     case $part in
@@ -152,7 +153,7 @@ build_part() {
     report_progress "$part" "$package" "$scratch/log" &
     (
         cd "$(part_folder "$part")" &&
-            GOWORK=off GOFLAGS="$go_flags$(part_tags "$part")" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
+            GOWORK=off GOTOOLCHAIN=auto GOFLAGS="$go_flags$(part_tags "$part")" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
                 go install -v -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1 || result=$?
     # `wait` suppresses bash's message about the terminated job.
@@ -176,7 +177,7 @@ report_progress() {
     exec 9>&- >/dev/null
     local total
     sleep 60 2>/dev/null
-    total=$(cd "$(part_folder "$1")" && GOWORK=off GOFLAGS="$go_flags$(part_tags "$1")" go list -deps "$2" | wc -l)
+    total=$(cd "$(part_folder "$1")" && GOWORK=off GOTOOLCHAIN=auto GOFLAGS="$go_flags$(part_tags "$1")" go list -deps "$2" | wc -l)
     while kill -0 "$$" 2>/dev/null && [[ -f $3 ]]; do
         say "$1: compiled $(wc -l <"$3") packages of at most $total"
         sleep 60 2>/dev/null
