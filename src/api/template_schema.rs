@@ -44,10 +44,11 @@ const SET_IN_UPDATE: [&str; 15] = [
 ];
 
 /// Fields of a Stack whose nested fields the `v1alpha1` schema omits.
-const SHORTENED: [&str; 13] = [
+const SHORTENED: [&str; 15] = [
     "concurrencyGroup",
     "currentUpdate",
     "drift",
+    "git",
     "gitAuth",
     "history",
     "lastUpdate",
@@ -57,6 +58,7 @@ const SHORTENED: [&str; 13] = [
     "runs",
     "policyViolations",
     "schedule",
+    "stacks",
     "updateTemplate",
 ];
 
