@@ -1,7 +1,8 @@
 //! Checks the release manifests. The Deployment must have enough memory and disk space for the default flags. The
 //! network policy in the overlay `single-namespace` must permit no traffic from pods that a tenant can create. Flux
-//! must not delete the CustomResourceDefinitions, and all objects must have the label for their removal. The test uses
-//! the kustomize files, because `deploy/manifests/build` changes only the image.
+//! must not delete the CustomResourceDefinitions, and all objects must have the label for their removal. The component
+//! `notifications` must match the CustomResourceDefinitions of Flux. The test uses the kustomize files, because
+//! `deploy/manifests/build` changes only the image.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a missing prerequisite fails the test")]
 
 mod required_programs;
@@ -120,6 +121,57 @@ fn flux_never_deletes_the_definitions_of_an_overlay() {
         let protected = manifests.matches("\n    kustomize.toolkit.fluxcd.io/prune: disabled\n").count();
         let expected = if overlay == "single-namespace" { 0 } else { 6 };
         assert_eq!([definitions, protected], [expected; 2], "{overlay}");
+    }
+}
+
+/// Returns the served versions of a definition, with the values that the schema allows in the field `kind` of the items
+/// of a list in `spec`.
+fn allowed_kinds(definition: &serde_json::Value, list: &str) -> Vec<(String, Vec<String>)> {
+    let path = format!("/schema/openAPIV3Schema/properties/spec/properties/{list}/items/properties/kind/enum");
+    let versions = definition["spec"]["versions"].as_array().unwrap().iter();
+    let served = versions.filter(|version| version["served"] == true);
+    let kinds = |version: &serde_json::Value| serde_json::from_value(version.pointer(&path).unwrap().clone()).unwrap();
+    served.map(|version| (version["name"].as_str().unwrap().to_owned(), kinds(version))).collect()
+}
+
+/// Flux 2.10 serves Alerts in two versions. If the component patched only one version, the API server would reject the
+/// Alerts of the other version.
+#[test]
+fn the_component_adds_the_kinds_to_every_version_of_the_flux_definitions() {
+    if !required_programs::has_programs("the component for the definitions of Flux", &["kubectl"]) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let component = root.join("kustomize/components/notifications");
+    let own = ["Stack", "Workspace", "Update", "Program"];
+    for (file, list, versions, added) in [
+        ("alerts-2.9.yaml", "eventSources", &["v1beta3"][..], &own[..]),
+        ("alerts-2.10.yaml", "eventSources", &["v1", "v1beta3"], &own),
+        ("receivers.yaml", "resources", &["v1"], &["Stack"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("component")).unwrap();
+        for path in files(&component) {
+            std::fs::copy(&path, folder.path().join("component").join(path.file_name().unwrap())).unwrap();
+        }
+        let definition: serde_json::Value = read_manifest(&format!("tests/manifests/flux/{file}"));
+        std::fs::write(folder.path().join("definition.yaml"), definition.to_string()).unwrap();
+        let kustomization = "resources: [definition.yaml]\ncomponents: [component]\n";
+        std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
+        let built = kustomize(folder.path());
+        let is_definition = |document: &&str| document.contains("\nkind: CustomResourceDefinition\n");
+        let patched = built.split("\n---\n").find(is_definition).unwrap();
+        let patched: serde_json::Value = serde_saphyr::from_str(patched).unwrap();
+        let before = allowed_kinds(&definition, list);
+        assert_eq!(before.iter().map(|(version, _)| version.as_str()).collect::<Vec<_>>(), versions, "{file}");
+        let expected: Vec<(String, Vec<String>)> = before
+            .into_iter()
+            .map(|(version, mut kinds)| {
+                kinds.extend(added.iter().map(|kind| (*kind).to_owned()));
+                (version, kinds)
+            })
+            .collect();
+        assert_eq!(allowed_kinds(&patched, list), expected, "{file}");
     }
 }
 
