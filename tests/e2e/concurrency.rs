@@ -59,9 +59,9 @@ fn an_annotation_of_the_namespace_limits_its_concurrent_runs() {
         let first = scene.start(scene.stack("first", &slow_source)).await;
         first.log.wait_for("create", "slow", "begin").await;
         let second = scene.start(scene.stack("second", &source)).await;
-        let message = until_queued(&second, ANNOTATION_MAX_CONCURRENT_RUNS).await;
         let invalid = format!("ignoring the annotation {ANNOTATION_RUN_WEIGHT} of namespace {}", scene.namespace);
-        assert!(message.contains(&invalid), "{message}");
+        let message = until_queued(&second, &invalid).await;
+        assert!(message.contains(ANNOTATION_MAX_CONCURRENT_RUNS), "{message}");
 
         // When the namespace changes, the controller requeues the queued Update. Otherwise, the controller would retry
         // the Update only every five minutes.
