@@ -278,7 +278,8 @@ pub struct ManagerFlags {
     pub artifact_max_unpacked_size: u64,
 
     /// Directory with SSH host keys (`known_hosts`) and CA certificates (`ca.crt`) for the Git repositories of all
-    /// Stacks. Both files are optional.
+    /// Stacks. The controller also trusts the CA certificates for the OIDC issuers of StackReceivers. Both files are
+    /// optional.
     #[arg(long, default_value = "/etc/pulumi-controller/git", value_name = "DIRECTORY")]
     pub git_trust_path: PathBuf,
 

@@ -1,6 +1,8 @@
 //! Settings of HTTP clients for servers outside the cluster: proxies, and CA certificates that a client trusts in
 //! addition to the system certificates.
 
+pub mod addresses;
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -228,6 +228,8 @@ async fn serve_webhooks(
                 component: COMPONENT,
                 instance: instance(),
                 limits: receiver::connection_limits(),
+                // An issuer can be part of the Git server. Both then have the same private authority.
+                issuers: receiver::IssuerSettings::new(config.git_trust_path.join("ca.crt")),
             };
             Some(receiver::start(settings, listener, &end))
         }

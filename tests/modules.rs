@@ -60,7 +60,7 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "receiver",
-        uses: "api runtime config server telemetry",
+        uses: "api http_client runtime config server telemetry text",
         rule: "the webhook receiver shares only the API objects with the controllers",
     },
     Module {

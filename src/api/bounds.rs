@@ -58,6 +58,12 @@ pub const OUTPUT_OBJECTS: u32 = 10;
 pub const POLICY_VIOLATIONS: u32 = 20;
 /// Maximum number of history entries in a status.
 pub const HISTORY: u32 = 16;
+/// Maximum number of OIDC issuers in a StackReceiver.
+pub const OIDC_PROVIDERS: u32 = 8;
+/// Maximum length of the URL of an OIDC issuer, in characters.
+pub const ISSUER_URL: u32 = 512;
+/// Maximum length of the audience of an OIDC token, in characters.
+pub const AUDIENCE: u32 = 256;
 /// Maximum number of recent runs in a status.
 pub const RUNS: u32 = 10;
 /// Maximum number of orphaned Pulumi stacks in a status.

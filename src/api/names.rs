@@ -262,6 +262,12 @@ pub fn webhook_path(token: &[u8], name: &str, namespace: &str) -> String {
     format!("/hook/{}", hex::encode(digest))
 }
 
+/// Returns the path of a webhook without a token. The hashed text ends with a character that no namespace contains, and
+/// [`webhook_path`] hashes a text that ends with a namespace. No token can therefore lead to the same path.
+pub fn webhook_path_without_token(name: &str, namespace: &str) -> String {
+    webhook_path(b"generic-oidc/", &format!("{namespace}/{name}"), "/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

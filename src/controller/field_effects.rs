@@ -25,6 +25,12 @@ enum Effect {
 
 use Effect::{Always, Described, Rejected, Reported};
 
+/// Spec of a StackReceiver with an OIDC issuer, although its type does not support OIDC.
+const OIDC_PROVIDER_OF_ANOTHER_TYPE: &str = concat!(
+    r#"{"type": "generic", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}], "#,
+    r#""oidcProviders": [{"issuerURL": "https://example.com", "audience": "a", "claims": {"sub": "b"}}]}"#
+);
+
 /// All fields. The fields below a field that ends with `.*` have the same effect: the objects of another API, and values
 /// that the controller passes to another program.
 const FIELDS: &[(&str, Effect)] = &[
@@ -230,7 +236,16 @@ const FIELDS: &[(&str, Effect)] = &[
         Rejected(&[r#"{"type": "generic", "events": ["push"], "resources": [{"name": "web"}]}"#]),
     ),
     ("StackReceiver.interval", Described("Minimum: `10s`")),
-    ("StackReceiver.secretRef.name", Always),
+    (
+        "StackReceiver.secretRef.name",
+        Rejected(&[concat!(
+            r#"{"type": "generic-oidc", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}], "#,
+            r#""oidcProviders": [{"issuerURL": "https://example.com", "audience": "a", "claims": {"sub": "b"}}]}"#
+        )]),
+    ),
+    ("StackReceiver.oidcProviders[].issuerURL", Rejected(&[OIDC_PROVIDER_OF_ANOTHER_TYPE])),
+    ("StackReceiver.oidcProviders[].audience", Rejected(&[OIDC_PROVIDER_OF_ANOTHER_TYPE])),
+    ("StackReceiver.oidcProviders[].claims{}", Rejected(&[OIDC_PROVIDER_OF_ANOTHER_TYPE])),
     ("StackReceiver.resources[].kind", Always),
     (
         "StackReceiver.resources[].name",

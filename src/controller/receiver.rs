@@ -1,5 +1,5 @@
-//! StackReceiver controller: derives the webhook path from the token, and publishes either the path or the reason why
-//! no path is available.
+//! StackReceiver controller: derives the webhook path from the token, if the type has a token, and publishes either the
+//! path or the reason why no path is available.
 //!
 //! The module [`crate::receiver`] serves the webhooks in each replica.
 
@@ -14,7 +14,7 @@ use kube::runtime::reflector::store::Writer as StoreWriter;
 use crate::api::conditions::{self, ConditionUpdate, READY, RECONCILING, STALLED, Status, receiver_reason};
 use crate::api::duration;
 use crate::api::names::ANNOTATION_REQUESTED_AT;
-use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver, StackReceiverStatus};
+use crate::api::pulumi::{NoToken, ReceiverType, StackReceiver, StackReceiverStatus};
 use crate::runtime::controller::Start;
 use crate::runtime::events::{Event, EventKind, Events};
 use crate::runtime::reads::{ReadError, Reader};
@@ -55,8 +55,8 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
         return Ok(Outcome::Settled);
     };
-    let token = observe(&live, &context).await?;
-    let action = decide(&live, context.is_served, &token);
+    let path = observe(&live, &context).await?;
+    let action = decide(&live, context.is_served, path);
     let status = status_after(&live, &action, Timestamp::now());
     if context.writer.status(&live, &status).await?.is_some() {
         publish_event(&live, &status, &context.events);
@@ -67,14 +67,19 @@ async fn reconcile(receiver: Arc<StackReceiver>, context: Arc<Context>) -> Resul
     })
 }
 
-/// Reads the token. If the API server denies the request, returns the error message as the reason for the status.
-async fn observe(
-    receiver: &StackReceiver,
-    context: &Context,
-) -> Result<Result<ReceiverToken, NoToken>, ReconcileError> {
+/// Reads the token and returns the path. If the API server denies the request, returns the error message as the reason
+/// for the status.
+async fn observe(receiver: &StackReceiver, context: &Context) -> Result<Result<String, NoToken>, ReconcileError> {
+    if receiver.spec.kind == ReceiverType::GenericOidc {
+        return Ok(Ok(receiver.path_without_token()));
+    }
     let namespace = receiver.namespace().unwrap_or_default();
-    match context.reader.get_opt::<Secret>(&namespace, &receiver.spec.secret_ref.name).await {
-        Ok(secret) => Ok(receiver.token(secret)),
+    let name = match receiver.secret_name() {
+        Ok(name) => name,
+        Err(why) => return Ok(Err(why)),
+    };
+    match context.reader.get_opt::<Secret>(&namespace, name).await {
+        Ok(secret) => Ok(receiver.token(secret).map(|token| receiver.path(&token))),
         Err(error @ ReadError::Refused { .. }) => Ok(Err(NoToken::Unreadable(error.to_string()))),
         Err(error) => Err(error.into()),
     }
@@ -116,16 +121,16 @@ pub enum Action {
     Publish { path: String, requeue: Duration },
 }
 
-/// Selects the next action based on the StackReceiver and the token in its Secret.
-pub fn decide(receiver: &StackReceiver, is_served: bool, token: &Result<ReceiverToken, NoToken>) -> Action {
+/// Selects the next action based on the StackReceiver and its path.
+pub fn decide(receiver: &StackReceiver, is_served: bool, path: Result<String, NoToken>) -> Action {
     if receiver.is_suspended() {
         return Action::Leave;
     }
     if !is_served {
         return Action::NotServed;
     }
-    match token {
-        Ok(token) => Action::Publish { path: receiver.path(token), requeue: interval(receiver) },
+    match path {
+        Ok(path) => Action::Publish { path, requeue: interval(receiver) },
         Err(why) => Action::Await { why: why.to_string(), requeue: TOKEN_RETRY },
     }
 }

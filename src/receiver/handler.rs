@@ -2,7 +2,8 @@
 //!
 //! The response to a rejected call does not contain the reason. An unknown path, a suspended receiver, a wrong
 //! signature and an exceeded rate limit all result in the same response with the same delay. Only authenticated calls
-//! receive the response that too many calls are waiting.
+//! receive the response that too many calls are waiting. A call with an OIDC token can take longer, if the handler reads
+//! the keys of the issuer. The path of such a receiver is not secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +20,10 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::api::conditions::receiver_reason;
-use crate::api::pulumi::{NoToken, ReceiverToken, StackReceiver};
+use crate::api::pulumi::{NoToken, ReceiverToken, ReceiverType, StackReceiver};
 use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::{Directory, Entry};
+use crate::receiver::issuers::Issuers;
 use crate::receiver::proof::{Proof, triggers_run};
 use crate::receiver::run_requests::{MAX_DURATION, RunRequester, RunRequests};
 use crate::runtime::events::{Event, EventKind, Events};
@@ -40,6 +42,7 @@ pub struct Handler {
     pub directory: Directory,
     pub reader: Reader,
     pub requester: RunRequester,
+    pub issuers: Issuers,
     pub events: Events,
     pub metrics: Metrics,
     /// Delay before the response to a rejected call. The delay must exceed the duration of all checks.
@@ -99,22 +102,29 @@ impl Handler {
     async fn check_head(&self, parts: &Parts) -> Option<CheckedCall> {
         let path = parts.uri.path();
         let entry = self.directory.find(path).filter(|_| parts.method == Method::POST)?;
-        let receiver = &entry.receiver;
-        let (reader, of) = (self.reader.clone(), receiver.clone());
-        let token = match entry.limits.token_reads.read(move || token(reader, of)).await {
-            Ok(token) => token,
-            Err(problem) => {
-                self.refuse(&entry, &problem.to_string());
-                return None;
+        let proof = match entry.receiver.spec.kind {
+            ReceiverType::GenericOidc => {
+                let authenticated = self.issuers.authenticate(&entry.receiver, &parts.headers).await;
+                authenticated.map(|()| Proof::Given).map_err(|fault| fault.to_string())
             }
+            kind => self.begin_proof(&entry, kind, parts).await,
         };
-        match Proof::begin(receiver.spec.kind, &parts.headers, &token, receiver.path(&token) == path) {
+        match proof {
             Ok(proof) => Some(CheckedCall { entry, proof }),
-            Err(fault) => {
-                self.refuse(&entry, &fault.to_string());
+            Err(why) => {
+                self.refuse(&entry, &why);
                 None
             }
         }
+    }
+
+    /// Reads the token of the receiver, and performs the checks that do not require the body.
+    async fn begin_proof(&self, entry: &Entry, kind: ReceiverType, parts: &Parts) -> Result<Proof, String> {
+        let (reader, receiver) = (self.reader.clone(), entry.receiver.clone());
+        let token = entry.limits.token_reads.read(move || token(reader, receiver)).await;
+        let token = token.map_err(|problem| problem.to_string())?;
+        let is_current = entry.receiver.path(&token) == parts.uri.path();
+        Proof::begin(kind, &parts.headers, &token, is_current).map_err(|fault| fault.to_string())
     }
 
     /// Performs the checks that require the body, and requests the runs within the remaining time.
@@ -187,7 +197,7 @@ impl Handler {
 /// Reads the token of a receiver.
 async fn token(reader: Reader, receiver: Arc<StackReceiver>) -> Result<ReceiverToken, NoToken> {
     let namespace = receiver.namespace().unwrap_or_default();
-    let secret = reader.get_opt::<Secret>(&namespace, &receiver.spec.secret_ref.name).await;
+    let secret = reader.get_opt::<Secret>(&namespace, receiver.secret_name()?).await;
     receiver.token(secret.map_err(|error| NoToken::Unreadable(chain(&error)))?)
 }
 

@@ -7,6 +7,8 @@
 mod call_limits;
 mod directory;
 mod handler;
+mod issuers;
+mod oidc_token;
 mod proof;
 mod run_requests;
 
@@ -28,6 +30,7 @@ use crate::api::tolerant::Tolerant;
 use crate::receiver::call_limits::DelayedRefusals;
 use crate::receiver::directory::Directory;
 use crate::receiver::handler::Handler;
+use crate::receiver::issuers::Issuers;
 use crate::receiver::run_requests::RunRequester;
 use crate::runtime::events::Events;
 use crate::runtime::reads::Reader;
@@ -47,6 +50,8 @@ const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 /// Timeout for the initial list of receivers. After this timeout, a replica becomes ready without the list.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(15);
 
+pub use issuers::IssuerSettings;
+
 /// The webhook server's dependencies and settings.
 pub struct Settings {
     pub client: Client,
@@ -58,6 +63,7 @@ pub struct Settings {
     /// Pod name that events contain.
     pub instance: String,
     pub limits: server::Limits,
+    pub issuers: IssuerSettings,
 }
 
 /// Returns the connection limits of the webhook server. The calls in progress, the waiting calls and the delayed
@@ -70,7 +76,7 @@ pub fn connection_limits() -> server::Limits {
 /// of receivers is complete, or after `FIRST_LIST_TIMEOUT`. The server rejects calls to a receiver until the watch has
 /// listed the receiver.
 pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken) -> impl Future<Output = ()> + use<> {
-    let Settings { client, scope, metrics, tasks, component, instance, limits } = settings;
+    let Settings { client, scope, metrics, tasks, component, instance, limits, issuers } = settings;
     // Requesting a run does not require leadership, because the replica sets the same annotation as a user.
     let writer = Writer::new(client.clone(), API_TIMEOUT, Leadership::sole(), metrics.clone());
     let (events, event_task) = Events::new(writer.clone(), component, &instance, metrics.clone());
@@ -83,6 +89,7 @@ pub fn start(settings: Settings, listener: TcpListener, end: &CancellationToken)
         directory,
         reader: reader.clone(),
         requester: RunRequester::new(reader, writer),
+        issuers: Issuers::new(issuers, tasks.clone()),
         events,
         metrics,
         refusal_delay: REFUSAL_DELAY,

@@ -15,6 +15,7 @@ const GITHUB_EVENT: &str = "X-GitHub-Event";
 const GITLAB_TOKEN: &str = "X-Gitlab-Token";
 const GITLAB_EVENT: &str = "X-Gitlab-Event";
 const SIGNATURE: &str = "X-Signature";
+const AUTHORIZATION: &str = "Authorization";
 /// Test event that GitHub and Gitea send when a user creates a webhook.
 const PING: &str = "ping";
 
@@ -63,6 +64,8 @@ impl Proof {
             // not valid.
             ReceiverType::Generic if is_current => Ok(Proof::Given),
             ReceiverType::Generic => Err(Fault::OldPath),
+            // The handler authenticates such a call with its OIDC token, and never with a token in a Secret.
+            ReceiverType::GenericOidc => Err(Fault::Missing(AUTHORIZATION)),
         }
     }
 
@@ -118,7 +121,7 @@ pub fn triggers_run(kind: ReceiverType, desired: &[String], headers: &HeaderMap)
     let header = match kind {
         ReceiverType::Github => GITHUB_EVENT,
         ReceiverType::Gitlab => GITLAB_EVENT,
-        ReceiverType::Generic | ReceiverType::GenericHmac => return true,
+        ReceiverType::Generic | ReceiverType::GenericHmac | ReceiverType::GenericOidc => return true,
     };
     let event = headers.get(header).and_then(|event| event.to_str().ok()).unwrap_or_default();
     if kind == ReceiverType::Github && event.eq_ignore_ascii_case(PING) {

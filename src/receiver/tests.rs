@@ -16,9 +16,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::call_limits::MAX_DELAYED_REFUSALS;
+use super::issuers::{self, tests::TestIssuer};
 use super::run_requests::{MAX_WAITING, SLOTS};
-use super::{Settings, connection_limits, start};
-use crate::api::names::webhook_path;
+use super::{IssuerSettings, Settings, connection_limits, start};
+use crate::api::names::{webhook_path, webhook_path_without_token};
 use crate::runtime::fake_api::{FakeResponse, Log, client};
 use crate::runtime::scope::Scope;
 use crate::server::Limits;
@@ -59,6 +60,10 @@ impl Server {
     }
 
     async fn start_with(world: World, limits: Limits) -> Server {
+        Server::start_with_issuers(world, limits, IssuerSettings::default()).await
+    }
+
+    async fn start_with_issuers(world: World, limits: Limits, issuers: IssuerSettings) -> Server {
         let world = Arc::new(Mutex::new(world));
         let seen = world.clone();
         let (client, log) =
@@ -74,6 +79,7 @@ impl Server {
             component: "test",
             instance: "test-0".to_owned(),
             limits,
+            issuers,
         };
         let listed = start(settings, listener, &end);
         tokio::time::timeout(TEST_TIMEOUT, listed).await.expect("receivers are listed");
@@ -405,7 +411,7 @@ async fn further_calls_are_rejected_while_many_calls_of_the_namespace_wait() {
 
 #[test]
 fn waiting_calls_and_delayed_responses_leave_connections_for_other_clients() {
-    let kept = SLOTS.total + MAX_WAITING + MAX_DELAYED_REFUSALS;
+    let kept = SLOTS.total + MAX_WAITING + issuers::SLOTS.total + issuers::MAX_WAITING + MAX_DELAYED_REFUSALS;
     let limits = connection_limits();
     assert!(kept + 32 <= limits.connections, "{kept} of {} connections", limits.connections);
     assert!(SLOTS.per_key + SLOTS.waiting_per_key <= limits.waiting_per_peer, "a namespace can call through one proxy");
@@ -456,4 +462,36 @@ async fn slow_clients_are_disconnected_and_do_not_block_other_clients() {
         assert!(is_ok(&good), "after {bytes:?}: {good}");
     }
     assert_eq!(server.requested().len(), 3);
+}
+
+#[tokio::test]
+async fn an_oidc_token_requests_runs_without_a_secret() {
+    let issuer = TestIssuer::start().await;
+    let mut ci = receiver("ci", json!({"type": "generic-oidc", "oidcProviders": [issuer.provider()]}));
+    ci["spec"].as_object_mut().unwrap().remove("secretRef");
+    let path = webhook_path_without_token("ci", "apps");
+    ci["status"]["webhookPath"] = json!(path);
+    let world = World { token: None, ..world(vec![ci]) };
+    let server = Server::start_with_issuers(world, connection_limits(), issuer.settings()).await;
+    let call = async |changes: Value| {
+        let header = format!("Bearer {}", issuer.token(changes));
+        server.call(&path, &[("Authorization", &header)], BODY).await
+    };
+    let unknown = server.call("/hook/0", &[], BODY).await;
+    assert_eq!(server.call(&path, &[], BODY).await, unknown, "no token");
+    for changes in [json!({"repository": "evil/web"}), json!({"aud": "other"}), json!({"exp": 1})] {
+        assert_eq!(call(changes.clone()).await, unknown, "{changes}");
+    }
+    assert_eq!(server.requested(), Vec::<String>::new());
+    assert!(is_ok(&call(json!({})).await));
+    assert_eq!(server.requested(), ["web"]);
+    // A repeated token requests another run, within the rate limit of the receiver.
+    let calls = futures::future::join_all((0..40).map(|_| call(json!({})))).await;
+    let accepted = calls.iter().filter(|response| is_ok(response)).count();
+    assert!((10..30).contains(&accepted), "{accepted} of 40 calls were accepted");
+    let events = server.wait_for_events(1).await;
+    let expected =
+        "ValidationFailed: webhook call rejected: header Authorization must have the form Bearer <OIDC token>";
+    assert!(events[0].starts_with(expected), "{events:?}");
+    assert!(!server.log.verbs().iter().any(|verb| verb.contains("/secrets")));
 }

@@ -46,20 +46,20 @@ fn a_receiver_without_token_is_progressing_and_an_unserved_receiver_is_degraded(
         "metadata": {"name": "push", "namespace": "apps", "generation": 3},
         "spec": {"type": "github", "secretRef": {"name": "hook"}, "resources": [{"name": "web"}]},
     }));
-    let reconciled = |is_served: bool, token: Result<ReceiverToken, NoToken>| {
-        let action = receiver::decide(&receiver, is_served, &token);
+    let reconciled = |is_served: bool, path: Result<String, NoToken>| {
+        let action = receiver::decide(&receiver, is_served, path);
         let mut receiver = receiver.clone();
         receiver.status = Some(receiver::status_after(&receiver, &action, at(10)));
         receiver
     };
-    let token = || Ok(ReceiverToken::from(&b"token"[..]));
+    let path = || Ok(receiver.path(&ReceiverToken::from(&b"token"[..])));
     let missing = || Err(NoToken::NoSecret { secret: "apps/hook".to_owned() });
     expect_not_reconciled(&receiver);
     for (receiver, status, message) in [
-        (reconciled(true, token()), "Healthy", "the webhook path is in status.webhookPath"),
+        (reconciled(true, path()), "Healthy", "the webhook path is in status.webhookPath"),
         (reconciled(true, missing()), "Progressing", "Secret apps/hook not found; create it with the key `token`"),
         (
-            reconciled(false, token()),
+            reconciled(false, path()),
             "Degraded",
             "controller does not serve webhooks; start it with --receiver-addr=:9292",
         ),

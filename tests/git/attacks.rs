@@ -302,7 +302,7 @@ async fn no_connection_to_an_address_of_the_controller_is_opened() {
         let mut controller = Controller::with_addresses(Limits::default()).await;
         let fields = json!({"projectRepo": format!("http://{host}:{port}/app"), "branch": "main"});
         let error = controller.resolve(&fields).await.expect_err("should be rejected");
-        assert!(error.contains("not allowed for a repository"), "{host}: {error}");
+        assert!(error.contains("unspecified address, which is not allowed"), "{host}: {error}");
     }
     let requests = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
     assert!(requests.is_err(), "the server received a connection");

@@ -30,8 +30,8 @@ pub use program::{
     ProgramSpec, ProgramStatus, PulumiRequirements, ResourceGetter, ResourceOptions,
 };
 pub use receiver::{
-    NoToken, ReceiverResource, ReceiverToken, ReceiverType, StackReceiver, StackReceiverSpec, StackReceiverStatus,
-    TokenReference,
+    NoToken, OidcProvider, ReceiverResource, ReceiverToken, ReceiverType, StackReceiver, StackReceiverSpec,
+    StackReceiverStatus, TokenReference,
 };
 pub use references::{
     BasicAuth, ConfigMapSelector, ConfigReference, EnvironmentSelector, FileSelector, FluxSource, GitAuth,

@@ -31,6 +31,14 @@ const TOKEN: &str = "token";
         "!has(self.spec.events) || self.spec.type in ['github', 'gitlab']",
         "events requires the type github or gitlab"
     ),
+    validation = (
+        "(self.spec.type == 'generic-oidc') == has(self.spec.oidcProviders)",
+        "the type generic-oidc requires oidcProviders, and no other type supports oidcProviders"
+    ),
+    validation = (
+        "(self.spec.type == 'generic-oidc') != has(self.spec.secretRef)",
+        "secretRef is required, except for the type generic-oidc, which does not support secretRef"
+    ),
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.summary"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -38,8 +46,8 @@ const TOKEN: &str = "token";
 #[serde(rename_all = "camelCase")]
 pub struct StackReceiverSpec {
     /// Sender of the webhook, which determines how requests are authenticated: `github` (also for Gitea and Forgejo),
-    /// `gitlab`, `generic-hmac` or `generic`. For `generic`, only the path authenticates a request, so keep the path
-    /// secret.
+    /// `gitlab`, `generic-hmac`, `generic-oidc` or `generic`. For `generic`, only the path authenticates a request, so
+    /// keep the path secret.
     #[serde(rename = "type")]
     pub kind: ReceiverType,
 
@@ -56,8 +64,18 @@ pub struct StackReceiverSpec {
     pub interval: String,
 
     /// Reference to the Secret with the token, in the StackReceiver's namespace. The Secret must have the key
-    /// `token`. Example: `{name: webhook-token}`.
-    pub secret_ref: TokenReference,
+    /// `token`. Required for all types except `generic-oidc`, which does not support the field.
+    /// Example: `{name: webhook-token}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<TokenReference>,
+
+    /// OIDC issuers whose tokens authenticate requests. Only for `generic-oidc`, which requires the field. Default:
+    /// none. Example: `[{issuerURL: "https://token.actions.githubusercontent.com", audience: pulumi-production,
+    /// claims: {repository: acme/web, ref: refs/heads/main}}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["issuerURL"]))]
+    #[schemars(length(min = 1, max = bounds::OIDC_PROVIDERS))]
+    pub oidc_providers: Vec<OidcProvider>,
 
     /// Stacks in the StackReceiver's namespace. A valid request starts a run of each of these Stacks.
     /// Example: `[{name: web}, {matchLabels: {team: blue}}]`.
@@ -87,6 +105,34 @@ pub enum ReceiverType {
     Generic,
     /// The header `X-Signature` authenticates a request.
     GenericHmac,
+    /// The OIDC token in the header `Authorization` authenticates a request.
+    GenericOidc,
+}
+
+/// OIDC issuer, and the tokens of this issuer that authenticate requests.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "['iss', 'aud', 'azp', 'exp', 'nbf', 'iat', 'jti'].all(claim, !(claim in self.claims))",
+    "message": "claims must identify the caller; iss, aud, azp, exp, nbf, iat and jti do not"
+}]))]
+pub struct OidcProvider {
+    /// URL of the issuer, with the scheme `https`. The claim `iss` of a token must be equal to this URL.
+    /// Example: `https://token.actions.githubusercontent.com`.
+    #[serde(rename = "issuerURL")]
+    #[schemars(length(max = bounds::ISSUER_URL), regex(pattern = r"^https://[^/?#@\s]+(/[^?#@\s]*)?$"))]
+    pub issuer_url: String,
+
+    /// Audience that the claim `aud` of a token must contain. Use a different audience for each cluster, so that the
+    /// token for one cluster is not valid in another cluster. Example: `pulumi-production`.
+    #[schemars(length(min = 1, max = bounds::AUDIENCE))]
+    pub audience: String,
+
+    /// Claims that a token must contain, with their exact values. The claims must identify the caller, because many
+    /// issuers, such as the issuer of GitHub Actions, issue tokens for everybody. For a boolean or a number, use its JSON
+    /// form, such as `"true"`. Example: `{repository: acme/web, ref: refs/heads/main}`.
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 16))]
+    pub claims: BTreeMap<String, String>,
 }
 
 /// Reference to a Secret.
@@ -152,8 +198,8 @@ pub struct StackReceiverStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Path of the webhook: `/hook/` followed by the SHA-256 hash of the token, the name and the namespace. Absent if
-    /// no token is available.
+    /// Path of the webhook: `/hook/` followed by the SHA-256 hash of the token, the name and the namespace. For
+    /// `generic-oidc`, the hash does not depend on a token. Absent if no token is available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_path: Option<String>,
 }
@@ -168,9 +214,22 @@ impl StackReceiver {
         names::webhook_path(token.bytes(), &self.name_any(), &self.namespace().unwrap_or_default())
     }
 
+    /// Returns the webhook path of a StackReceiver of the type `generic-oidc`, which has no token. The path is not
+    /// secret.
+    pub fn path_without_token(&self) -> String {
+        names::webhook_path_without_token(&self.name_any(), &self.namespace().unwrap_or_default())
+    }
+
+    /// Returns the name of the Secret with the token. The API server rejects a StackReceiver without `secretRef`, unless
+    /// its type is `generic-oidc`.
+    pub fn secret_name(&self) -> Result<&str, NoToken> {
+        self.spec.secret_ref.as_ref().map(|secret| secret.name.as_str()).ok_or(NoToken::NoReference)
+    }
+
     /// Returns the token in `secret`, or the reason why no token is available.
     pub fn token(&self, secret: Option<Secret>) -> Result<ReceiverToken, NoToken> {
-        let name = || format!("{}/{}", self.namespace().unwrap_or_default(), self.spec.secret_ref.name);
+        let secret_name = self.secret_name()?;
+        let name = || format!("{}/{secret_name}", self.namespace().unwrap_or_default());
         let mut data = secret.ok_or_else(|| NoToken::NoSecret { secret: name() })?.data.unwrap_or_default();
         match data.remove(TOKEN) {
             // With an empty token, any client could compute a valid signature.
@@ -206,6 +265,8 @@ impl fmt::Debug for ReceiverToken {
 /// Reason why no token is available.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoToken {
+    #[error("secretRef is not set; reference a Secret with the key `token`")]
+    NoReference,
     #[error("Secret {secret} not found; create it with the key `token`")]
     NoSecret { secret: String },
     #[error("Secret {secret} has no key `token`")]

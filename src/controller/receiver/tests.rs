@@ -28,11 +28,11 @@ fn receiver(spec: Value) -> StackReceiver {
     .expect("valid StackReceiver")
 }
 
-fn token(text: &str) -> Result<ReceiverToken, NoToken> {
-    Ok(ReceiverToken::from(text.as_bytes()))
+fn path_of(token: &str) -> Result<String, NoToken> {
+    Ok(receiver(json!({})).path(&ReceiverToken::from(token.as_bytes())))
 }
 
-fn missing() -> Result<ReceiverToken, NoToken> {
+fn missing() -> Result<String, NoToken> {
     Err(NoToken::NoSecret { secret: "apps/hook".to_owned() })
 }
 
@@ -47,12 +47,12 @@ fn messages(status: &StackReceiverStatus) -> [Option<String>; 3] {
 
 #[test]
 fn the_path_depends_on_the_token_and_the_interval_sets_the_requeue() {
-    let path = receiver(json!({})).path(&ReceiverToken::from(&b"one"[..]));
+    let path = path_of("one").expect("a path");
     for (spec, requeue) in [(json!({}), 600), (json!({"interval": "1h"}), 3600), (json!({"interval": "0s"}), 10)] {
-        let action = decide(&receiver(spec.clone()), true, &token("one"));
+        let action = decide(&receiver(spec.clone()), true, path_of("one"));
         assert_eq!(action, Action::Publish { path: path.clone(), requeue: requeue * SECOND }, "{spec}");
     }
-    assert_ne!(decide(&receiver(json!({})), true, &token("two")), decide(&receiver(json!({})), true, &token("one")));
+    assert_ne!(path_of("two"), path_of("one"));
 }
 
 #[test]
@@ -60,16 +60,16 @@ fn the_conditions_of_a_receiver_state_why_it_has_no_path() {
     let some = |text: &str| Some(text.to_owned());
     let steps = [
         (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
-        (token("one"), true, [some("True/Succeeded"), None, None]),
-        (token("one"), false, [some("False/NotServed"), None, some("True/NotServed")]),
-        (token("one"), true, [some("True/Succeeded"), None, None]),
+        (path_of("one"), true, [some("True/Succeeded"), None, None]),
+        (path_of("one"), false, [some("False/NotServed"), None, some("True/NotServed")]),
+        (path_of("one"), true, [some("True/Succeeded"), None, None]),
         (missing(), true, [some("False/TokenNotFound"), some("True/ProgressingWithRetry"), None]),
     ];
     let mut receiver = receiver(json!({}));
-    for (number, (token, is_served, expected)) in steps.into_iter().enumerate() {
-        let status = status_after(&receiver, &decide(&receiver, is_served, &token), Timestamp::UNIX_EPOCH);
+    for (number, (path, is_served, expected)) in steps.into_iter().enumerate() {
+        let status = status_after(&receiver, &decide(&receiver, is_served, path.clone()), Timestamp::UNIX_EPOCH);
         assert_eq!(messages(&status), expected, "step {number}");
-        assert_eq!(status.webhook_path.is_some(), token.is_ok() && is_served, "step {number}");
+        assert_eq!(status.webhook_path.is_some(), path.is_ok() && is_served, "step {number}");
         assert_eq!((status.observed_generation, status.last_handled_reconcile_at.as_deref()), (Some(3), Some("now")));
         receiver.status = Some(status);
     }
@@ -84,7 +84,7 @@ fn a_suspended_receiver_keeps_its_conditions_and_its_path() {
         Timestamp::UNIX_EPOCH,
     );
     suspended.status = Some(StackReceiverStatus { observed_generation: Some(2), ..before.clone() });
-    let action = decide(&suspended, true, &missing());
+    let action = decide(&suspended, true, missing());
     assert_eq!((&action, status_after(&suspended, &action, Timestamp::UNIX_EPOCH)), (&Action::Leave, before));
 }
 
@@ -119,4 +119,20 @@ async fn a_rotated_token_changes_the_path_in_the_next_reconciliation() {
     }
     let path = |text: &str| Some(receiver(json!({})).path(&ReceiverToken::from(text.as_bytes())));
     assert_eq!(written, [(1, path("one")), (0, path("one")), (1, path("two"))]);
+}
+
+#[tokio::test]
+async fn the_path_of_a_receiver_without_a_token_requires_no_secret() {
+    let providers = json!([{"issuerURL": "https://ci.example.com", "audience": "a", "claims": {"sub": "b"}}]);
+    let mut live = receiver(json!({"type": "generic-oidc", "oidcProviders": providers}));
+    live.spec.secret_ref = None;
+    let stored = json!(live);
+    let (client, log) = client(move |_| FakeResponse::Json(200, stored.clone()));
+    let writer = Writer::new(client.clone(), SECOND, Leadership::sole(), Metrics::default());
+    let (events, _task) = Events::new(writer.clone(), "test", "test-0", Metrics::default());
+    let context = Context { reader: Reader::new(client, SECOND), writer, events, is_served: true };
+    reconcile(Arc::new(live.clone()), Arc::new(context)).await.expect("successful reconcile");
+    let patch = log.all().into_iter().find(|request| request.method == "PATCH").expect("a status").body;
+    assert_eq!(patch["status"]["webhookPath"], live.path_without_token());
+    assert!(!log.verbs().iter().any(|verb| verb.contains("/secrets/")), "{:?}", log.verbs());
 }

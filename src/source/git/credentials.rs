@@ -12,7 +12,7 @@ use kube::{Api, Client};
 
 use crate::api::names;
 use crate::file_watch::{Cached, FileWatch};
-use crate::source::git::addresses;
+use crate::http_client::addresses;
 use crate::source::git::error::GitError;
 use crate::source::git::github_app::{self, App, Tokens};
 use crate::source::git::http_client::Clients;

@@ -3,8 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::http_client::{self, Proxies};
-use crate::source::git::addresses;
+use crate::http_client::{self, Proxies, addresses};
 use crate::source::git::error::GitError;
 use crate::text::chain;
 

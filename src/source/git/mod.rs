@@ -9,7 +9,6 @@
 //! starts a child process with resource limits. The child process runs the code in `remote`, `http`, `ssh`,
 //! `pack_index` or `content`, and returns a short response. A child process that packs a commit also writes an archive.
 
-mod addresses;
 mod budget;
 mod cache;
 mod child;

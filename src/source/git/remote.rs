@@ -20,6 +20,7 @@ use gix_transport::{Protocol, Service};
 use gix_utils::progress::Discard;
 use reqwest::header::HeaderValue;
 
+use crate::http_client::addresses;
 use crate::source::git::budget::{Budget, Terms};
 use crate::source::git::error::GitError;
 use crate::source::git::known_hosts::KnownHosts;
@@ -27,7 +28,7 @@ use crate::source::git::pack_index;
 use crate::source::git::reference::Listed;
 use crate::source::git::request::{Access, HttpLogin, Limits};
 use crate::source::git::url::{Location, RepositoryUrl};
-use crate::source::git::{addresses, http as own_http, http_client, ssh};
+use crate::source::git::{http as own_http, http_client, ssh};
 
 /// Maximum size of the reference list, in bytes. This size suffices for about 300,000 references.
 const MAX_LIST: u64 = 32 << 20;

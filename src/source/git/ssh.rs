@@ -10,7 +10,7 @@ use russh::client::{self, AuthResult, Handle};
 use russh::keys::{Algorithm, PrivateKeyWithHashAlg, PublicKeyOrCertificate, decode_secret_key};
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred};
 
-use crate::source::git::addresses;
+use crate::http_client::addresses;
 use crate::source::git::budget::{Budget, one_line};
 use crate::source::git::error::GitError;
 use crate::source::git::known_hosts::KnownHosts;

@@ -1,6 +1,6 @@
 //! Blocks loopback, link-local and unspecified addresses, for example the address of a cloud provider's metadata
-//! service. Otherwise, a user who sets a repository URL could reach services at such addresses with a URL, a DNS name
-//! or a redirect.
+//! service. Otherwise, a user who sets the URL of a repository or of an OIDC issuer could reach services at such
+//! addresses with a URL, a DNS name or a redirect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ pub fn refusal(url: &Url, proxies: &[String]) -> Option<String> {
         Host::Ipv6(address) => IpAddr::V6(address),
         Host::Domain(name) => {
             return is_proxy(name, proxies)
-                .then(|| format!("{name} is the host name of a proxy, which is not allowed for a repository"));
+                .then(|| format!("{name} is the host name of a proxy, which is not allowed"));
         }
     };
     is_local(address).then(|| refused(&address.to_string()))
@@ -40,7 +40,7 @@ pub async fn resolve(host: &str, port: u16, local_addresses: bool) -> io::Result
 }
 
 fn refused(host: &str) -> String {
-    format!("{host} is a loopback, link-local or unspecified address, which is not allowed for a repository")
+    format!("{host} is a loopback, link-local or unspecified address, which is not allowed")
 }
 
 fn is_local(address: IpAddr) -> bool {
@@ -90,7 +90,10 @@ mod tests {
         ];
         for text in refused {
             let message = refusal(&Url::parse(text).unwrap(), &[]);
-            assert!(message.is_some_and(|message| message.contains("not allowed for a repository")), "{text}");
+            assert!(
+                message.is_some_and(|message| message.contains("unspecified address, which is not allowed")),
+                "{text}"
+            );
         }
         for text in
             ["https://example.com/app", "http://10.0.0.1/app", "http://192.0.2.1/app", "http://[2001:db8::1]/app"]
@@ -121,7 +124,7 @@ mod tests {
     async fn host_names_that_resolve_to_local_addresses_are_rejected() {
         for name in ["localhost", "127.0.0.1", "::1"] {
             let message = resolve(name, 22, false).await.expect_err(name).to_string();
-            assert!(message.contains("not allowed for a repository"), "{name}: {message}");
+            assert!(message.contains("unspecified address, which is not allowed"), "{name}: {message}");
         }
         assert!(!resolve("localhost", 22, true).await.unwrap().is_empty());
         assert_eq!(resolve("192.0.2.1", 22, false).await.unwrap(), ["192.0.2.1:22".parse::<SocketAddr>().unwrap()]);
