@@ -128,10 +128,10 @@ fn flux_never_deletes_the_definitions_of_an_overlay() {
 /// of a list in `spec`.
 fn allowed_kinds(definition: &serde_json::Value, list: &str) -> Vec<(String, Vec<String>)> {
     let path = format!("/schema/openAPIV3Schema/properties/spec/properties/{list}/items/properties/kind/enum");
-    let versions = definition["spec"]["versions"].as_array().unwrap().iter();
-    let served = versions.filter(|version| version["served"] == true);
+    let versions = definition.pointer("/spec/versions").unwrap().as_array().unwrap().iter();
+    let served = versions.filter(|version| version.get("served").unwrap() == true);
     let kinds = |version: &serde_json::Value| serde_json::from_value(version.pointer(&path).unwrap().clone()).unwrap();
-    served.map(|version| (version["name"].as_str().unwrap().to_owned(), kinds(version))).collect()
+    served.map(|version| (version.get("name").unwrap().as_str().unwrap().to_owned(), kinds(version))).collect()
 }
 
 /// Flux 2.10 serves Alerts in two versions. If the component patched only one version, the API server would reject the
