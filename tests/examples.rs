@@ -41,7 +41,9 @@ fn yaml_blocks(text: &str) -> impl Iterator<Item = &str> {
 
 fn parse(path: &Path, text: &str) -> Vec<Manifest> {
     let documents = format!("\n{text}\n");
-    let documents = documents.split("\n---\n").filter(|document| document.contains("apiVersion: "));
+    // The file Chart.yaml of a Helm chart has an `apiVersion` and no `kind`.
+    let is_object = |document: &&str| document.contains("apiVersion: ") && document.contains("kind: ");
+    let documents = documents.split("\n---\n").filter(is_object);
     let parse = |document: &str| {
         let object = serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Manifest { path: path.to_owned(), object }

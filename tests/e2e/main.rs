@@ -47,6 +47,7 @@ mod init_containers;
 mod install;
 mod installation;
 mod kubectl_plugin;
+mod kubernetes_provider;
 mod languages;
 #[path = "../manifest_files/mod.rs"]
 mod manifest_files;

@@ -57,13 +57,13 @@ own_node_run() {
     exec_in_network env "${environment[@]}" "PATH=$(path_with_tools)" "$@"
 }
 
-# Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, helm,
-# kubeconform, cosign, oras, promtool and otel-collector, in the cluster's versions. If a part is not built, its
-# directory does not exist. The shell then searches for the program in the rest of the PATH, and can find another
-# version.
+# Prints a PATH that starts with the directories of kubectl, pulumi, its language host, the test provider, the
+# Kubernetes provider, helm, kubeconform, cosign, oras, promtool and otel-collector, in the cluster's versions. If a part
+# is not built, its directory does not exist. The shell then searches for the program in the rest of the PATH, and can
+# find another version.
 path_with_tools() {
     local part
-    for part in kubernetes common services helm kubeconform cosign oras prometheus otel-collector; do
+    for part in kubernetes common services pulumi-resource-kubernetes helm kubeconform cosign oras prometheus otel-collector; do
         printf '%s:' "${part_binaries[$part]}"
     done
     printf '%s' "$PATH"

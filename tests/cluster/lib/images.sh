@@ -18,7 +18,7 @@ image_name() {
 }
 
 # The images of the Flux controllers and the Flux Operator differ only in the program. The Pulumi CLI images differ only
-# in the CLI version.
+# in the CLI version. The image pulumi-kubernetes also contains the Kubernetes provider.
 image_folder() {
     case $1 in
         flux-operator | *-controller) printf 'flux-controller' ;;
@@ -38,13 +38,17 @@ flux_program() {
 
 # pulumi_part IMAGE: prints the part of lib/tools.sh that contains the image's Pulumi CLI.
 pulumi_part() {
-    if [[ $1 == pulumi ]]; then printf 'common'; else printf '%s' "$1"; fi
+    case $1 in
+        pulumi | pulumi-kubernetes) printf 'common' ;;
+        *) printf '%s' "$1" ;;
+    esac
 }
 
 # Prints the inputs of an image: the paths of cached programs, which contain a hash, and the content of all other files.
 image_inputs() {
     local image=$1
     image_name "$image"
+    [[ $image != pulumi-kubernetes ]] || tool pulumi-resource-kubernetes pulumi-resource-kubernetes
     case $image in
         pause) printf '%s\n' "$(tool services pause)" ;;
         flux-operator | *-controller) printf '%s\n' "$(flux_program "$image")" ;;
@@ -55,6 +59,7 @@ image_inputs() {
     esac
     local -a files=("$cluster_folder/images/$(image_folder "$image")/Dockerfile" "$cluster_folder/lib/images.sh")
     case $image in
+        pulumi-kubernetes) files+=(/bin/busybox "$cluster_folder/lib/kubernetes-provider.sh") ;;
         pulumi | pulumi-*) files+=(/bin/busybox) ;;
         services)
             files+=(/bin/busybox)
@@ -144,6 +149,7 @@ fill_pulumi_image() {
     mkdir -p "$1/../home/pulumi"
     add_shell_and_users "$1"
     cp "$(tool "$(pulumi_part "$2")" pulumi)" "$(tool "$(pulumi_part "$2")" pulumi-language-yaml)" "$(tool services pulumi-resource-testing)" "$1/usr/local/bin/"
+    [[ $2 != pulumi-kubernetes ]] || add_kubernetes_provider "$1"
 }
 
 fill_services_image() {

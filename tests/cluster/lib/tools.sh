@@ -7,12 +7,12 @@ parts=(common kubernetes services)
 [[ $cluster_versions != oldest ]] || parts+=(flux-oldest)
 # Parts that the script builds on demand, because most tests do not need them.
 extra_parts=(helm helm-controller flux-operator kwok pulumi-language-hosts pulumi-language-adapter cosign oras prometheus gcs-server
-    otel-collector transit-server local-kms argo-cd kubeconform dex flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
+    otel-collector transit-server local-kms argo-cd kubeconform dex pulumi-resource-kubernetes flux-oldest pulumi-oldest pulumi-middle pulumi-newest)
 
 # Duration of a cold build on two CPUs, in minutes. The script prints this duration.
 declare -A part_minutes=(
     [common]=16 [kubernetes]=8 [services]=1 [helm]=3 [helm-controller]=3 [flux-operator]=4 [kwok]=2
-    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1 [dex]=3
+    [pulumi-language-hosts]=2 [pulumi-language-adapter]=1 [cosign]=4 [oras]=1 [prometheus]=5 [gcs-server]=2 [otel-collector]=2 [transit-server]=2 [local-kms]=1 [argo-cd]=8 [kubeconform]=1 [dex]=3 [pulumi-resource-kubernetes]=7
     [flux-oldest]=6 [pulumi-oldest]=4 [pulumi-middle]=4 [pulumi-newest]=4
 )
 
@@ -49,6 +49,7 @@ part_linker_flags() {
             # reject this reference.
             [[ $1 != pulumi-oldest ]] || flags+=" -checklinkname=0"
             ;;
+        pulumi-resource-kubernetes) flags+=" -X $kubernetes_provider_module/pkg/version.Version=$kubernetes_provider_version" ;;
     esac
     printf '%s' "$flags"
 }
@@ -143,17 +144,22 @@ require_go() {
 # result. With GOTOOLCHAIN=auto, Go downloads a newer toolchain from the module proxy if the part's go.mod requires it.
 # The default of a distribution or a GitHub workflow can be GOTOOLCHAIN=local, which fails instead.
 build_part() {
-    local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool result=0
+    local part=$1 target=${part_binaries[$1]%/bin} scratch package=tool flags result=0
+    flags=$go_flags$(part_tags "$part")
     case $part in
         services) package=./cmd/... ;;
-        argo-cd | flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector | dex) package=. ;;
+        argo-cd | flux-operator | pulumi-language-adapter | gcs-server | transit-server | otel-collector | dex | pulumi-resource-kubernetes) package=. ;;
     esac
     mkdir -p "$cache_folder/tools"
     scratch=$(mktemp -d "$cache_folder/tools/.$part.XXXXXX")
-    report_progress "$part" "$package" "$scratch/log" &
+    if [[ $part == pulumi-resource-kubernetes ]]; then
+        write_kubernetes_provider_overlay "$scratch/overlay.json"
+        flags+=" -overlay=$scratch/overlay.json"
+    fi
+    report_progress "$part" "$package" "$scratch/log" "$flags" &
     (
         cd "$(part_folder "$part")" &&
-            GOWORK=off GOTOOLCHAIN=auto GOFLAGS="$go_flags$(part_tags "$part")" GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
+            GOWORK=off GOTOOLCHAIN=auto GOFLAGS=$flags GOBIN=$scratch/bin CGO_ENABLED=0 GOGC=${GOGC:-400} \
                 go install -v -ldflags "$(part_linker_flags "$part")" "$package" 9>&-
     ) >"$scratch/log" 2>&1 || result=$?
     # `wait` suppresses bash's message about the terminated job.
@@ -165,19 +171,19 @@ build_part() {
     fi
     # Renames the etcd binary, because its Go package is named "server".
     [[ $part != common ]] || mv "$scratch/bin/server" "$scratch/bin/etcd"
-    rm -f "$scratch/log"
+    rm -f "$scratch/log" "$scratch/overlay.json"
     chmod 755 "$scratch"
     rm -rf "$target"
     mv "$scratch" "$target"
 }
 
-# report_progress PART PACKAGE LOG: prints the number of compiled packages once per minute until the log is removed or
-# the script exits. The log contains one line for each package that is not in the build cache.
+# report_progress PART PACKAGE LOG FLAGS: prints the number of compiled packages once per minute until the log is removed
+# or the script exits. The log contains one line for each package that is not in the build cache.
 report_progress() {
     exec 9>&- >/dev/null
     local total
     sleep 60 2>/dev/null
-    total=$(cd "$(part_folder "$1")" && GOWORK=off GOTOOLCHAIN=auto GOFLAGS="$go_flags$(part_tags "$1")" go list -deps "$2" | wc -l)
+    total=$(cd "$(part_folder "$1")" && GOWORK=off GOTOOLCHAIN=auto GOFLAGS=$4 go list -deps "$2" | wc -l)
     while kill -0 "$$" 2>/dev/null && [[ -f $3 ]]; do
         say "$1: compiled $(wc -l <"$3") packages of at most $total"
         sleep 60 2>/dev/null

@@ -3,6 +3,7 @@
 //! `bin` replace the Flux CLI, the AWS CLI and the Argo CD CLI, which are not available in the test environment.
 
 mod getting_started;
+pub mod kubernetes_provider;
 mod languages;
 mod project;
 mod pull_requests;
@@ -11,6 +12,9 @@ mod readme;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde_json::Value;
+
+use crate::harness::kubernetes_provider::{IMAGE as PROVIDER_IMAGE, plugin_variables};
 use crate::harness::languages::{IMAGE, registry_variables};
 use crate::harness::{Call, Environment, File, Scene, run};
 use project::{Project, entries};
@@ -26,7 +30,7 @@ const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete 
 const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
 
 /// Names in the state backend URLs of the example manifests: `s3://NAME-state`.
-const BACKENDS: [&str; 6] = ["by-hand", "greeting", "greeting-review", "hello", "network", "prepared"];
+const BACKENDS: [&str; 8] = ["by-hand", "greeting", "greeting-review", "hello", "network", "prepared", "teams", "web"];
 
 /// An example, and the settings that differ between examples.
 pub struct Example {
@@ -44,8 +48,34 @@ pub struct Example {
 enum Image {
     /// The Pulumi CLI with the YAML language host, and a shell.
     Pulumi,
+    /// The same programs, and the Kubernetes provider.
+    KubernetesProvider,
     /// All language runtimes, and Git.
     Languages,
+    /// The same programs. The CLI downloads the Kubernetes provider from a server in the cluster.
+    LanguagesAndPlugins,
+}
+
+impl Image {
+    fn name(self) -> &'static str {
+        match self {
+            Image::Pulumi => Environment::get().pulumi_image.as_str(),
+            Image::KubernetesProvider => PROVIDER_IMAGE,
+            Image::Languages | Image::LanguagesAndPlugins => IMAGE,
+        }
+    }
+
+    /// Returns the environment variables that a Workspace needs to install packages and plugins.
+    fn variables(self) -> Option<Value> {
+        match self {
+            Image::Pulumi | Image::KubernetesProvider => None,
+            Image::Languages => Some(registry_variables()),
+            Image::LanguagesAndPlugins => {
+                let lists = [registry_variables(), plugin_variables()];
+                Some(lists.iter().flat_map(|list| list.as_array().expect("a list")).cloned().collect())
+            }
+        }
+    }
 }
 
 impl Example {
@@ -65,6 +95,14 @@ impl Example {
         Example { image: Image::Languages, ..self }
     }
 
+    const fn with_kubernetes_provider(self) -> Example {
+        let image = match self.image {
+            Image::Pulumi | Image::KubernetesProvider => Image::KubernetesProvider,
+            Image::Languages | Image::LanguagesAndPlugins => Image::LanguagesAndPlugins,
+        };
+        Example { image, ..self }
+    }
+
     /// Copies the project, and edits all manifests according to the READMEs.
     async fn prepare(&self, scene: &Scene) -> Project {
         if let Some(repository) = self.repository {
@@ -79,16 +117,13 @@ impl Example {
 
     /// Replaces the images of all containers. Adds the test cluster's package registry to workspace pods.
     fn with_image(&self, text: &str) -> String {
-        let image = match self.image {
-            Image::Pulumi => Environment::get().pulumi_image.as_str(),
-            Image::Languages => IMAGE,
-        };
-        let needs_registry = self.image == Image::Languages && text.contains("workspaceTemplate:");
-        let lines = text.lines().map(|line| match line.split_once("image: ") {
-            Some((indent, _)) if indent.trim().is_empty() && needs_registry => {
-                format!("{indent}image: {image}\n{indent}env: {}\n", registry_variables())
+        let image = self.image.name();
+        let variables = self.image.variables().filter(|_| text.contains("workspaceTemplate:"));
+        let lines = text.lines().map(|line| match (line.split_once("image: "), &variables) {
+            (Some((indent, _)), Some(variables)) if indent.trim().is_empty() => {
+                format!("{indent}image: {image}\n{indent}env: {variables}\n")
             }
-            Some((indent, _)) if indent.trim().is_empty() => format!("{indent}image: {image}\n"),
+            (Some((indent, _)), None) if indent.trim().is_empty() => format!("{indent}image: {image}\n"),
             _ => format!("{line}\n"),
         });
         lines.collect()
@@ -109,6 +144,8 @@ impl Example {
             ("oci://registry.example.com/".to_owned(), format!("oci://{registry}/{namespace}/")),
             (format!("s3://{}", self.namespace), format!("s3://{namespace}")),
             (format!("namespace {}", self.namespace), format!("namespace {namespace}")),
+            (format!("namespaces/{}/", self.namespace), format!("namespaces/{namespace}/")),
+            (format!("serviceaccount:{}:", self.namespace), format!("serviceaccount:{namespace}:")),
         ];
         let (mut output, mut compared) = (String::new(), 0);
         for block in blocks(text) {
@@ -164,6 +201,11 @@ fn values(scene: &Scene) -> Vec<(String, String)> {
         ("https://github.com/example/greeting", scene.git_host("greeting")),
         ("targetNamespace: greeting", format!("targetNamespace: {namespace}")),
         ("    namespace: greeting", format!("    namespace: {namespace}")),
+        ("    namespace: web", format!("    namespace: {namespace}")),
+        ("busybox:1.37.0", environment.pulumi_image.clone()),
+        ("web-namespace-labels", format!("{namespace}-labels")),
+        ("resourceNames: [web]", format!("resourceNames: [{namespace}]")),
+        ("    namespace: teams", format!("    namespace: {namespace}")),
     ];
     backends.into_iter().chain(values.map(|(from, to)| (from.to_owned(), to))).collect()
 }
@@ -193,7 +235,7 @@ static NOTIFICATIONS: Example = Example::new("notifications", "greeting", 0);
 #[test]
 fn every_example_is_run_or_is_listed_as_not_run() {
     let others = [&ARGO_CD, &FLUX_BOOTSTRAP, &NOTIFICATIONS, &getting_started::EXAMPLE, &pull_requests::EXAMPLE];
-    let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain(others);
+    let examples = EXAMPLES.iter().chain(&languages::EXAMPLES).chain(&kubernetes_provider::EXAMPLES).chain(others);
     let listed: BTreeSet<String> =
         examples.map(|example| example.directory).chain(NOT_RUN).map(str::to_owned).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");

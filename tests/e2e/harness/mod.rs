@@ -15,6 +15,7 @@ mod fault_server;
 mod flux_notification;
 mod flux_object;
 pub mod http;
+pub mod kubernetes_provider;
 pub mod languages;
 mod object_storage;
 mod oci;

@@ -52,6 +52,7 @@ func TestNPMPackagesAreDownloadedOnceAndVerified(t *testing.T) {
 		"": {"version": "1.0.0"},
 		"node_modules/@own/a": {"version": "1.0.0", "integrity": %[1]q},
 		"node_modules/b/node_modules/@own/a": {"version": "1.0.0", "integrity": %[1]q},
+		"node_modules/alias": {"name": "@own/a", "version": "1.0.0", "integrity": %[1]q},
 		"node_modules/local": {"link": true},
 		"node_modules/b/node_modules/bundled": {"version": "1.0.0", "inBundle": true},
 		"node_modules/mac": {"version": "1.0.0", "integrity": %[1]q, "os": ["darwin"]},

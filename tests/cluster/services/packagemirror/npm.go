@@ -15,6 +15,8 @@ import (
 // npmLock is the part of a package-lock.json (version 2 or 3) that the mirror reads.
 type npmLock struct {
 	Packages map[string]struct {
+		// Name is set if the package is installed under another name.
+		Name      string
 		Version   string
 		Integrity string
 		Link      bool
@@ -50,6 +52,9 @@ func NPM(ctx context.Context, lock, registry, directory string) error {
 	var downloads []download
 	for location, entry := range parsed.Packages {
 		_, name, isPackage := cutLast(location, "node_modules/")
+		if entry.Name != "" {
+			name = entry.Name
+		}
 		isForeign := !entry.OS.allows("linux") || !entry.CPU.allows("x64")
 		if !isPackage || entry.Link || entry.InBundle || isForeign || known[name+"@"+entry.Version] {
 			continue
