@@ -20,12 +20,10 @@ use super::layout::Layout;
 use super::mounts;
 use super::redactor::Redactor;
 use super::refusal::Refusal;
+use crate::api::cli_options;
 use crate::api::names::RESERVED_VARIABLES;
 use crate::pulumi::backend::{self, API_VARIABLE, PULUMI_CLOUD, TOKEN_VARIABLE, URL_VARIABLE};
-use crate::pulumi::cli::{
-    DEFAULT_USER, HOME, PULUMI_HOME, TEMPORARY_DIRECTORY, USER, engine_environment, instead_of, must_be_removed,
-    restricts_changes,
-};
+use crate::pulumi::cli::{DEFAULT_USER, HOME, PULUMI_HOME, TEMPORARY_DIRECTORY, USER, engine_environment};
 use crate::pulumi::project::Project;
 use crate::rpc::proto::EnvironmentVariable;
 use crate::rpc::proto::environment_variable::Source;
@@ -105,19 +103,21 @@ impl Environment {
 
     /// Removes the variables that would set CLI flags.
     fn remove_options(&mut self) {
-        let is_option = |name: &&OsString| must_be_removed(name);
-        self.removed =
-            self.variables.keys().filter(is_option).map(|name| name.to_string_lossy().into_owned()).collect();
-        self.variables.retain(|name, _| !must_be_removed(name));
+        let is_removed = |name: &OsString| cli_options::is_removed(&name.to_string_lossy());
+        self.removed = (self.variables.keys().filter(|name| is_removed(name)))
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        self.variables.retain(|name, _| !is_removed(name));
     }
 
-    /// Returns this environment, or an error if a removed variable would restrict the changes of a run. Without the
-    /// variable, the run would change more resources than the user expects.
-    pub fn without_restrictions(self) -> Result<Self, Refusal> {
-        match self.removed.iter().find(|name| restricts_changes(name)) {
-            Some(name) => Err(Refusal::Precondition(format!(
-                "runs ignore environment variable {name} and would change more resources than it permits; {}",
-                instead_of(name)
+    /// Returns this environment, or an error if a run without a removed variable would do something else than the user
+    /// expects.
+    pub fn without_refused_options(self) -> Result<Self, Refusal> {
+        let refused = |name: &String| Some((name.clone(), cli_options::effect_of_removal(name)?));
+        match self.removed.iter().find_map(refused) {
+            Some((name, effect)) => Err(Refusal::Precondition(format!(
+                "runs ignore environment variable {name} and {effect}; {}",
+                cli_options::instead_of(&name)
             ))),
             None => Ok(self),
         }

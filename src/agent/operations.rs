@@ -158,12 +158,9 @@ impl Operations {
         }
         let current_source = self.refuse_other_source(&request)?;
         let desired = verified_settings(&request)?;
-        let mut environment = environment::build(&self.layout, &request.environment)?.without_restrictions()?;
+        let mut environment = environment::build(&self.layout, &request.environment)?.without_refused_options()?;
         let config = settings::resolve_config(&self.layout, &mut environment, &desired)?;
-        if let Some(source) = &request.source {
-            run_metadata::add_variables(&mut environment, source);
-        }
-        run_metadata::add_trace_variables(&mut environment, &request);
+        run_metadata::add_to(&mut environment, &request);
         let policies = self.policies(&parameters, &desired, &mut environment)?;
         let tags = run_metadata::stack_tags(&self.layout, &environment, &request.stack_tags);
         if let Some(session) = interactive_session::find(&self.layout)? {

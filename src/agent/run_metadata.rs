@@ -5,14 +5,23 @@ use std::collections::HashMap;
 
 use super::environment::{self, Environment};
 use super::layout::Layout;
-use crate::pulumi::cli::{OTEL_TRACES, TRACEPARENT};
+use crate::api::cli_options::OTEL_TRACES;
+use crate::pulumi::cli::TRACEPARENT;
 use crate::pulumi::project::Project;
 use crate::pulumi::{backend, vcs};
 use crate::rpc::proto::{RunRequest, SourceMetadata};
 
+/// Adds the variables that pass the metadata of a run to the CLI.
+pub fn add_to(environment: &mut Environment, request: &RunRequest) {
+    if let Some(source) = &request.source {
+        add_variables(environment, source);
+    }
+    add_trace_variables(environment, request);
+}
+
 /// Adds the variables from which the CLI reads Git metadata if the project is not in a Git working copy. Variables of
 /// the user take precedence.
-pub fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
+fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
     for (name, value) in variables(source) {
         environment.variables.entry(name.into()).or_insert_with(|| value.into());
     }
@@ -20,7 +29,7 @@ pub fn add_variables(environment: &mut Environment, source: &SourceMetadata) {
 
 /// Adds the variables that make the CLI export its spans as children of the run's span. Variables of the user take
 /// precedence.
-pub fn add_trace_variables(environment: &mut Environment, request: &RunRequest) {
+fn add_trace_variables(environment: &mut Environment, request: &RunRequest) {
     let variables = [(TRACEPARENT, &request.traceparent), (OTEL_TRACES, &request.otlp_endpoint)];
     for (name, value) in variables.into_iter().filter(|(_, value)| !value.is_empty()) {
         environment.variables.entry(name.into()).or_insert_with(|| value.into());

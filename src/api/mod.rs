@@ -3,6 +3,7 @@
 
 pub mod auto;
 pub mod bounds;
+pub mod cli_options;
 pub mod columns;
 pub mod conditions;
 pub mod definitions;

@@ -10,6 +10,9 @@ pub const URL_VARIABLE: &str = "PULUMI_BACKEND_URL";
 pub const API_VARIABLE: &str = "PULUMI_API";
 /// Environment variable that contains the access token for Pulumi Cloud.
 pub const TOKEN_VARIABLE: &str = "PULUMI_ACCESS_TOKEN";
+/// Environment variable that contains the organization for stack names without an organization. The variable takes
+/// precedence over the default organization of the access token. A CLI before version 3.259 ignores the variable.
+pub const DEFAULT_ORGANIZATION_VARIABLE: &str = "PULUMI_DEFAULT_ORGANIZATION";
 /// URL of the default state backend.
 pub const PULUMI_CLOUD: &str = "https://api.pulumi.com";
 

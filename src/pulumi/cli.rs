@@ -1,6 +1,6 @@
 //! CLI properties that do not depend on the run: environment variables, commands and supported versions.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 
 /// Environment variable that enables the flag `--event-log` of the CLI.
@@ -27,58 +27,18 @@ pub const USER: &str = "USER";
 /// Default value of [`USER`].
 pub const DEFAULT_USER: &str = "pulumi";
 
-/// Prefix of the environment variables that set CLI flags.
-const OPTION_PREFIX: &str = "PULUMI_OPTION_";
-/// Environment variable with which users select policy packs in their source. The value is a comma-separated list of
-/// directories.
-pub const POLICY_PACK: &str = "PULUMI_OPTION_POLICY_PACK";
-/// Environment variable with a comma-separated list of configuration files for the policy packs in [`POLICY_PACK`].
-pub const POLICY_PACK_CONFIG: &str = "PULUMI_OPTION_POLICY_PACK_CONFIG";
+/// Environment variable with the path of a program that supplies the credentials of the CLI. A login with a
+/// ServiceAccount token fails with such a program. A CLI before version 3.274 ignores the variable.
+pub const CREDENTIAL_HELPER: &str = "PULUMI_CREDENTIAL_HELPER";
+/// Value of [`CREDENTIAL_HELPER`] with which the CLI uses no program that it finds beside itself, in the `PATH`, or in
+/// its credentials file.
+pub const NO_CREDENTIAL_HELPER: &str = "none";
 /// Environment variable with the flag `--json` of `pulumi config set-all`: the values in a JSON object. The agent sets
 /// the variable instead of the flag, because every user on the node can read the arguments of a process. A CLI before
 /// version 3.208 ignores the variable.
 pub const SECRETS: &str = "PULUMI_OPTION_JSON";
-/// Environment variable with the endpoint to which the CLI exports its spans. A CLI without the flag `--otel-traces`
-/// ignores the variable.
-pub const OTEL_TRACES: &str = "PULUMI_OPTION_OTEL_TRACES";
 /// Environment variable with the parent of the CLI's spans, in the W3C Trace Context format.
 pub const TRACEPARENT: &str = "TRACEPARENT";
-/// Environment variables with the prefix [`OPTION_PREFIX`] that users may set.
-const KEPT_OPTIONS: [&str; 3] = [POLICY_PACK, POLICY_PACK_CONFIG, OTEL_TRACES];
-/// Flags that restrict the changes of a run, as in the names of their environment variables. If the agent removed such a
-/// variable, the run would change more resources than the user expects.
-const RESTRICTIONS: [&str; 9] = [
-    "EXCLUDE",
-    "EXCLUDE_DEPENDENTS",
-    "EXCLUDE_PROTECTED",
-    "EXPECT_NO_CHANGES",
-    "PLAN",
-    "PREVIEW_ONLY",
-    "TARGET",
-    "TARGET_DEPENDENTS",
-    "TARGET_REPLACE",
-];
-/// Fields of a Stack that have the effect of a flag, by the flag in the name of its environment variable.
-const FIELDS: [(&str, &str); 17] = [
-    ("CONFIG", "spec.config"),
-    ("CONTINUE_ON_ERROR", "spec.updateTemplate.spec.continueOnError"),
-    ("EXPECT_NO_CHANGES", "spec.updateTemplate.spec.expectNoChanges"),
-    ("MESSAGE", "spec.updateTemplate.spec.message"),
-    ("PARALLEL", "spec.updateTemplate.spec.parallel"),
-    ("PLAN", "spec.approval"),
-    ("PREVIEW_ONLY", "spec.preview"),
-    ("REFRESH", "spec.refresh"),
-    ("REMOVE", "spec.removeStack"),
-    ("REPLACE", "spec.updateTemplate.spec.replace"),
-    ("RUN_PROGRAM", "spec.runProgram"),
-    ("SECRETS_PROVIDER", "spec.secretsProvider"),
-    ("STACK", "spec.stack"),
-    ("TARGET", "spec.targets"),
-    ("TARGET_DEPENDENTS", "spec.targetDependents"),
-    ("TARGET_REPLACE", "spec.targets and spec.updateTemplate.spec.replace"),
-    ("VERBOSE", "spec.pulumiLogLevel"),
-];
-
 /// Returns the environment variables for every CLI call. Callers set these variables last, so that they override
 /// user-defined variables.
 pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> {
@@ -87,26 +47,6 @@ pub fn engine_environment(home: &Path, user: &str) -> Vec<(OsString, OsString)> 
     environment.push((HOME.into(), home.into()));
     environment.push((USER.into(), user.into()));
     environment
-}
-
-/// Returns whether the caller must remove a variable from the CLI's environment. Most variables with the name
-/// `PULUMI_OPTION_<FLAG>` would set flags that the controller does not expect.
-pub fn must_be_removed(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(OPTION_PREFIX.as_bytes()) && KEPT_OPTIONS.iter().all(|kept| name != *kept)
-}
-
-/// Returns whether a variable that the agent removes would restrict the changes of a run.
-pub fn restricts_changes(name: &str) -> bool {
-    name.strip_prefix(OPTION_PREFIX).is_some_and(|flag| RESTRICTIONS.contains(&flag))
-}
-
-/// Returns the advice for a variable that the agent removes.
-pub fn instead_of(name: &str) -> String {
-    let field = FIELDS.iter().find(|(flag, _)| name.strip_prefix(OPTION_PREFIX) == Some(*flag));
-    match field {
-        Some((_, field)) => format!("remove it and use {field}"),
-        None => "remove it".to_owned(),
-    }
 }
 
 /// Commands that have subcommands, with the names of their subcommands.
@@ -189,37 +129,6 @@ mod tests {
             ("USER", "pulumi"),
         ];
         assert_eq!(environment, expected.map(|(name, value)| (name.into(), value.into())));
-    }
-
-    #[test]
-    fn only_variables_that_set_cli_flags_are_removed() {
-        let table = [
-            ("PULUMI_OPTION_STACK", true),
-            ("PULUMI_OPTION_", true),
-            ("PULUMI_OPTION_POLICY_PACK", false),
-            ("PULUMI_OPTION_POLICY_PACK_CONFIG", false),
-            ("PULUMI_OPTION_OTEL_TRACES", false),
-            ("PULUMI_OPTION_POLICY_PACKS", true),
-            ("PULUMI_OPTIONS", false),
-            ("PULUMI_ACCESS_TOKEN", false),
-            ("MY_PULUMI_OPTION_STACK", false),
-        ];
-        for (name, expected) in table {
-            assert_eq!(must_be_removed(OsStr::new(name)), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn each_flag_that_restricts_changes_is_known_and_the_advice_names_the_field() {
-        for (name, restricts, advice) in [
-            ("PULUMI_OPTION_TARGET", true, "remove it and use spec.targets"),
-            ("PULUMI_OPTION_EXCLUDE", true, "remove it"),
-            ("PULUMI_OPTION_PARALLEL", false, "remove it and use spec.updateTemplate.spec.parallel"),
-            ("PULUMI_OPTION_COLOR", false, "remove it"),
-            ("TARGET", false, "remove it"),
-        ] {
-            assert_eq!((restricts_changes(name), instead_of(name).as_str()), (restricts, advice), "{name}");
-        }
     }
 
     #[test]

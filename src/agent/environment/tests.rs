@@ -35,15 +35,20 @@ fn variables_are_set_from_values_and_files_unless_they_are_reserved() {
 }
 
 #[test]
-fn removed_options_are_listed_and_a_restriction_refuses_the_run() {
+fn removed_options_are_listed_and_an_option_that_changes_a_run_refuses_it() {
     let directory = tempfile::tempdir().unwrap();
     let layout = Layout::new(directory.path());
     let build = |name: &str| build(&layout, &[variable(name, Source::Value("1".into()))]).unwrap();
     let harmless = build("PULUMI_OPTION_PARALLEL");
     assert_eq!(harmless.removed, ["PULUMI_OPTION_PARALLEL"]);
-    assert!(harmless.without_restrictions().is_ok() && build("PULUMI_OPTION_OTEL_TRACES").removed.is_empty());
-    let refusal = build("PULUMI_OPTION_TARGET").without_restrictions().unwrap_err();
-    assert!(matches!(&refusal, Refusal::Precondition(why) if why.ends_with("use spec.targets")), "{refusal}");
+    assert!(harmless.without_refused_options().is_ok() && build("PULUMI_OPTION_OTEL_TRACES").removed.is_empty());
+    for (name, end) in [
+        ("PULUMI_OPTION_TARGET", "would change more resources than it permits; remove it and use spec.targets"),
+        ("PULUMI_OPTION_OVERRIDE_ENV", "than it selects; remove it and use spec.environment"),
+    ] {
+        let refusal = build(name).without_refused_options().unwrap_err();
+        assert!(matches!(&refusal, Refusal::Precondition(why) if why.ends_with(end)), "{refusal}");
+    }
 }
 
 #[test]

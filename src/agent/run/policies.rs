@@ -15,8 +15,8 @@ use crate::agent::environment::Environment;
 use crate::agent::journal::JournalRecord;
 use crate::agent::layout::Layout;
 use crate::agent::refusal::Refusal;
+use crate::api::cli_options;
 use crate::pulumi::arguments::{OperationKind, PolicyPack};
-use crate::pulumi::cli;
 use crate::rpc::proto;
 
 /// Maximum number of policy packs in a request, and in the user's environment variables.
@@ -135,7 +135,7 @@ impl RunPolicies {
         let mut packs = installed.collect::<Result<Vec<_>, Refusal>>()?;
         packs.extend(packs_of_user(environment, layout)?);
         check_distinct(&packs, layout)?;
-        for variable in [cli::POLICY_PACK, cli::POLICY_PACK_CONFIG] {
+        for variable in [cli_options::POLICY_PACK, cli_options::POLICY_PACK_CONFIG] {
             environment.variables.remove(std::ffi::OsStr::new(variable));
         }
         Ok(RunPolicies(packs))
@@ -185,12 +185,12 @@ fn packs_of_user(environment: &Environment, layout: &Layout) -> Result<Vec<Pack>
         let list = list.filter(|list| !list.is_empty());
         list.map(|list| list.split(',').map(PathBuf::from).collect()).unwrap_or_default()
     };
-    let (directories, configs) = (list(cli::POLICY_PACK), list(cli::POLICY_PACK_CONFIG));
+    let (directories, configs) = (list(cli_options::POLICY_PACK), list(cli_options::POLICY_PACK_CONFIG));
     if !configs.is_empty() && configs.len() != directories.len() {
         return Err(Refusal::Invalid(format!(
             "{} must contain one file for each policy pack in {}",
-            cli::POLICY_PACK_CONFIG,
-            cli::POLICY_PACK
+            cli_options::POLICY_PACK_CONFIG,
+            cli_options::POLICY_PACK
         )));
     }
     check_user_directories(&directories, layout)?;
@@ -204,7 +204,7 @@ fn packs_of_user(environment: &Environment, layout: &Layout) -> Result<Vec<Pack>
 
 /// Returns an error if the user's packs contain an installed pack.
 fn check_user_directories(directories: &[PathBuf], layout: &Layout) -> Result<(), Refusal> {
-    let variable = cli::POLICY_PACK;
+    let variable = cli_options::POLICY_PACK;
     if directories.len() > MAX_PACKS {
         return Err(Refusal::Invalid(format!("{variable} must contain at most {MAX_PACKS} policy packs")));
     }
@@ -254,7 +254,7 @@ fn check_distinct(packs: &[Pack], layout: &Layout) -> Result<(), Refusal> {
 /// Describes a pack in an error. Does not contain the user's directory, because its variable can come from a Secret.
 fn description(pack: &Pack) -> String {
     match pack.name.as_str() {
-        "" => format!("a policy pack in {}", cli::POLICY_PACK),
+        "" => format!("a policy pack in {}", cli_options::POLICY_PACK),
         name => format!("policy pack {name}"),
     }
 }
@@ -323,7 +323,8 @@ mod tests {
     #[test]
     fn the_packs_of_the_user_follow_the_requested_packs() {
         let packs = [requested("a", "")];
-        let variables = [(cli::POLICY_PACK, "policy,other"), (cli::POLICY_PACK_CONFIG, "one.json,two.json")];
+        let variables =
+            [(cli_options::POLICY_PACK, "policy,other"), (cli_options::POLICY_PACK_CONFIG, "one.json,two.json")];
         let expected = vec![
             ("/nowhere/policies/a".to_owned(), text("{}")),
             ("policy".to_owned(), Config::File("one.json".into())),
@@ -331,7 +332,7 @@ mod tests {
         ];
         assert_eq!(found(OperationKind::Up, &packs, &variables), Ok((expected, 0)));
         let expected = vec![("/nowhere/policies/a".to_owned(), text("{}")), ("policy".to_owned(), text("{}"))];
-        assert_eq!(found(OperationKind::Up, &packs, &[(cli::POLICY_PACK, "policy")]), Ok((expected, 0)));
+        assert_eq!(found(OperationKind::Up, &packs, &[(cli_options::POLICY_PACK, "policy")]), Ok((expected, 0)));
         assert_eq!(found(OperationKind::Up, &[], &variables), Ok((vec![], 2)), "the CLI reads the variables");
     }
 
@@ -348,7 +349,7 @@ mod tests {
             ("\n", "\r\n", vec![installed]),
         ];
         for (directory, config, expected) in rows {
-            let variables = [(cli::POLICY_PACK, directory), (cli::POLICY_PACK_CONFIG, config)];
+            let variables = [(cli_options::POLICY_PACK, directory), (cli_options::POLICY_PACK_CONFIG, config)];
             let found = found(OperationKind::Up, &[requested("a", "")], &variables);
             assert_eq!(found, Ok((expected, 0)), "{directory:?} {config:?}");
         }
@@ -362,10 +363,12 @@ mod tests {
         assert!(up(&[requested("missing", "")], &[]).contains("house (missing) is not installed"));
         assert!(up(&[requested("a", "[1]")], &[]).contains("must be a JSON object"));
         assert!(up(&vec![requested("a", ""); 21], &[]).contains("at most 20"));
-        let variables = [(cli::POLICY_PACK, "policy,other"), (cli::POLICY_PACK_CONFIG, "one.json")];
+        let variables = [(cli_options::POLICY_PACK, "policy,other"), (cli_options::POLICY_PACK_CONFIG, "one.json")];
         assert!(up(&[requested("a", "")], &variables).contains("one file for each policy pack"));
         let many = vec!["policy"; 21].join(",");
-        assert!(up(&[requested("a", "")], &[(cli::POLICY_PACK, many.as_str())]).contains("at most 20 policy packs"));
+        assert!(
+            up(&[requested("a", "")], &[(cli_options::POLICY_PACK, many.as_str())]).contains("at most 20 policy packs")
+        );
     }
 
     #[test]
@@ -401,7 +404,7 @@ mod tests {
             ("../policies-of-users".to_owned(), None),
         ];
         for (value, expected) in rows {
-            let variables = [(cli::POLICY_PACK, value.as_str())];
+            let variables = [(cli_options::POLICY_PACK, value.as_str())];
             let result = found_in(&layout, OperationKind::Up, &[requested("a", "")], &variables);
             match expected {
                 Some(message) => assert!(result.as_ref().is_err_and(|e| e.contains(message)), "{value:?}: {result:?}"),
@@ -414,7 +417,8 @@ mod tests {
     fn a_directory_has_only_one_configuration() {
         let disabled = "{\"all\":\"disabled\"}";
         let named = |name: &str, config: &str| proto::PolicyPack { name: name.to_owned(), ..requested("a", config) };
-        let of_user = [(cli::POLICY_PACK, "policy,./policy"), (cli::POLICY_PACK_CONFIG, "one.json,two.json")];
+        let of_user =
+            [(cli_options::POLICY_PACK, "policy,./policy"), (cli_options::POLICY_PACK_CONFIG, "one.json,two.json")];
         let up = |packs: &[proto::PolicyPack], variables: &[(&str, &str)]| {
             found(OperationKind::Up, packs, variables).map(|(packs, _)| packs.len())
         };
@@ -426,7 +430,7 @@ mod tests {
         assert_eq!(up(&[named("cluster/house", ""), named("cluster/mirror", "{}")], &[]), Ok(2));
         let error = up(&[requested("a", "")], &of_user).expect_err("should be rejected");
         assert!(error.contains("a policy pack in PULUMI_OPTION_POLICY_PACK have the same directory"), "{error}");
-        assert_eq!(up(&[requested("a", "")], &[(cli::POLICY_PACK, "policy,policy")]), Ok(3));
+        assert_eq!(up(&[requested("a", "")], &[(cli_options::POLICY_PACK, "policy,policy")]), Ok(3));
     }
 
     #[test]
@@ -440,7 +444,7 @@ mod tests {
         std::os::unix::fs::symlink("policy", source.join("strict")).unwrap();
         std::os::unix::fs::symlink("a", installed.join("b")).unwrap();
         let disabled = "{\"all\":\"disabled\"}";
-        let configs = (cli::POLICY_PACK_CONFIG, "one.json,two.json");
+        let configs = (cli_options::POLICY_PACK_CONFIG, "one.json,two.json");
         let same = "have the same directory, but different configurations";
         let rows: [(Vec<proto::PolicyPack>, &str, Option<&str>); 5] = [
             (vec![requested("a", "")], "policy,strict", None),
@@ -450,7 +454,7 @@ mod tests {
             (vec![requested("a", ""), requested("b", "")], "policy,strict", None),
         ];
         for (packs, directories, expected) in rows {
-            let variables = [(cli::POLICY_PACK, directories), configs];
+            let variables = [(cli_options::POLICY_PACK, directories), configs];
             let error = found_in(&layout, OperationKind::Up, &packs, &variables).err().unwrap_or_default();
             match expected {
                 Some(message) => assert!(error.contains(message), "{directories}: {error}"),

@@ -15,6 +15,7 @@ use crate::pulumi::{backend, stack_name};
 
 const URL: &str = backend::URL_VARIABLE;
 const TOKEN: &str = backend::TOKEN_VARIABLE;
+const DEFAULT_ORGANIZATION: &str = backend::DEFAULT_ORGANIZATION_VARIABLE;
 /// Minimum number of labels in an absolute host name. The DNS resolver in a pod appends the pod's namespace to shorter
 /// names, such as `minio` and `minio-0.minio`.
 const LABELS_OF_ABSOLUTE_NAME: usize = 3;
@@ -42,7 +43,10 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
     };
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
     let scheme = scheme.to_ascii_lowercase();
-    let organization = organization.or_else(|| applied_organization(stack, name, &text));
+    let default = variables.get(DEFAULT_ORGANIZATION);
+    let organization = organization
+        .or_else(|| applied_organization(stack, name, &text))
+        .or_else(|| default.and_then(Value::as_str).filter(|name| !name.is_empty()));
     let with = |prefix: &str| json!(variables.iter().filter(|(name, _)| name.starts_with(prefix)).collect::<Vec<_>>());
     // If the URL lacks parts of the location, environment variables can contain them.
     let completing = match scheme.as_str() {
@@ -50,10 +54,10 @@ pub(super) fn address(stack: &Stack) -> Option<Address> {
         "s3" => with("AWS_ENDPOINT"),
         "azblob" => with("AZURE_STORAGE"),
         "gs" => with("STORAGE_EMULATOR"),
-        // If the stack name contains no organization, the access token determines the organization.
+        // If the stack name contains no organization, a variable or the access token determines the organization.
         "" | "http" | "https" if organization.is_none() => match &stack.spec.pulumi_cloud_oidc {
-            Some(oidc) => json!([oidc.organization, oidc.team, oidc.user]),
-            None => json!(variables.get(TOKEN)),
+            Some(oidc) => json!([default, oidc.organization, oidc.team, oidc.user]),
+            None => json!([default, variables.get(TOKEN)]),
         },
         "" | "http" | "https" => json!(organization),
         _ => Value::Null,

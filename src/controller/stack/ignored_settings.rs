@@ -7,29 +7,28 @@ use k8s_openapi::Resource as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::Value;
 
+use crate::api::cli_options;
 use crate::api::conditions::{self, ConditionUpdate, SETTINGS_IGNORED, Status, settings_reason};
 use crate::api::names::RESERVED_VARIABLES;
 use crate::api::pulumi::{GitAuth, ResourceRef, Stack, StackSpec, StackStatus};
 use crate::controller::stack::backoff::{self, FIRST_BACKOFF, MIN_RESYNC};
 use crate::controller::stack::{backend, ownership};
 use crate::pulumi::backend::{TOKEN_VARIABLE, URL_VARIABLE};
-use crate::pulumi::cli;
 use crate::runtime::events::{Event, EventKind};
 use crate::source::git;
 
 /// Maximum number of settings in the message.
 const MAX_LISTED: usize = 20;
 
-/// Returns an error message if the spec contains an environment variable that would restrict the changes of a run. The
-/// agent does not pass such a variable to the CLI, so the run would change more resources than the user expects.
+/// Returns an error message if the spec contains an environment variable without which a run would do something else
+/// than the user expects. The agent does not pass such a variable to the CLI.
 pub fn check(stack: &Stack) -> Result<(), String> {
-    match variables(stack).find(|variable| cli::restricts_changes(variable.name)) {
-        Some(Variable { field, name }) => Err(format!(
-            "invalid spec.{field}: runs ignore {name} and would change more resources than it permits; {}",
-            cli::instead_of(name)
-        )),
-        None => Ok(()),
-    }
+    let refused = |variable: Variable<'_>| {
+        let Variable { field, name } = variable;
+        let effect = cli_options::effect_of_removal(name)?;
+        Some(format!("invalid spec.{field}: runs ignore {name} and {effect}; {}", cli_options::instead_of(name)))
+    };
+    variables(stack).find_map(refused).map_or(Ok(()), Err)
 }
 
 /// Sets the condition `SettingsIgnored`, or removes it if all settings have an effect.
@@ -71,13 +70,15 @@ fn ignored(stack: &Stack, status: &StackStatus) -> Vec<String> {
     all.extend(reserved.map(|Variable { field, name }| {
         format!("environment variable {name} in spec.{field} has no effect: the controller sets it")
     }));
-    let options = visible.iter().filter(|variable| cli::must_be_removed(variable.name.as_ref()));
+    let options = visible.iter().filter(|variable| cli_options::is_removed(variable.name));
     all.extend(options.map(|Variable { field, name }| {
-        format!("environment variable {name} in spec.{field} has no effect: {}", cli::instead_of(name))
+        format!("environment variable {name} in spec.{field} has no effect: {}", cli_options::instead_of(name))
     }));
     let reported = status.last_update.iter().flat_map(|last| &last.ignored_variables);
     let hidden = reported.filter(|name| visible.iter().all(|variable| variable.name != name.as_str()));
-    all.extend(hidden.map(|name| format!("environment variable {name} has no effect: {}", cli::instead_of(name))));
+    all.extend(
+        hidden.map(|name| format!("environment variable {name} has no effect: {}", cli_options::instead_of(name))),
+    );
     all
 }
 

@@ -28,6 +28,14 @@ fn kept(name: &str) -> Value {
     json!({name: {"type": "Secret", "secret": {"name": "s", "key": "k"}}})
 }
 
+const CLOUD: &str = "https://api.pulumi.com";
+
+/// Returns a spec with a default organization for Pulumi Cloud.
+fn in_default(organization: &str, stack: &str, token: &str) -> Value {
+    let variables = literal("PULUMI_DEFAULT_ORGANIZATION", organization);
+    json!({"backend": CLOUD, "stack": stack, "accessTokenSecret": token, "envRefs": variables})
+}
+
 fn pod(spec: &Value) -> Value {
     json!({"spec": {"podTemplate": {"spec": spec}}})
 }
@@ -218,6 +226,41 @@ fn stacks_conflict_only_if_they_provably_share_a_pulumi_stack() {
             both(json!({"backend": "https://api.pulumi.com", "accessTokenSecret": "t"})),
             true,
             false,
+        ),
+        (
+            "different default organizations",
+            (in_default("acme", "dev", "t"), in_default("other", "dev", "t")),
+            false,
+            false,
+        ),
+        ("the same default organization", (in_default("acme", "dev", "t"), in_default("acme", "dev", "u")), true, true),
+        (
+            "a default organization, and a name with this organization",
+            (in_default("acme", "dev", "t"), in_default("other", "acme/p/dev", "t")),
+            true,
+            true,
+        ),
+        ("an empty default organization", both(in_default("", "dev", "t")), true, false),
+        (
+            "a default organization in a Secret",
+            (json!({"backend": CLOUD, "envRefs": kept("PULUMI_DEFAULT_ORGANIZATION")}), json!({"backend": CLOUD})),
+            false,
+            false,
+        ),
+        (
+            "the same default organization in a Secret",
+            both(json!({"backend": CLOUD, "envRefs": kept("PULUMI_DEFAULT_ORGANIZATION")})),
+            true,
+            false,
+        ),
+        (
+            "a bucket has no default organization",
+            (
+                json!({"backend": "gs://s", "envRefs": literal("PULUMI_DEFAULT_ORGANIZATION", "acme")}),
+                json!({"backend": "gs://s"}),
+            ),
+            true,
+            true,
         ),
         (
             "a service by its short name",

@@ -58,7 +58,7 @@ fn variables_that_only_the_agent_knows_are_listed_once() {
 }
 
 #[test]
-fn a_variable_that_would_restrict_a_run_makes_the_spec_invalid() {
+fn a_variable_that_would_change_a_run_makes_the_spec_invalid() {
     let target = json!([{"name": "PULUMI_OPTION_TARGET", "value": "urn"}]);
     let removed = json!([{"name": "PULUMI_OPTION_TARGET", "$patch": "delete"}]);
     let container =
@@ -80,4 +80,8 @@ fn a_variable_that_would_restrict_a_run_makes_the_spec_invalid() {
         });
         assert_eq!(check(&stack(spec.clone())), expected, "{spec}");
     }
+    let overrides = stack(json!({"envRefs": {"PULUMI_OPTION_OVERRIDE_ENV": {"type": "Secret"}}}));
+    let expected = "invalid spec.envRefs: runs ignore PULUMI_OPTION_OVERRIDE_ENV and would use other configuration values \
+                    than it selects; remove it and use spec.environment";
+    assert_eq!(check(&overrides), Err(expected.to_owned()));
 }

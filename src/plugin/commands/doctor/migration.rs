@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
+use pulumi_controller::api::cli_options;
 use pulumi_controller::api::names::PULUMI_CONTAINER;
 use pulumi_controller::api::pulumi::{Stack, StackSpec};
 use serde::Serialize;
@@ -15,17 +16,14 @@ use crate::plugin::select::full_name;
 
 /// URL schemes of the backends that the controller supports.
 const BACKENDS: [&str; 7] = ["https", "http", "s3", "gs", "azblob", "postgres", "file"];
-/// Prefix of the environment variables that set flags of the Pulumi CLI.
-const OPTION: &str = "PULUMI_OPTION_";
-/// Flags in environment variables that the controller passes to the CLI.
-const PASSED_OPTIONS: [&str; 3] = ["POLICY_PACK", "POLICY_PACK_CONFIG", "OTEL_TRACES"];
-/// Flags in environment variables, and the fields with the same effect.
-const FIELDS_OF_OPTIONS: [(&str, &str); 4] = [
-    ("TARGET", "spec.targets"),
-    ("TARGET_DEPENDENTS", "spec.targetDependents"),
-    ("REFRESH", "spec.refresh"),
-    ("PARALLEL", "spec.updateTemplate.spec.parallel"),
+/// Variables with which an older Pulumi CLI accepts a backend whose layout has no projects.
+const LEGACY_LAYOUT: [&str; 3] = [
+    "PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR",
+    "PULUMI_DIY_BACKEND_LEGACY_LAYOUT",
+    "PULUMI_SELF_MANAGED_STATE_LEGACY_LAYOUT",
 ];
+/// Variable with the organization of Pulumi stacks whose name contains none.
+const DEFAULT_ORGANIZATION: &str = "PULUMI_DEFAULT_ORGANIZATION";
 /// Fields of the `pulumi` container that a template cannot change.
 const CONTAINER_FIELDS: [&str; 5] =
     ["args", "command", "terminationMessagePath", "terminationMessagePolicy", "workingDir"];
@@ -55,7 +53,7 @@ pub fn findings(stack: &Stack) -> Vec<Finding> {
     let single = [open_run(stack), sources(spec), backend(spec), expected_refresh(spec), existing_stack(stack)];
     let mut all: Vec<Finding> = single.into_iter().flatten().collect();
     all.extend(repositories(spec));
-    all.extend(options(spec));
+    all.extend(variables(spec));
     all.extend(pod_template(spec));
     all
 }
@@ -140,7 +138,7 @@ fn uses_ssh(url: &str) -> bool {
     url.starts_with("ssh://") || (!url.contains("://") && url.contains('@'))
 }
 
-fn options(spec: &StackSpec) -> Vec<Finding> {
+fn variables(spec: &StackSpec) -> Vec<Finding> {
     let named = |list: &str| in_template(spec, list).and_then(Value::as_array).into_iter().flatten();
     let name = |variable: &Value| variable.get("name").and_then(Value::as_str).map(str::to_owned);
     let of_spec = spec.env_refs.keys().map(|name| ("spec.envRefs", name.clone()));
@@ -148,17 +146,23 @@ fn options(spec: &StackSpec) -> Vec<Finding> {
     let containers = named("/spec/podTemplate/spec/containers");
     let variables = containers.filter_map(|container| container.get("env")?.as_array()).flatten();
     let of_pod = variables.filter_map(name).map(|name| ("spec.workspaceTemplate.spec.podTemplate", name));
-    of_spec.chain(of_workspace).chain(of_pod).filter_map(|(field, name)| option(field, &name)).collect()
+    of_spec.chain(of_workspace).chain(of_pod).filter_map(|(field, name)| variable(field, &name)).collect()
 }
 
-fn option(field: &str, name: &str) -> Option<Finding> {
-    let flag = name.strip_prefix(OPTION).filter(|flag| !PASSED_OPTIONS.contains(flag))?;
-    let instead = FIELDS_OF_OPTIONS.iter().find(|(known, _)| *known == flag);
-    let action = match instead {
-        Some((_, instead)) => format!("remove it, and set {instead}"),
-        None => "remove it".to_owned(),
+fn variable(field: &str, name: &str) -> Option<Finding> {
+    let (change, action) = if LEGACY_LAYOUT.contains(&name) {
+        let change = "Pulumi CLI 3.275 and later reject a backend with the layout without projects";
+        let action = "upgrade the layout with `pulumi state upgrade` of Pulumi CLI 3.274.1 or earlier";
+        (change.to_owned(), action.to_owned())
+    } else if cli_options::is_removed(name) {
+        let change = match cli_options::effect_of_removal(name) {
+            Some(effect) => format!("no run starts, because runs ignore the variable and {effect}"),
+            None => "runs ignore the variable".to_owned(),
+        };
+        (change, cli_options::instead_of(name))
+    } else {
+        return None;
     };
-    let change = "runs ignore the variable, or do not start if it restricts them";
     Some(Finding::required(format!("{field}[{name}]"), change, action))
 }
 
@@ -192,7 +196,7 @@ fn in_template<'a>(spec: &'a StackSpec, pointer: &str) -> Option<&'a Value> {
 /// Returns the findings about Stacks that manage the same Pulumi stack, by index of the Stack. Compares the Stacks of
 /// each namespace, as the controller does by default.
 fn duplicates(stacks: &[Stack]) -> BTreeMap<usize, Finding> {
-    let mut first: BTreeMap<[String; 4], &Stack> = BTreeMap::new();
+    let mut earlier: BTreeMap<[String; 4], Vec<(Option<&str>, &Stack)>> = BTreeMap::new();
     let mut found = BTreeMap::new();
     for (index, stack) in stacks.iter().enumerate().filter(|(_, stack)| !stack.spec.preview.unwrap_or_default()) {
         let parts: Vec<&str> = stack.spec.stack.split('/').collect();
@@ -201,8 +205,13 @@ fn duplicates(stacks: &[Stack]) -> BTreeMap<usize, Finding> {
         let (Some(project), Some(name)) = (project, parts.last()) else { continue };
         let namespace = stack.namespace().unwrap_or_default();
         let key = [namespace, stack.spec.backend.clone().unwrap_or_default(), project, (*name).to_owned()];
-        let other = *first.entry(key).or_insert(stack);
-        if other.name_any() != stack.name_any() {
+        let organization = parts.split_last().and_then(|(_, rest)| rest.first()).copied();
+        let organization = organization.or_else(|| default_organization(&stack.spec));
+        let same = earlier.entry(key).or_default();
+        let is_same = |other: &Option<&str>| organization.is_none() || other.is_none() || *other == organization;
+        let other = same.iter().find(|(other, _)| is_same(other)).map(|(_, stack)| *stack);
+        same.push((organization, stack));
+        if let Some(other) = other {
             let change =
                 format!("Stack {} manages the same Pulumi stack, and only one of the Stacks runs", full_name(other));
             found.insert(
@@ -212,6 +221,12 @@ fn duplicates(stacks: &[Stack]) -> BTreeMap<usize, Finding> {
         }
     }
     found
+}
+
+/// Returns the organization for a Pulumi stack whose name contains none. Returns `None` if it is unknown.
+fn default_organization(spec: &StackSpec) -> Option<&str> {
+    let literal = spec.env_refs.get(DEFAULT_ORGANIZATION)?.literal.as_ref()?;
+    Some(literal.value.as_str()).filter(|name| !name.is_empty())
 }
 
 /// Findings about all Stacks.
@@ -284,6 +299,7 @@ mod tests {
     use crate::plugin::reference_tests::assert_example;
 
     /// Returns the spec, the status, and the fields of the findings. A `?` marks a finding that requires no action.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn rows() -> Vec<(Value, Value, Vec<&'static str>)> {
         let succeeded = || json!({"lastUpdate": {"state": "succeeded"}});
         let template = |spec: Value| json!({"workspaceTemplate": {"spec": spec}});
@@ -325,6 +341,19 @@ mod tests {
                 template(json!({"env": [{"name": "PULUMI_OPTION_EXCLUDE", "value": "urn"}, {"name": "A"}]})),
                 json!({}),
                 vec!["spec.workspaceTemplate.spec.env[PULUMI_OPTION_EXCLUDE]"],
+            ),
+            (
+                json!({"envRefs": {
+                    "PULUMI_DIY_BACKEND_LEGACY_LAYOUT": literal("1"),
+                    "PULUMI_DIY_BACKEND_NO_LEGACY_WARNING": literal("1"),
+                }}),
+                json!({}),
+                vec!["spec.envRefs[PULUMI_DIY_BACKEND_LEGACY_LAYOUT]"],
+            ),
+            (
+                template(json!({"env": [{"name": "PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR", "value": "1"}]})),
+                json!({}),
+                vec!["spec.workspaceTemplate.spec.env[PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR]"],
             ),
             (
                 pod(json!({"shareProcessNamespace": true, "containers": [{"name": "pulumi", "command": ["a"]}]})),
@@ -379,9 +408,20 @@ mod tests {
             of("other", "dev", Some("web"), json!({})),
             of("unknown", "dev", None, json!({})),
             of("elsewhere", "dev", Some("app"), json!({"backend": "s3://state"})),
+            of("another organization", "other/app/dev", None, json!({"backend": "https://api.pulumi.com"})),
+            of(
+                "another default organization",
+                "dev",
+                Some("app"),
+                json!({
+                    "backend": "https://api.pulumi.com",
+                    "envRefs": {"PULUMI_DEFAULT_ORGANIZATION": {"type": "Literal", "literal": {"value": "acme"}}},
+                }),
+            ),
+            of("same organization", "acme/app/dev", None, json!({"backend": "https://api.pulumi.com"})),
         ];
         let found: Vec<usize> = duplicates(&stacks).into_keys().collect();
-        assert_eq!(found, [1]);
+        assert_eq!(found, [1, 8]);
     }
 
     #[test]
