@@ -18,7 +18,7 @@ use super::journal::{self, Journal, JournalError, JournalRecord, Reader, Request
 use super::layout::Layout;
 use super::processes::{self, RunProcesses};
 use super::refusal::Refusal;
-use super::run::{LastLogin, Login, OperationRequest, Run, RunPolicies};
+use super::run::{LastLogin, Login, OperationRequest, Run, RunPolicies, disable_credential_helper};
 use super::run_metadata;
 use super::settings::{self, Settings};
 use super::source::{CurrentSource, Source};
@@ -161,6 +161,9 @@ impl Operations {
         let mut environment = environment::build(&self.layout, &request.environment)?.without_refused_options()?;
         let config = settings::resolve_config(&self.layout, &mut environment, &desired)?;
         run_metadata::add_to(&mut environment, &request);
+        if request.oidc_login.is_some() {
+            disable_credential_helper(&mut environment);
+        }
         let policies = self.policies(&parameters, &desired, &mut environment)?;
         let tags = run_metadata::stack_tags(&self.layout, &environment, &request.stack_tags);
         if let Some(session) = interactive_session::find(&self.layout)? {

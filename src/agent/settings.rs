@@ -195,6 +195,12 @@ impl Settings {
         Ok(settings::encryption(self.original(&current_source.tree, &file, &path)?.as_deref())?)
     }
 
+    /// Returns whether the source contains a settings file.
+    pub fn is_in_source(&self, stack: &str, current_source: &CurrentSource) -> Result<bool, ApplyError> {
+        let (file, path) = self.file(stack)?;
+        Ok(self.original(&current_source.tree, &file, &path)?.is_some())
+    }
+
     /// Removes the settings file and its copy from the previous source, so that the next settings file contains only
     /// the encrypted values from the source.
     pub fn forget_encryption(&self, stack: &str, current_source: &CurrentSource) -> Result<(), ApplyError> {

@@ -74,6 +74,8 @@ pub mod stack_reason {
     pub const CANCELED: &str = "Canceled";
     /// The backend does not contain the Pulumi stack to destroy, although this Stack may have created resources in it.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
+    /// The state backend has a layout that the Pulumi CLI no longer supports.
+    pub const BACKEND_UPGRADE_REQUIRED: &str = "BackendUpgradeRequired";
 }
 
 /// Reasons for the Stack condition `Drifted` and for events about drift.
@@ -179,6 +181,8 @@ pub mod update_reason {
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     /// The state backend is unavailable or has rejected requests because of a rate limit. The run did not start.
     pub const BACKEND_UNAVAILABLE: &str = "BackendUnavailable";
+    /// The state backend has a layout that the Pulumi CLI no longer supports. The run did not start.
+    pub const BACKEND_UPGRADE_REQUIRED: &str = "BackendUpgradeRequired";
     pub const CANCELED: &str = "Canceled";
     /// The run was interrupted, or its pod terminated. The program and its configuration did not cause the failure.
     pub const ABORTED: &str = "Aborted";

@@ -37,6 +37,8 @@ const CONFIG_TYPE: &str = "set a value of this type in spec.config; a value from
                            `json: true` is set";
 const ENVIRONMENTS: &str =
     "only Pulumi Cloud supports environments: remove spec.environment, or use the Pulumi Cloud backend";
+const ESC_CONFIGURATION: &str = "the configuration of this Pulumi stack is in an ESC environment: set the values in this environment, \
+                                 and remove spec.config, spec.configRef, spec.secretsRef and the `config` section of the settings file";
 const POLICY: &str = "change the program to comply with the policy, or ask the owner of the policy to change it";
 const KILLED: &str = "a signal killed the program, usually because the container ran out of memory: increase \
                       resources.limits.memory of the container `pulumi` in spec.workspaceTemplate";
@@ -105,6 +107,15 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["is missing configuration value", "missing required configuration variable"], CONFIG_MISSING),
     (&["with configuration key * must be of type"], CONFIG_TYPE),
     (&["does not support environments"], ENVIRONMENTS),
+    (
+        &[
+            "config set not supported for remote stack config",
+            "cannot set config for a stack with cloud config",
+            "which stacks with an esc-managed environment don't use",
+            "is not supported on stacks with an esc-managed environment",
+        ],
+        ESC_CONFIGURATION,
+    ),
     (&["violates the policy "], POLICY),
     (&["parsing \"version\": 2 is not a valid value; must be a string or object"], NO_EXCEPTIONS),
     (&["legacy diy state is "], LEGACY_LAYOUT),

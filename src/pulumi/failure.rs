@@ -37,6 +37,8 @@ pub enum FailureKind {
     InvalidAccessToken,
     /// The state backend is unavailable or limits the request rate, and the engine has not started.
     BackendUnavailable,
+    /// The state backend has a layout that the CLI no longer supports, and the engine has not started.
+    LegacyLayout,
     /// The stack does not exist in the state backend.
     StackMissing,
     /// The run was canceled.
@@ -122,6 +124,9 @@ fn kind(exit: Exit, stderr: &str, run: &RunSummary) -> FailureKind {
     if !run.began() && reports_unavailable_backend(stderr) {
         return FailureKind::BackendUnavailable;
     }
+    if !run.began() && reports_legacy_layout(stderr) {
+        return FailureKind::LegacyLayout;
+    }
     if reports_missing_stack(stderr) || (code == EXIT_NO_STACK && !run.began()) {
         return FailureKind::StackMissing;
     }
@@ -160,6 +165,22 @@ fn reports_unavailable_backend(stderr: &str) -> bool {
     ["request rate-limit exceeded", "[429]", "[500]", "[502]", "[503]", "[504]"]
         .iter()
         .any(|status| stderr.contains(status))
+}
+
+/// Returns whether the CLI rejected a self-managed backend whose layout has no projects. Contract: `New` in
+/// `pkg/backend/diy/backend.go` of the CLI, since version 3.257.
+fn reports_legacy_layout(stderr: &str) -> bool {
+    stderr.lines().any(|line| line.starts_with("Legacy DIY state is "))
+}
+
+/// Returns whether the CLI ignored the settings file, because Pulumi Cloud refers to an ESC environment for the
+/// configuration of the stack. Contract: `LoadProjectStack` in `pkg/cmd/pulumi/stack/io.go` of the CLI.
+pub fn ignores_settings_file(stderr: &str) -> bool {
+    let is_warning = |line: &str| {
+        line.starts_with("warning: config file ")
+            && line.trim_end().ends_with(" exists but will be ignored because this stack uses remote config")
+    };
+    stderr.lines().any(is_warning)
 }
 
 fn reports_missing_stack(stderr: &str) -> bool {

@@ -399,10 +399,10 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
 }
 
 /// Adds tags to the existing tags. The existing tags are the document's tags, or the project's tags if the document
-/// contains no tags. Does not change existing tags that are not an object of strings, for example encrypted tags. The
+/// contains no tags. Does not add tags if Pulumi ESC can manage the configuration. Does not change existing tags that are not an object of strings, for example encrypted tags. The
 /// CLI reports invalid tags.
 fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
-    if desired.tags.is_empty() {
+    if desired.tags.is_empty() || can_be_managed_by_esc(document) {
         return Ok(());
     }
     let config = config_of(document)?;
@@ -425,6 +425,14 @@ fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Res
         None => config.push((Scalar::plain(TAGS), Node::Mapping(tags))),
     }
     Ok(())
+}
+
+/// Returns whether the document can be the settings file of a stack whose configuration Pulumi ESC manages: it contains
+/// the definition of an environment and no configuration. The CLI rejects configuration in such a file, also tags.
+fn can_be_managed_by_esc(document: &Mapping) -> bool {
+    let has_definition =
+        document.iter().any(|(key, value)| key.text == ENVIRONMENT && matches!(value, Node::Mapping(_)));
+    has_definition && config_in(document).is_empty()
 }
 
 /// Returns whether an object contains only strings. An object whose only key is `secure` is an encrypted value.

@@ -93,6 +93,9 @@ impl<'a> State<'a> {
             Some(reason::STACK_NOT_FOUND) => {
                 "The backend no longer contains the state of the resources. A run could create them again. You must decide."
             }
+            Some(reason::BACKEND_UPGRADE_REQUIRED) => {
+                "The state backend has a layout that the Pulumi CLI no longer supports. The controller does not retry the run."
+            }
             Some(reason::CANCELED) => "A user has canceled the last run, so the controller does not retry it.",
             Some(reason::PLAN_REJECTED) => "A user has rejected the plan of the next run.",
             Some(reason::UPDATE_FAILED | reason::PREVIEW_FAILED) => {
@@ -283,6 +286,11 @@ impl<'a> State<'a> {
                 self.plugin("Correct the backend or the names, and retry the destroy:", "resolve", "--decision retry"),
                 self.plugin("Or delete the Stack without a destroy:", "resolve", "--decision abandon"),
             ],
+            Some(reason::BACKEND_UPGRADE_REQUIRED) => vec![self.plugin(
+                "Upgrade the backend with `pulumi state upgrade` of Pulumi CLI 3.274.1 or earlier, and request a run:",
+                "reconcile",
+                "",
+            )],
             Some(reason::PLAN_REJECTED) => vec![self.plugin(
                 "Change the source or the spec, or request another run, which creates a new plan:",
                 "reconcile",

@@ -50,6 +50,20 @@ async fn missing_backend_and_secrets_settings_are_reported_with_their_field() {
 }
 
 #[tokio::test]
+async fn a_backend_with_the_legacy_layout_must_be_upgraded() {
+    if !has_pulumi("a_backend_with_the_legacy_layout_must_be_upgraded") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    let stacks = workspace.path("state/.pulumi/stacks");
+    std::fs::create_dir_all(&stacks).unwrap();
+    std::fs::write(stacks.join("dev.json"), r#"{"version": 3, "checkpoint": {"stack": "dev", "latest": null}}"#)
+        .unwrap();
+    let result = run(&workspace, GOOD, |_| {}).await;
+    assert_result(&result, Outcome::BackendUpgradeRequired, &["Legacy DIY state is ", "run `pulumi state upgrade`"]);
+}
+
+#[tokio::test]
 async fn program_errors_are_reported_with_location_or_missing_setting() {
     if !has_pulumi("program_errors_are_reported_with_location_or_missing_setting") {
         return;

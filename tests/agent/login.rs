@@ -68,6 +68,28 @@ async fn consecutive_runs_use_one_login_and_hide_its_access_token() {
 }
 
 #[tokio::test]
+async fn a_run_with_a_login_uses_no_credential_helper_of_the_image() {
+    const PRINTING: &str = r#"case "$*" in
+    *" login "* | *" up "*) echo "helper $PULUMI_CREDENTIAL_HELPER" >>"$HOME/calls";;
+    esac"#;
+    let workspace = Workspace::start_with(Some(PRINTING), &[]).await;
+    workspace.put(PROGRAM).await;
+    let own = variable("PULUMI_CREDENTIAL_HELPER", Source::Value("/opt/helper".into()));
+    let with_login = request(&workspace, URL, "7200").await;
+    let mut with_helper = request(&workspace, URL, "7200").await;
+    with_helper.environment.push(own);
+    let without_login = proto::RunRequest { oidc_login: None, ..request(&workspace, URL, "7200").await };
+    for (request, expected) in
+        [(with_login, "helper none"), (with_helper, "helper /opt/helper"), (without_login, "helper ")]
+    {
+        workspace.run_to_end(&request).await;
+        let calls = calls(&workspace);
+        assert!(!calls.is_empty() && calls.iter().all(|call| call == expected), "{calls:?}");
+        std::fs::remove_file(workspace.path("home/calls")).unwrap();
+    }
+}
+
+#[tokio::test]
 async fn an_expired_access_token_is_renewed_before_each_command() {
     let workspace = Workspace::start_with(Some(CLI), &[]).await;
     workspace.put(PROGRAM).await;

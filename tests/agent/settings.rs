@@ -49,6 +49,23 @@ fn encrypted(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(after).collect()
 }
 
+/// Script that replaces the CLI for a Pulumi stack whose configuration is in an ESC environment.
+const REMOTE_CONFIG: &str = r#"case "$*" in
+*" up "*) echo "warning: config file Pulumi.dev.yaml exists but will be ignored because this stack uses remote config" >&2;;
+esac"#;
+
+#[tokio::test]
+async fn the_message_of_a_run_states_that_the_cli_ignored_the_configuration() {
+    let workspace = Workspace::start_with(Some(REMOTE_CONFIG), &[]).await;
+    workspace.put(PROGRAM).await;
+    for (config, expected) in [(vec![item("token", "\"a\"")], true), (vec![], false)] {
+        let result = workspace.run_to_end(&request(&workspace, &config, &[]).await).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+        let is_noted = result.message.contains("the Pulumi CLI ignored the configuration of the Stack");
+        assert_eq!(is_noted, expected, "{}", result.message);
+    }
+}
+
 #[tokio::test]
 async fn secrets_are_encrypted_once_and_are_visible_only_to_the_program() {
     if !has_pulumi("secrets_are_encrypted_once_and_are_visible_only_to_the_program") {

@@ -15,6 +15,7 @@ use crate::agent::credentials::{self, AccessToken};
 use crate::agent::environment::Environment;
 use crate::pulumi::arguments::{self, OidcLogin};
 use crate::pulumi::backend::{self, TOKEN_VARIABLE};
+use crate::pulumi::cli::{CREDENTIAL_HELPER, NO_CREDENTIAL_HELPER};
 use crate::pulumi::console;
 use crate::pulumi::failure::exit::Exit;
 use crate::pulumi::failure::{self, Failure};
@@ -213,6 +214,14 @@ impl Login {
         let mut secrets = lock(&self.secrets);
         let token = token.filter(|token| !secrets.contains(token));
         secrets.extend(token);
+    }
+}
+
+/// Prevents the CLI from using a credential helper that it finds in the image, because a login with a ServiceAccount
+/// token then fails. A variable of the user takes precedence.
+pub fn disable_credential_helper(environment: &mut Environment) {
+    if environment.get(CREDENTIAL_HELPER).is_none() {
+        environment.variables.insert(CREDENTIAL_HELPER.into(), NO_CREDENTIAL_HELPER.into());
     }
 }
 

@@ -35,7 +35,7 @@ use operation_result::OperationResult;
 use recovery::Holder;
 
 pub use context::Run;
-pub use login::{LastLogin, Login};
+pub use login::{LastLogin, Login, disable_credential_helper};
 pub use policies::RunPolicies;
 pub use request::OperationRequest;
 
@@ -52,6 +52,11 @@ const STATE_WAS_EMPTY: &str = "the state contained no resources before the run, 
 /// Message for a preview whose event log is incomplete.
 const INCOMPLETE_PREVIEW: &str = "the changes of the preview are unknown, because the event log of the CLI is \
                                   incomplete, for example because the disk of the node is full";
+
+/// Note about a Pulumi stack whose configuration is in an ESC environment.
+const IGNORED_SETTINGS: &str = "the Pulumi CLI ignored the configuration of the Stack and the settings file in the source, because the \
+                                configuration of this Pulumi stack is in an ESC environment: set the values in this environment, and \
+                                remove spec.config, spec.configRef, spec.environment and the settings file";
 
 impl Run {
     /// Runs the operation to completion, and converts an error into a result.
@@ -282,8 +287,19 @@ impl Run {
             ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };
         let message = self.policies.name_packs(operation_result.message.clone());
+        self.note_ignored_settings(&attempt);
         let message = if attempt.is_successful() { self.with_notes(message) } else { message };
         OperationResult { permalink: attempt.permalink, message, ..operation_result }
+    }
+
+    /// Adds a note if the CLI has ignored a settings file that contains settings of the user. The file can also contain
+    /// only tags.
+    fn note_ignored_settings(&self, attempt: &Attempt) {
+        let is_in_source = || self.settings.is_in_source(&self.desired.stack, &self.current_source).unwrap_or_default();
+        let has_settings = !self.config.is_empty() || !self.desired.environments.is_empty() || is_in_source();
+        if has_settings && failure::ignores_settings_file(&attempt.stderr.text()) {
+            self.add_note(IGNORED_SETTINGS.to_owned());
+        }
     }
 
     fn with_notes(&self, message: String) -> String {

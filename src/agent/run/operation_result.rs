@@ -225,6 +225,7 @@ pub(super) fn outcome(kind: &FailureKind, is_cancelled: bool) -> proto::Outcome 
         FailureKind::Conflict { .. } => proto::Outcome::Conflict,
         FailureKind::InvalidAccessToken => proto::Outcome::InvalidAccessToken,
         FailureKind::BackendUnavailable => proto::Outcome::BackendUnavailable,
+        FailureKind::LegacyLayout => proto::Outcome::BackendUpgradeRequired,
         FailureKind::PlanViolated => proto::Outcome::PlanViolated,
         FailureKind::PolicyViolated => proto::Outcome::PolicyViolated,
         FailureKind::StackMissing | FailureKind::Failed => proto::Outcome::Failed,
@@ -395,8 +396,8 @@ mod tests {
     #[test]
     fn the_outcome_depends_on_the_kind_of_failure_and_on_cancellation() {
         use proto::Outcome::{
-            BackendUnavailable, Canceled, Conflict, Failed, Interrupted, InvalidAccessToken, PlanViolated,
-            PolicyViolated,
+            BackendUnavailable, BackendUpgradeRequired, Canceled, Conflict, Failed, Interrupted, InvalidAccessToken,
+            PlanViolated, PolicyViolated,
         };
         for (kind, alone, canceled) in [
             (FailureKind::Killed { signal: 9 }, Interrupted, Interrupted),
@@ -405,6 +406,7 @@ mod tests {
             (FailureKind::Conflict { holders: vec![] }, Conflict, Canceled),
             (FailureKind::InvalidAccessToken, InvalidAccessToken, Canceled),
             (FailureKind::BackendUnavailable, BackendUnavailable, Canceled),
+            (FailureKind::LegacyLayout, BackendUpgradeRequired, Canceled),
             (FailureKind::StackMissing, Failed, Canceled),
             (FailureKind::PlanViolated, PlanViolated, Canceled),
             (FailureKind::PolicyViolated, PolicyViolated, Canceled),

@@ -118,13 +118,14 @@ pub fn is_canceled_by_user(stack: &Stack, update: &Update) -> bool {
     has(ANNOTATION_CANCEL) || (is_deleted && !is_revoked)
 }
 
-/// Returns the condition reason after a run that failed with the reason `failure`. Returns `None` if this failure
-/// requires no user decision.
+/// Returns the condition reason after a run that failed with the reason `failure`. Returns `None` if the controller
+/// retries the run without an action of a user.
 pub fn pending_reason(failure: &str) -> Option<&'static str> {
     match failure {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
         update_reason::PENDING_CREATES => Some(stack_reason::PENDING_CREATES),
         update_reason::STACK_NOT_FOUND => Some(stack_reason::STACK_NOT_FOUND),
+        update_reason::BACKEND_UPGRADE_REQUIRED => Some(stack_reason::BACKEND_UPGRADE_REQUIRED),
         _ => None,
     }
 }

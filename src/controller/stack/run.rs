@@ -246,14 +246,14 @@ fn config_inputs(observed: &Observed) -> Option<String> {
 
 /// Returns the hashes of the mounted objects. For an unwatched object, returns the recorded hash of the last run, if
 /// available. A change to an unwatched object therefore triggers no run. If the backend rejected the access token of
-/// the last run or did not have its state, treats all objects as watched, because a changed object can contain the
-/// correct credentials.
+/// the last run, did not have its state or has an unsupported layout, treats all objects as watched, because a changed
+/// object can contain the correct credentials or another backend.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);
     let before = last.map(|last| &last.inputs.mounted_inputs);
-    let is_of_credentials =
-        |reason: &str| [update_reason::INVALID_ACCESS_TOKEN, update_reason::STACK_NOT_FOUND].contains(&reason);
-    let was_rejected = last.and_then(|last| last.reason.as_deref()).is_some_and(is_of_credentials);
+    let of_backend =
+        [update_reason::INVALID_ACCESS_TOKEN, update_reason::STACK_NOT_FOUND, update_reason::BACKEND_UPGRADE_REQUIRED];
+    let was_rejected = last.and_then(|last| last.reason.as_deref()).is_some_and(|reason| of_backend.contains(&reason));
     let is_watched = |object: &String| was_rejected || observed.watched.contains(object);
     let counts = |(object, word): (&String, &String)| {
         let before = before.and_then(|before| before.get(object)).filter(|_| !is_watched(object));

@@ -35,8 +35,8 @@ pub enum Due {
     /// The last run could not start, because the spec is invalid. Contains the error message. Only a change to the spec
     /// resolves the error.
     Invalid(String),
-    /// The last run requires a user decision. Contains the reason. Only a changed input or the annotation
-    /// `pulumi.com/resolve` triggers another run.
+    /// The last run requires a decision or another action of a user. Contains the reason. Only a changed input, a request
+    /// or the annotation `pulumi.com/resolve` triggers another run.
     DecisionRequired(&'static str),
     /// A user abandoned the last run. Only a changed input triggers another run.
     Abandoned,
@@ -181,9 +181,10 @@ pub fn interruptions_after(previous: Option<&LastUpdate>, current: &RunCandidate
     }
 }
 
-/// Failure reasons that do not increase the failure count: interruptions, and failures that require a user decision.
-const UNCOUNTED: [&str; 4] = [
+/// Failure reasons that do not increase the failure count: interruptions, and failures that require a user action.
+const UNCOUNTED: [&str; 5] = [
     update_reason::ABORTED,
+    update_reason::BACKEND_UPGRADE_REQUIRED,
     update_reason::PENDING_CREATES,
     update_reason::RUN_OUTCOME_UNKNOWN,
     update_reason::STACK_NOT_FOUND,

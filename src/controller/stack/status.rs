@@ -65,8 +65,9 @@ pub fn stack_state(status: &StackStatus) -> StackState {
 }
 
 /// Condition reasons of Stacks that wait for a user or for an external object.
-const WAITS: [&str; 10] = [
+const WAITS: [&str; 11] = [
     stack_reason::AWAITING_APPROVAL,
+    stack_reason::BACKEND_UPGRADE_REQUIRED,
     stack_reason::DESTROY_UNCONFIRMED,
     stack_reason::INPUTS_CHANGE_OFTEN,
     stack_reason::OUTSIDE_SCHEDULE,

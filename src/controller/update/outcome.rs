@@ -328,6 +328,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::Interrupted => Some(update_reason::ABORTED),
         proto::Outcome::InvalidAccessToken => Some(update_reason::INVALID_ACCESS_TOKEN),
         proto::Outcome::BackendUnavailable => Some(update_reason::BACKEND_UNAVAILABLE),
+        proto::Outcome::BackendUpgradeRequired => Some(update_reason::BACKEND_UPGRADE_REQUIRED),
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
         proto::Outcome::StackNotFound | proto::Outcome::StateEmpty => Some(update_reason::STACK_NOT_FOUND),
         proto::Outcome::PlanViolated => Some(update_reason::PLAN_VIOLATED),

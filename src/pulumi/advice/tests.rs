@@ -26,7 +26,7 @@ fn a_wrong_passphrase_is_distinguished_from_a_wrong_key() {
 }
 
 #[test]
-fn a_state_backend_with_the_legacy_layout_and_an_exception_for_an_old_cli_have_advice() {
+fn states_of_a_backend_and_a_stack_that_the_cli_rejects_have_advice() {
     let line = "=".repeat(80);
     let table = [
         (
@@ -40,6 +40,19 @@ fn a_state_backend_with_the_legacy_layout_and_an_exception_for_an_old_cli_have_a
         (
             format!("\n{line}\nLegacy DIY state is deprecated, please upgrade your state to project mode using:\n"),
             LEGACY_LAYOUT,
+        ),
+        (
+            "failed to encrypt config key web:token: config set not supported for remote stack config: use `pulumi env set \
+             acme/web pulumiConfig.web:token --secret <value>`"
+                .to_owned(),
+            ESC_CONFIGURATION,
+        ),
+        ("failed to encrypt 2 values: cannot set config for a stack with cloud config".to_owned(), ESC_CONFIGURATION),
+        (
+            "Pulumi.dev.yaml has values under `config:`, which stacks with an ESC-managed environment don't use. Remove the \
+             `config:` section, then set each value with `pulumi config set` (`--secret` for secrets)"
+                .to_owned(),
+            ESC_CONFIGURATION,
         ),
         ("parsing \"version\": 2 is not a valid value; must be a string or object".to_owned(), NO_EXCEPTIONS),
     ];

@@ -23,6 +23,21 @@ fn lock() -> Lock {
     }
 }
 
+/// Output of CLI 3.275 and later for a backend with the legacy layout.
+const LEGACY: &str = "error: \n================================================================================\nLegacy DIY state is no longer \
+                      supported, please use Pulumi v3.274.1 or earlier\nto upgrade your state to project mode using:\n'pulumi \
+                      state upgrade'\n\nSee https://github.com/pulumi/pulumi/issues/19566.\n=================================\
+                      ===============================================\n";
+
+#[test]
+fn a_backend_with_the_legacy_layout_is_a_failure_only_before_the_engine_starts() {
+    let failure = classify(exited(255), "", LEGACY, &RunSummary::default());
+    assert!(failure.message.starts_with("Legacy DIY state is no longer supported"), "{}", failure.message);
+    assert!(failure.message.contains("run `pulumi state upgrade` with Pulumi CLI 3.274.1 or earlier"));
+    let run = summary_of("{\"sequence\": 0, \"timestamp\": 1, \"preludeEvent\": {\"config\": {}}}\n");
+    assert_eq!(classify(exited(255), "", LEGACY, &run).kind, FailureKind::Failed);
+}
+
 #[test]
 fn failures_are_classified_by_the_stderr_of_the_cli() {
     let table = [
@@ -37,6 +52,8 @@ fn failures_are_classified_by_the_stderr_of_the_cli() {
         (6, "error: no stack named 'dev' found\n", FailureKind::StackMissing),
         (255, "warning: old\nerror: no stack named 'organization/web/dev' found\n", FailureKind::StackMissing),
         (6, "error: something newer\n", FailureKind::StackMissing),
+        (255, LEGACY, FailureKind::LegacyLayout),
+        (1, "error: could not read Legacy DIY state is old\n", FailureKind::Failed),
         (
             3,
             "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n",

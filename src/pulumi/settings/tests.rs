@@ -63,6 +63,14 @@ fn tags_are_added_unless_the_user_has_set_them() {
             json!({}),
             format!("config:\n{}", added.replace("pulumi:tags", "pulumi:config:tags")),
         ),
+        // The CLI rejects tags in the file of a stack whose configuration Pulumi ESC manages.
+        ("environment:\n  values:\n    a: b\n", json!({}), "environment:\n  values:\n    a: b\n".to_owned()),
+        (
+            "environment:\n  values:\n    a: b\nconfig:\n  a: b\n",
+            json!({}),
+            format!("environment:\n  values:\n    a: b\nconfig:\n  a: b\n{}", added),
+        ),
+        ("environment:\n  - web\n", json!({}), format!("environment:\n  - web\nconfig:\n{added}")),
         // Invalid tags remain unchanged, because the CLI reports them.
         ("config: {pulumi:tags: web}", json!({}), kept("web")),
         ("config: {pulumi:tags: null}", json!({}), kept("null")),

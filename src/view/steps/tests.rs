@@ -117,7 +117,9 @@ fn a_destroy_can_be_skipped_in_every_state_in_which_it_waits() {
     };
     let destroys = json!({ "destroyOnFinalize": true });
     let retrying = || condition("Reconciling", "True", "RetryingAfterFailure", "why");
-    for reason in ["DestroyUnconfirmed", "UpdateConflict", "NamespaceTerminating", "WorkspaceFailed"] {
+    for reason in
+        ["DestroyUnconfirmed", "UpdateConflict", "NamespaceTerminating", "WorkspaceFailed", "BackendUpgradeRequired"]
+    {
         assert_eq!(keeps(&destroys, &[condition("Stalled", "True", reason, "why")]), 1, "{reason}");
     }
     assert_eq!(keeps(&destroys, &[retrying()]), 1);

@@ -125,6 +125,7 @@ mod resolve {
             ("app-0=retry", None, unresolved, None, "names app-0, but the run to resolve is app-1"),
             ("app-0=retry", Some("app-0=retry"), unresolved, None, ""),
             ("app-1=retry", None, Some("UpdateFailed"), None, "names app-1, but no run requires a decision"),
+            ("app-1=retry", None, Some("BackendUpgradeRequired"), None, "names app-1, but no run requires a decision"),
             ("app-1=retry", None, None, None, "names app-1, but no run requires a decision"),
             ("app-1=yes", None, unresolved, None, "must have the form"),
             ("app-1=retry", None, Some("StackNotFound"), Some(Decision::Retry), ""),

@@ -48,7 +48,7 @@ pub enum State {
     FailedPermanently,
     /// The outcome of the open run is unknown. Contains the Update's reason and message.
     OutcomeUnknown(&'static str, String),
-    /// The result of the last run requires a user decision. Contains the reason.
+    /// The result of the last run requires a decision or another action of a user. Contains the reason.
     DecisionRequired(&'static str),
     /// A user abandoned the last run.
     Abandoned,
@@ -180,10 +180,10 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
         State::DecisionRequired(reason) => {
             let advice = resolution_advice(stack, reason, last);
-            // The message about a missing Pulumi stack already states what triggers the next run.
-            let message = match *reason == stack_reason::STACK_NOT_FOUND {
-                true => format!("{cause}. {advice}"),
-                false => format!("{cause}. {advice}. {RESUME_ADVICE}"),
+            let message = match *reason {
+                // The advice already states what triggers the next run.
+                stack_reason::STACK_NOT_FOUND | stack_reason::BACKEND_UPGRADE_REQUIRED => format!("{cause}. {advice}"),
+                _ => format!("{cause}. {advice}. {RESUME_ADVICE}"),
             };
             stalled(reason, &message, &message)
         }
@@ -270,7 +270,7 @@ fn is_preview(last: Option<&LastUpdate>) -> bool {
     last.and_then(|last| last.kind.as_deref()) == Some(UpdateKind::Preview.as_str())
 }
 
-/// Returns the instructions for the user decision about the last run.
+/// Returns the instructions for the user after the last run.
 fn resolution_advice(stack: &Stack, reason: &str, last: Option<&LastUpdate>) -> String {
     let name = last.and_then(|last| last.name.as_deref()).unwrap_or("<update>");
     let annotation = names::ANNOTATION_RESOLVE;
@@ -292,6 +292,13 @@ fn resolution_advice(stack: &Stack, reason: &str, last: Option<&LastUpdate>) -> 
             "Correct the backend, its credentials, the stack name or the project name, and set the annotation {annotation} to \
              {name}=retry to retry the destroy; or set it to {name}=abandon to delete the Stack and keep its resources"
         );
+    }
+    if reason == stack_reason::BACKEND_UPGRADE_REQUIRED {
+        // The message of the run already states how to upgrade the backend.
+        return match annotations::is_of_destroy(stack) {
+            true => WITHOUT_DESTROY.to_owned(),
+            false => RESUME_ADVICE.to_owned(),
+        };
     }
     format!(
         "Set the annotation {annotation} to {name}=retry to run again with the current state, to {name}=clear to remove the \

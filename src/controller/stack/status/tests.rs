@@ -165,6 +165,11 @@ fn rows() -> Vec<(State, Option<LastUpdate>, &'static [&'static str])> {
             &["Ready=False/StackNotFound", "Stalled=True/StackNotFound"],
         ),
         (
+            State::DecisionRequired("BackendUpgradeRequired"),
+            Some(failed("BackendUpgradeRequired", 0)),
+            &["Ready=False/BackendUpgradeRequired", "Stalled=True/BackendUpgradeRequired"],
+        ),
+        (
             State::Abandoned,
             Some(failed("PendingCreates", 0)),
             &["Ready=False/PendingCreates", "Stalled=True/PendingCreates"],

@@ -43,6 +43,13 @@ fn a_failed_preview_of_a_destroy_is_retried_like_a_failed_destroy() {
             1000,
             Due::Now("Retry requested by user".to_owned()),
         ),
+        (
+            "the layout of the backend",
+            failed("BackendUpgradeRequired"),
+            None,
+            999_999,
+            Due::DecisionRequired("BackendUpgradeRequired"),
+        ),
         ("not found, abandoned", failed("StackNotFound"), Some(Decision::Abandon), 1000, Due::Abandoned),
         ("of an up, before the deletion", failed_preview(1, "UpdateFailed"), None, 1000, marked()),
         ("the preview succeeded, so the destroy is due", succeeded, None, 1000, marked()),
