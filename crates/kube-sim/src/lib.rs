@@ -10,6 +10,7 @@ mod delete;
 mod faults;
 mod list;
 pub mod metadata;
+pub mod nodes;
 mod patch;
 mod request;
 mod resources;

@@ -393,7 +393,8 @@ impl Server {
         self.publish();
     }
 
-    fn request(&self, verb: Verb, object: &Value, subresource: &str, actor: &str) -> Result<Value, Status> {
+    /// Sends a write of a component of the cluster.
+    pub(crate) fn request(&self, verb: Verb, object: &Value, subresource: &str, actor: &str) -> Result<Value, Status> {
         let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
         let id = {
             let core = lock(&self.core);

@@ -156,6 +156,7 @@ pub(crate) fn duplicates(schema: &Schema, value: &Value, path: &str, causes: &mu
                 let key = match &schema.list {
                     ListType::Atomic => None,
                     ListType::Set => Some(item.clone()),
+                    ListType::Map(_) if item.is_null() => None,
                     ListType::Map(_) if !item.is_object() => {
                         causes.push(Cause::invalid(&at, item, "must be an object for an array of list-type map"));
                         return;

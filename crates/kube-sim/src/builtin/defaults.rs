@@ -244,6 +244,9 @@ fn http_action(handler: &mut Value) {
 
 /// Returns whether the tag of an image is `latest`, which is also the default.
 fn is_latest(image: &str) -> bool {
+    if image.is_empty() {
+        return false;
+    }
     let name = image.rsplit('/').next().unwrap_or_default();
     match name.split_once('@') {
         Some(_) => false,

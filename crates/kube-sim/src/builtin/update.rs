@@ -125,9 +125,8 @@ fn validate_pod_update(object: &Value, old: &Value, causes: &mut Vec<Cause>) {
             return;
         }
         let without_image = |container: &Value| text(container, "/image").is_empty();
-        if let Some(index) = containers.iter().position(without_image) {
+        for (index, _) in containers.iter().enumerate().filter(|(_, container)| without_image(container)) {
             causes.push(Cause::required(&format!("spec.{list}[{index}].image")));
-            return;
         }
     }
     if !is_equal(&without_mutable_parts(object, old), &without_mutable_parts(old, old)) {
