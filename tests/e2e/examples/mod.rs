@@ -23,10 +23,10 @@ use readme::{Block, blocks};
 /// Commands that the test skips, because the scene creates and deletes the namespace.
 const SCENE_COMMANDS: [&str; 2] = ["kubectl create namespace ", "kubectl delete namespace "];
 
-/// Examples that the test does not run, because they need programs or controllers that the test cluster does not have.
-/// The suite `install` validates the manifests of all examples except `pulumi-yaml-install`. The suite `chart` renders
-/// the chart with the values from `helm-release` and `pulumi-yaml-install`. The tests in `installation` install the
-/// controller with the object kinds that these examples use.
+/// Examples whose commands the test does not run, because they need programs or controllers that the test cluster does
+/// not have. The suite `install` validates the manifests of all examples except `pulumi-yaml-install`. The suite `chart`
+/// renders the chart with the values from `helm-release` and `pulumi-yaml-install`. The tests in `installation` install
+/// the controller with the object kinds that these examples use, and with the program of `pulumi-yaml-install`.
 const NOT_RUN: [&str; 3] = ["flux-operator", "helm-release", "pulumi-yaml-install"];
 
 /// Names in the state backend URLs of the example manifests: `s3://NAME-state`.

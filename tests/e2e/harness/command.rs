@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs a program, and returns stdout or, if the program fails, stderr.
+/// Runs a program, and returns stdout or, if the program fails, stderr. Pulumi writes errors to stdout.
 pub async fn try_run_program(program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = tokio::process::Command::new(program);
     command.args(arguments).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -23,9 +23,11 @@ pub async fn try_run_program(program: &str, arguments: &[&str], input: &str) -> 
     };
     let output = tokio::time::timeout(TIMEOUT, work).await;
     let output = output.unwrap_or_else(|_| panic!("{program} {arguments:?} did not end within {TIMEOUT:?}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        true => Ok(text(&output.stdout)),
+        false if output.stderr.is_empty() => Err(text(&output.stdout)),
+        false => Err(text(&output.stderr)),
     }
 }
 

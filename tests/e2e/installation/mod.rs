@@ -10,6 +10,7 @@ mod helm;
 mod helm_release;
 mod kubectl;
 mod oci_artifact;
+mod pulumi_program;
 
 use std::path::{Path, PathBuf};
 
