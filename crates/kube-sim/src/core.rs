@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::admission::{Admission, AdmissionRequest};
 use crate::list;
 use crate::request::{Call, Verb};
-use crate::resources::{Resource, Resources};
+use crate::resources::{Kinds, Resource};
 use crate::status::Status;
 use crate::store::{Change, Key, Store};
 
@@ -17,10 +17,13 @@ pub(crate) type AdmissionHook = Box<dyn FnMut(&AdmissionRequest<'_>) -> Admissio
 /// Hook that answers reviews, such as a `TokenReview`.
 pub(crate) type ReviewHook = Box<dyn FnMut(&Call, &Value) -> Result<Value, Status> + Send>;
 
+/// Maximum size of a request in bytes.
+const MAX_BODY: usize = 3 * 1024 * 1024;
+
 /// State of the server.
 pub(crate) struct Core {
     pub(crate) store: Store,
-    pub(crate) resources: Resources,
+    pub(crate) resources: Kinds,
     pub(crate) clock: Box<dyn Fn() -> Timestamp + Send>,
     pub(crate) random: fastrand::Rng,
     pub(crate) admission: Vec<AdmissionHook>,
@@ -46,6 +49,10 @@ impl Reply {
 impl Core {
     /// Handles a request, except a watch. `view` is the revision that lists show, or `None` for the current one.
     pub(crate) fn handle(&mut self, call: &Call, view: Option<u64>) -> Result<Reply, Status> {
+        if call.body.len() > MAX_BODY {
+            let message = format!("Request entity too large: limit is {MAX_BODY}");
+            return Err(Status::new(413, "RequestEntityTooLarge", &message));
+        }
         if call.verb == Verb::Other {
             return self.discover(call);
         }

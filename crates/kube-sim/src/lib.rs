@@ -28,7 +28,7 @@ pub use cel::RuleError;
 pub use controllers::Step;
 pub use faults::{After, Before, Delivery, Disconnected, Interceptor};
 pub use request::{Call, PatchType, Verb};
-pub use resources::RegistrationError;
+pub use resources::{Kinds, RegistrationError};
 pub use schema::{Schema, SchemaError};
 pub use server::{Observer, Options, ResponseBody, Server, Service, TraceHook};
 pub use status::{Cause, Status};

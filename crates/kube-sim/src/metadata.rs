@@ -130,6 +130,9 @@ pub(crate) fn mismatch(schema: &Schema, value: &Value, path: &str) -> Option<Str
                 text.split_once('.').map_or(0, |(_, rest)| rest.chars().take_while(char::is_ascii_digit).count());
             (digits != 6 || text.parse::<jiff::Timestamp>().is_err()).then(|| path.to_owned())
         }
+        Value::String(text) if schema.bounds.format() == Some("quantity") => {
+            crate::builtin::canonical_quantity(text).is_none().then(|| path.to_owned())
+        }
         Value::String(text) if schema.bounds.format() == Some("byte") => {
             let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text);
             decoded.err().map(|_| path.to_owned())

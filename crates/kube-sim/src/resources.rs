@@ -169,21 +169,34 @@ fn sort_versions(versions: &mut [String]) {
     versions.sort_by_key(rank);
 }
 
-/// All kinds that the server serves.
-#[derive(Debug)]
-pub(crate) struct Resources {
+/// Kinds that a server serves. Cheap to clone, so that many servers can share the parsed definitions.
+#[derive(Clone, Debug)]
+pub struct Kinds {
     by_id: BTreeMap<GroupResource, Arc<Resource>>,
     metadata: Arc<Schema>,
 }
 
-impl Resources {
-    pub(crate) fn builtin() -> Result<Self, SchemaError> {
+impl Kinds {
+    /// Returns the built-in kinds.
+    ///
+    /// # Errors
+    /// Returns an error if the types of the built-in kinds are invalid.
+    pub fn builtin() -> Result<Self, SchemaError> {
         let (resources, metadata) = builtin::resources()?;
         let by_id = resources.into_iter().map(|resource| (resource.id.clone(), Arc::new(resource))).collect();
-        Ok(Resources { by_id, metadata })
+        Ok(Kinds { by_id, metadata })
     }
 
-    pub(crate) fn register(&mut self, definition: &Value) -> Result<(), RegistrationError> {
+    /// Adds the kinds of CustomResourceDefinitions, as YAML or JSON with any number of documents.
+    ///
+    /// # Errors
+    /// Returns an error if a definition contains something that this crate does not implement, such as a CEL function.
+    pub fn register(&mut self, definitions: &str) -> Result<(), RegistrationError> {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(definitions)?;
+        documents.iter().filter(|document| !document.is_null()).try_for_each(|document| self.register_one(document))
+    }
+
+    fn register_one(&mut self, definition: &Value) -> Result<(), RegistrationError> {
         let resource = Resource::of_definition(definition, &self.metadata)?;
         self.by_id.insert(resource.id.clone(), Arc::new(resource));
         Ok(())

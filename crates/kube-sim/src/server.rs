@@ -21,7 +21,7 @@ use crate::faults::{After, Before, Delivery, Disconnected, Interceptor};
 use crate::list::Representation;
 use crate::metadata;
 use crate::request::{Call, Verb};
-use crate::resources::{RegistrationError, Resources};
+use crate::resources::{Kinds, RegistrationError};
 use crate::schema::SchemaError;
 use crate::status::Status;
 use crate::store::{Change, DEFAULT_HISTORY, GroupResource, Key, Store};
@@ -94,9 +94,14 @@ impl Server {
     /// # Errors
     /// Returns an error if the types of the built-in kinds are invalid.
     pub fn new(options: Options) -> Result<Self, SchemaError> {
+        Ok(Self::with_kinds(options, Kinds::builtin()?))
+    }
+
+    /// Creates a server with these kinds and the namespace `default`.
+    pub fn with_kinds(options: Options, kinds: Kinds) -> Self {
         let core = Core {
             store: Store::new(options.history),
-            resources: Resources::builtin()?,
+            resources: kinds,
             clock: options.clock,
             random: fastrand::Rng::with_seed(options.seed),
             admission: Vec::new(),
@@ -115,7 +120,7 @@ impl Server {
         // The namespace is valid.
         let _ = server
             .create(&serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "default" } }));
-        Ok(server)
+        server
     }
 
     /// Registers the kinds of CustomResourceDefinitions, as YAML or JSON with any number of documents.
@@ -123,12 +128,7 @@ impl Server {
     /// # Errors
     /// Returns an error if a definition contains something that this crate does not implement, such as a CEL function.
     pub fn register(&self, definitions: &str) -> Result<(), RegistrationError> {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(definitions)?;
-        let mut core = lock(&self.core);
-        for document in documents.iter().filter(|document| !document.is_null()) {
-            core.resources.register(document)?;
-        }
-        Ok(())
+        lock(&self.core).resources.register(definitions)
     }
 
     /// Returns a client. `actor` is the name of the client in traces and for faults.
@@ -515,8 +515,16 @@ impl Server {
         let mut watches = lock(&self.watches);
         let view = watches.views.get(&call.actor).copied();
         let delivery = watches.delivery_for(&call.actor, &call.resource);
-        let (watch, body) = Watch::start(&core, call, delivery, view)?;
+        let (watch, mut body) = Watch::start(&core, call, delivery, view)?;
         watches.active.push(watch);
+        drop((watches, core));
+        let now = self.now();
+        self.write_trace(|| format!("{now} {call} -> watching since {:?}", call.parameter("resourceVersion")));
+        let (server, actor) = (self.clone(), call.actor.clone());
+        body.set_on_event(move |event| {
+            let now = server.now();
+            server.write_trace(|| format!("{now} {actor} received {event}"));
+        });
         Ok(body)
     }
 

@@ -17,6 +17,8 @@ use crate::resources::Resource;
 use crate::status::{Cause, Status};
 use crate::validate;
 
+/// Maximum size of a stored object in bytes.
+const MAX_OBJECT: usize = 1536 * 1024;
 /// Number of attempts to generate a unique name.
 const NAME_ATTEMPTS: usize = 8;
 /// Alphabet of generated names, as in the API server.
@@ -121,6 +123,7 @@ impl Core {
             return Ok(to_version(resource, &Arc::new(stored), &call.version));
         }
         let stored = self.to_storage(resource, object);
+        check_size(&stored)?;
         let change = self.commit(key, Some(stored), &call.actor);
         Ok(to_version(resource, &change.object(), &call.version))
     }
@@ -215,6 +218,7 @@ impl Core {
             self.commit(key, None, &call.actor);
             object
         } else {
+            check_size(&new)?;
             let change = self.commit(key, Some(new), &call.actor);
             to_version(resource, &change.object(), &call.version)
         };
@@ -521,6 +525,9 @@ impl Core {
         let storage = resource.api_version(&resource.storage);
         if resource.is_custom && object.get("apiVersion").and_then(Value::as_str) != Some(&storage) {
             convert(resource, &mut object, &resource.storage);
+        } else if let Some(schema) = resource.schema(&resource.storage).filter(|_| resource.is_custom) {
+            // A null that server-side apply has kept disappears with the next read.
+            schema.drop_nulls(&mut object);
         }
         object
     }
@@ -586,6 +593,15 @@ fn set_namespace(call: &Call, resource: &Resource, object: &mut Value) -> Result
         metadata::remove(object, "namespace");
     }
     Ok(())
+}
+
+/// Rejects an object that is too large for etcd.
+fn check_size(object: &Value) -> Result<(), Status> {
+    if object.to_string().len() > MAX_OBJECT {
+        Err(Status::internal("etcdserver: request is too large"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Checks the UID in a replacement.

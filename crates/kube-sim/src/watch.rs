@@ -34,6 +34,8 @@ struct Event {
     key: Option<Key>,
     line: Bytes,
     due: Instant,
+    /// Whether the event leaves the queue of a held watch.
+    is_released: bool,
 }
 
 /// Watch of a client.
@@ -113,7 +115,14 @@ impl Watch {
         lock(&queue).revision = watch.revision;
         let next_bookmark = watch.has_bookmarks.then(|| bookmark_time(end)).flatten();
         let bookmark = watch.bookmark_object();
-        let body = WatchBody { queue, end, sleep: Box::pin(tokio::time::sleep_until(end)), next_bookmark, bookmark };
+        let body = WatchBody {
+            queue,
+            end,
+            sleep: Box::pin(tokio::time::sleep_until(end)),
+            next_bookmark,
+            bookmark,
+            on_event: Box::new(|_| {}),
+        };
         Ok((watch, body))
     }
 
@@ -189,7 +198,7 @@ impl Watch {
             Delivery::Delayed(delay) => delay,
             _ => Duration::ZERO,
         };
-        queue.events.push_back(Event { kind, key, line: line.into(), due: Instant::now() + delay });
+        queue.events.push_back(Event { kind, key, line: line.into(), due: Instant::now() + delay, is_released: false });
         queue.wake();
     }
 
@@ -247,11 +256,9 @@ impl Watch {
     /// Delivers the next waiting event of a held watch. Returns whether there was one.
     pub(crate) fn release_one(&self) -> bool {
         let mut queue = lock(&self.queue);
-        let Some(mut event) = queue.events.pop_front() else { return false };
+        let Some(event) = queue.events.iter_mut().find(|event| !event.is_released) else { return false };
+        event.is_released = true;
         event.due = Instant::now();
-        // An event without a waiting delivery is always next.
-        let released = queue.events.iter().take_while(|event| event.kind == RELEASED).count();
-        queue.events.insert(released, Event { kind: RELEASED, ..event });
         queue.wake();
         true
     }
@@ -267,9 +274,6 @@ impl Watch {
         queue.is_dropped || queue.is_ended && queue.events.is_empty()
     }
 }
-
-/// Kind of an event that has been released from a held watch.
-const RELEASED: &str = "RELEASED";
 
 impl Queue {
     fn wake(&mut self) {
@@ -328,6 +332,15 @@ pub(crate) struct WatchBody {
     sleep: Pin<Box<Sleep>>,
     next_bookmark: Option<Instant>,
     bookmark: Value,
+    /// Receives each event that leaves the queue.
+    on_event: Box<dyn FnMut(&str) + Send>,
+}
+
+impl WatchBody {
+    /// Sets the hook that receives the description of each event that the client receives.
+    pub(crate) fn set_on_event(&mut self, hook: impl FnMut(&str) + Send + 'static) {
+        self.on_event = Box::new(hook);
+    }
 }
 
 /// Returns the time of the next bookmark of a watch.
@@ -350,11 +363,14 @@ impl Body for WatchBody {
         let now = Instant::now();
         let is_held = matches!(queue.delivery, Delivery::Held | Delivery::Collapsed);
         let next =
-            queue.events.front().map(|event| (event.due, event.kind == RELEASED || !is_held || event.kind == "ERROR"));
+            queue.events.front().map(|event| (event.due, event.is_released || !is_held || event.kind == "ERROR"));
         if let Some((due, true)) = next
             && due <= now
             && let Some(event) = queue.events.pop_front()
         {
+            drop(queue);
+            let object = event.key.as_ref().map(Key::to_string).unwrap_or_default();
+            (this.on_event)(&format!("{} {object}", event.kind));
             return Poll::Ready(Some(Ok(Frame::data(event.line))));
         }
         let is_empty = queue.events.is_empty() || is_held;

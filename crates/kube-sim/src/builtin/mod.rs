@@ -3,6 +3,7 @@
 //! `types.json` contains the types in a compact form of the OpenAPI document of the API server.
 
 mod defaults;
+mod quantity;
 mod strategy;
 mod update;
 
@@ -17,6 +18,7 @@ use crate::schema::{Definitions, Kind, Schema, SchemaError};
 use crate::store::GroupResource;
 
 pub(crate) use defaults::set_defaults;
+pub(crate) use quantity::canonical as canonical_quantity;
 pub(crate) use strategy::{
     allows_create_on_update, allows_unconditional_update, default_grace_seconds, is_subdomain, prepare_for_create,
     prepare_for_status_update, prepare_for_update, validate,
@@ -155,7 +157,8 @@ const OMITTED_ZEROS: [&str; 20] = [
 ];
 
 /// Texts that are pointers in Go, which keep an empty text.
-const TEXT_POINTERS: [&str; 8] = [
+const TEXT_POINTERS: [&str; 9] = [
+    "service",
     "storageClassName",
     "holderIdentity",
     "preferredHolder",
@@ -226,7 +229,7 @@ fn normalize_at(schema: &Schema, value: &mut Value) {
                 return;
             }
             map.retain(|name, below| !is_omitted(schema, name, below));
-            for (name, field) in schema.properties.iter().filter(|(name, _)| *name != "metadata") {
+            for (name, field) in &schema.properties {
                 if !map.contains_key(name)
                     && let Some(value) = missing(schema, name, field)
                 {
@@ -239,7 +242,12 @@ fn normalize_at(schema: &Schema, value: &mut Value) {
                 list.iter_mut().for_each(|item| normalize_at(items, item));
             }
         }
-        Value::Number(_) if schema.kind == Some(Kind::IntOrString) => {}
+        Value::Number(_) | Value::String(_) if schema.bounds.format() == Some("quantity") => {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if let Some(canonical) = quantity::canonical(&text) {
+                *value = canonical.into();
+            }
+        }
         _ => {}
     }
 }

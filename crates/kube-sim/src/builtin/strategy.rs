@@ -98,10 +98,15 @@ fn budget_status() -> Value {
 
 /// Sets what the standard admission plugins set in each new pod.
 fn prepare_pod(object: &mut Value) {
-    let Some(spec) = object.get_mut("spec") else { return };
-    let Value::Object(fields) = spec else { return };
+    let Some(Value::Object(fields)) = object.get_mut("spec") else { return };
     fields.entry("priority").or_insert_with(|| json!(0));
     fields.entry("preemptionPolicy").or_insert_with(|| json!("PreemptLowerPriority"));
+    add_default_tolerations(object);
+}
+
+/// Adds the tolerations that each pod has.
+fn add_default_tolerations(object: &mut Value) {
+    let Some(Value::Object(fields)) = object.get_mut("spec") else { return };
     let tolerations = fields.entry("tolerations").or_insert_with(|| json!([]));
     let Value::Array(tolerations) = tolerations else { return };
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -145,6 +150,18 @@ pub(crate) fn prepare_for_update(id: &GroupResource, object: &mut Value, old: &V
     match id.resource.as_str() {
         "namespaces" => copy(old, object, "spec"),
         "services" => keep_addresses(object, old),
+        "pods" => {
+            add_default_tolerations(object);
+            if let (Some(spec), Some(before)) = (object.get_mut("spec"), old.get("spec")) {
+                for name in ["priority", "preemptionPolicy"]
+                    .into_iter()
+                    .filter(|name| spec.get(name).is_none())
+                    .collect::<Vec<_>>()
+                {
+                    copy(before, spec, name);
+                }
+            }
+        }
         "secrets" if text(object, "/type").is_empty() => copy(old, object, "type"),
         _ => {}
     }
@@ -202,7 +219,17 @@ pub(crate) fn validate(id: &GroupResource, object: &Value, is_new: bool) -> Vec<
         causes.push(Cause::invalid("metadata.name", &name.into(), detail));
     }
     match id.resource.as_str() {
-        "pods" => validate_pod_spec(object.get("spec"), "spec", &mut causes),
+        "pods" => {
+            validate_pod_spec(object.get("spec"), "spec", &mut causes);
+            let volumes = object.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+            for (index, volume) in volumes.enumerate().filter(|(_, volume)| volume.get("ephemeral").is_some()) {
+                // The name of the claim consists of the names of the pod and of the volume.
+                if !is_subdomain(name) {
+                    let field = format!("spec.volumes[{index}].name");
+                    causes.push(Cause::invalid(&field, &field_of(volume, "name"), "PVC name is invalid"));
+                }
+            }
+        }
         "statefulsets" | "deployments" | "replicasets" => validate_template_owner(object, &mut causes),
         "secrets" | "configmaps" => validate_data(object, &mut causes),
         "services" => validate_service(object, &mut causes),
@@ -224,6 +251,10 @@ pub(crate) fn validate(id: &GroupResource, object: &Value, is_new: bool) -> Vec<
     causes
 }
 
+fn field_of(object: &Value, name: &str) -> Value {
+    object.get(name).cloned().unwrap_or_default()
+}
+
 fn validate_pod_spec(spec: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
     let none = json!({});
     let spec = spec.unwrap_or(&none);
@@ -233,6 +264,13 @@ fn validate_pod_spec(spec: Option<&Value>, path: &str, causes: &mut Vec<Cause>) 
     }
     let init = spec.get("initContainers").and_then(Value::as_array).cloned().unwrap_or_default();
     let volumes = spec.get("volumes").and_then(Value::as_array).cloned().unwrap_or_default();
+    for (index, volume) in volumes.iter().enumerate() {
+        let template = volume.pointer("/ephemeral/volumeClaimTemplate");
+        if template.is_some_and(|template| template.pointer("/spec/resources/requests/storage").is_none()) {
+            let field = format!("{path}.volumes[{index}].ephemeral.volumeClaimTemplate.spec.resources[storage]");
+            causes.push(Cause::required(&field));
+        }
+    }
     let mut names = Vec::new();
     for (list, items) in [("initContainers", &init), ("containers", &containers)] {
         for (index, container) in items.iter().enumerate() {

@@ -129,6 +129,19 @@ fn validate_pod_update(object: &Value, old: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::required(&format!("spec.{list}[{index}].image")));
         }
     }
+    let tolerations = |pod: &Value| -> Vec<Value> {
+        let list = pod.pointer("/spec/tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
+        let without_seconds = |mut toleration: Value| {
+            toleration.as_object_mut().and_then(|toleration| toleration.remove("tolerationSeconds"));
+            toleration
+        };
+        list.into_iter().map(without_seconds).collect()
+    };
+    let new = tolerations(object);
+    if tolerations(old).iter().any(|toleration| !new.contains(toleration)) {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        causes.push(Cause::forbidden("spec.tolerations", detail));
+    }
     if !is_equal(&without_mutable_parts(object, old), &without_mutable_parts(old, old)) {
         causes.push(Cause::forbidden("spec", NO_UPDATE_OF_POD));
     }
@@ -139,11 +152,7 @@ fn without_mutable_parts(object: &Value, old: &Value) -> Value {
     let mut spec = object.get("spec").cloned().unwrap_or_default();
     let before = old.get("spec").cloned().unwrap_or_default();
     copy(&before, &mut spec, "activeDeadlineSeconds");
-    let list = |spec: &Value| spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
-    let (new, kept) = (list(&spec), list(&before));
-    if kept.iter().all(|toleration| new.contains(toleration)) {
-        copy(&before, &mut spec, "tolerations");
-    }
+    copy(&before, &mut spec, "tolerations");
     for containers in ["containers", "initContainers"] {
         let images = before.get(containers).and_then(Value::as_array).cloned().unwrap_or_default();
         let list = spec.get_mut(containers).and_then(Value::as_array_mut);

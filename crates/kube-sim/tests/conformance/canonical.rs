@@ -68,7 +68,12 @@ impl Names {
 
     fn table(&mut self, table: &Map<String, Value>) -> Value {
         let rows = table["rows"].as_array().into_iter().flatten();
-        let rows: Vec<Value> = rows.map(|row| json!([row["cells"], self.value(&row["object"])])).collect();
+        let is_age = |at: usize| table["columnDefinitions"][at]["name"] == "Age";
+        let cells = |row: &Value| -> Vec<Value> {
+            let cells = row["cells"].as_array().into_iter().flatten().enumerate();
+            cells.filter(|(at, _)| !is_age(*at)).map(|(_, cell)| cell.clone()).collect()
+        };
+        let rows: Vec<Value> = rows.map(|row| json!([cells(row), self.value(&row["object"])])).collect();
         let columns = table["columnDefinitions"].as_array().into_iter().flatten();
         let columns: Vec<Value> = columns.map(|column| json!([column["name"], column["type"]])).collect();
         json!({ "columns": columns, "rows": rows })

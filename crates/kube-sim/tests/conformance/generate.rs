@@ -329,7 +329,65 @@ fn service(rng: &mut Rng) -> Value {
     json!({ "spec": spec })
 }
 
+/// Returns the spec of a realistic pod without some of its optional fields.
+fn rich_pod_spec(rng: &mut Rng) -> Value {
+    let memory = pick(rng, &["16Mi", "1024Mi", "0.5Gi", "100M", "1.5Gi", "many"]);
+    let cpu = pick(rng, &["1", "1000m", "0.5", "250m"]);
+    let security = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+    let probe = json!({ "httpGet": { "path": "/readyz", "port": 50052 }, "periodSeconds": 10, "timeoutSeconds": 2 });
+    let mut main = json!({
+        "name": "pulumi", "image": "pulumi/pulumi:3", "command": ["/share/bin/agent"], "imagePullPolicy": "IfNotPresent",
+        "env": [
+            { "name": "URL", "value": "s3://state" }, { "name": "EMPTY", "value": "" },
+            { "name": "TOKEN", "valueFrom": { "secretKeyRef": { "key": "token", "name": "a.secret", "optional": true } } },
+            { "name": "POD_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } },
+            { "name": "LIMIT", "valueFrom": { "resourceFieldRef": { "resource": "limits.memory" } } },
+        ],
+        "envFrom": [{ "secretRef": { "name": "b", "optional": true } }, { "configMapRef": { "name": "c" } }],
+        "ports": [{ "containerPort": 50051, "name": "tls-agent" }, { "containerPort": 50052 }],
+        "readinessProbe": probe, "startupProbe": probe, "livenessProbe": { "grpc": { "port": 50053 } },
+        "lifecycle": { "preStop": { "exec": { "command": ["/bin/true"] } } },
+        "resources": { "requests": { "memory": memory, "cpu": cpu }, "limits": { "memory": "2Gi" } },
+        "securityContext": security, "workingDir": "/share", "terminationMessagePolicy": "File",
+        "volumeMounts": [{ "mountPath": "/share", "name": "share" }, { "mountPath": "/tls", "name": "tls", "readOnly": true }],
+    });
+    let mut spec = json!({
+        "initContainers": [
+            { "name": "bootstrap", "image": "controller:1", "command": ["/agent"], "securityContext": security, "volumeMounts": [{ "mountPath": "/share", "name": "share" }] },
+            { "name": "sidecar", "image": "proxy", "restartPolicy": "Always" },
+        ],
+        "automountServiceAccountToken": false, "enableServiceLinks": false, "nodeSelector": { "kubernetes.io/os": "linux" },
+        "securityContext": { "runAsGroup": 1000, "runAsNonRoot": true, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": { "type": "RuntimeDefault" } },
+        "terminationGracePeriodSeconds": 600, "priorityClassName": "", "hostNetwork": false,
+        "imagePullSecrets": [{ "name": "registry" }],
+        "tolerations": [{ "key": "a", "operator": "Exists" }],
+        "topologySpreadConstraints": [{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": { "app": "a" } } }],
+        "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "a", "operator": "In", "values": ["b"] }] }] } } },
+    });
+    for fields in [&mut main, &mut spec] {
+        let fields = fields.as_object_mut().unwrap();
+        fields.retain(|name, _| ["name", "image", "initContainers"].contains(&name.as_str()) || rng.u8(..10) < 7);
+    }
+    if rng.bool() {
+        spec.as_object_mut().unwrap().remove("initContainers");
+    }
+    spec["containers"] = json!([main]);
+    spec["serviceAccountName"] = "default".into();
+    spec["schedulerName"] = "nobody".into();
+    spec["volumes"] = json!([
+        { "name": "share", "emptyDir": { "sizeLimit": memory } },
+        { "name": "tls", "secret": { "optional": false, "secretName": "tls" } },
+        { "name": "token", "projected": { "sources": [{ "serviceAccountToken": { "path": "token", "audience": "a" } }, { "configMap": { "name": "ca" } }] } },
+        { "name": "cache", "ephemeral": { "volumeClaimTemplate": { "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1024Mi" } } } } } },
+        { "name": "claim", "persistentVolumeClaim": { "claimName": "c" } },
+    ]);
+    spec
+}
+
 fn pod_spec(rng: &mut Rng) -> Value {
+    if rng.u8(..10) < 4 {
+        return rich_pod_spec(rng);
+    }
     let mut spec = json!({
         "serviceAccountName": "default", "automountServiceAccountToken": false, "schedulerName": "nobody",
         "containers": [{ "name": "main", "image": pick(rng, &["a", "a:1", "b.example.com/a@sha256:0000000000000000000000000000000000000000000000000000000000000000"]) }],

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use kube_sim::Kinds;
 use serde_json::{Value, json};
 
 use generate::Kind;
@@ -88,8 +89,12 @@ async fn the_simulation_responds_as_the_real_api_server() {
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let real = Side::real().await;
-    let definitions = Arc::new(definitions());
+    let definitions = definitions();
     install(&real, &definitions).await;
+    let mut served = Kinds::builtin().unwrap();
+    for definition in &definitions {
+        served.register(&definition.to_string()).unwrap();
+    }
     let kinds: Arc<Vec<Kind>> =
         Arc::new(generate::kinds(&definitions, variable("NO_CONTROLLERS").is_some(), variable("KINDS")));
     let (first, sequences) = (number("SEED", 1), number("SEQUENCES", 200));
@@ -99,7 +104,7 @@ async fn the_simulation_responds_as_the_real_api_server() {
     let run = format!("{:x}", std::process::id());
     let mut workers = Vec::new();
     for worker in 0..number("WORKERS", 4) {
-        let (real, definitions, kinds) = (real.clone(), definitions.clone(), kinds.clone());
+        let (real, served, kinds) = (real.clone(), served.clone(), kinds.clone());
         let (next, coverage, differences) = (next.clone(), coverage.clone(), differences.clone());
         let namespace = format!("kube-sim-{run}-{worker}");
         workers.push(tokio::spawn(async move {
@@ -111,7 +116,7 @@ async fn the_simulation_responds_as_the_real_api_server() {
                 if seed >= first + sequences || differences.lock().unwrap().len() >= 30 {
                     break;
                 }
-                let found = sequence::run(&real, &definitions, &kinds, &namespace, seed, &coverage).await;
+                let found = sequence::run(&real, &served, &kinds, &namespace, seed, &coverage).await;
                 differences.lock().unwrap().extend(found);
             }
             real.send("DELETE", &format!("/api/v1/namespaces/{namespace}"), "", "", None).await;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
+use kube_sim::Kinds;
 use serde_json::{Value, json};
 
 use crate::canonical::{Names, differences};
@@ -112,7 +113,7 @@ fn renamed(fields: &Value) -> Value {
 /// Runs a sequence on both servers. Returns the differences.
 pub async fn run(
     real: &Side,
-    definitions: &Arc<Vec<Value>>,
+    served: &Kinds,
     kinds: &Arc<Vec<Kind>>,
     namespace: &str,
     seed: u64,
@@ -120,12 +121,7 @@ pub async fn run(
 ) -> Vec<String> {
     let mut rng = Rng::with_seed(seed);
     let kind = &kinds[rng.usize(..kinds.len())];
-    let needed: Vec<Value> = definitions
-        .iter()
-        .filter(|definition| definition["spec"]["names"]["kind"] == kind.kind.as_str())
-        .cloned()
-        .collect();
-    let (model, _server) = Side::simulated(&needed, namespace, seed);
+    let (model, _server) = Side::simulated(served, namespace, seed);
     let mut plan = Plan { rng, kind, namespace, prefix: format!("s{seed}"), has_token: false, has_generated: false };
     let (mut ours, mut theirs) = (Known::default(), Known::default());
     let mut found = Vec::new();
@@ -371,7 +367,7 @@ impl Plan<'_> {
         let (suffix, accept, row, is_list) = match self.rng.u8(0..9) {
             0 => (format!("/{name}"), "", "get", false),
             1 => (format!("/{name}"), PARTIAL, "get, metadata", false),
-            2 if self.kind.kind == "Widget" && self.kind.api_version.ends_with("/v1") => {
+            2 if ["Widget", "ConfigMap", "Secret"].contains(&self.kind.kind.as_str()) => {
                 (format!("/{name}"), TABLE, "get, table", false)
             }
             3 => (format!("?labelSelector=sequence%3D{}", self.prefix), "", "list, labels", true),

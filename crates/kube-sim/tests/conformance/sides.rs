@@ -4,7 +4,7 @@ use futures::AsyncBufReadExt as _;
 use http::Request;
 use kube::Client;
 use kube::client::Body;
-use kube_sim::{Options, Server};
+use kube_sim::{Kinds, Options, Server};
 use serde_json::{Value, json};
 
 /// One of the two servers.
@@ -25,12 +25,9 @@ impl Side {
     }
 
     /// Creates a simulation with a namespace.
-    pub fn simulated(definitions: &[Value], namespace: &str, seed: u64) -> (Self, Server) {
+    pub fn simulated(kinds: &Kinds, namespace: &str, seed: u64) -> (Self, Server) {
         let options = Options { seed, clock: Box::new(jiff::Timestamp::now), history: 10_000 };
-        let server = Server::new(options).unwrap();
-        for definition in definitions {
-            server.register(&definition.to_string()).unwrap();
-        }
+        let server = Server::with_kinds(options, kinds.clone());
         server.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })).unwrap();
         (Side { client: server.client("test") }, server)
     }
