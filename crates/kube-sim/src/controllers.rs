@@ -58,6 +58,9 @@ impl Server {
         // A conflict or a missing object means that the step is no longer due.
         let _: Result<(), Status> = match step {
             Step::Delete { key, uid, is_foreground } => {
+                if *is_foreground {
+                    self.break_circle(key);
+                }
                 let policy = if *is_foreground { "Foreground" } else { "Background" };
                 let options = json!({ "preconditions": { "uid": uid }, "propagationPolicy": policy });
                 self.delete_as(key, COLLECTOR, &options)
@@ -93,19 +96,21 @@ impl Server {
         Some(step)
     }
 
-    /// Does all steps, including those that become possible. Returns the number of steps. The limit prevents an endless
-    /// loop if an object cannot be deleted.
+    /// Does all steps one after the other, including those that become possible. Returns the number of steps. The limit
+    /// prevents an endless loop if an object cannot be deleted.
     pub fn run_controllers(&self) -> usize {
         const LIMIT: usize = 10_000;
         let mut count = 0;
         while count < LIMIT {
             let before = self.revision();
-            let steps = self.controller_steps();
-            steps.iter().for_each(|step| self.do_controller_step(step));
-            count += steps.len();
-            if self.revision() == before {
+            let is_done = self.controller_steps().iter().all(|step| {
+                self.do_controller_step(step);
+                self.revision() == before
+            });
+            if is_done {
                 break;
             }
+            count += 1;
         }
         count
     }
@@ -190,6 +195,26 @@ impl Server {
             Some((key.clone(), owner.blocks))
         };
         objects.iter().filter_map(dependent).collect()
+    }
+
+    /// Lets an object no longer block its owners if one of its dependents is waiting for its own dependents. The objects
+    /// could otherwise wait for each other.
+    fn break_circle(&self, key: &Key) {
+        let objects: BTreeMap<Key, std::sync::Arc<Value>> = self.objects().into_iter().collect();
+        let Some(object) = objects.get(key) else { return };
+        let dependents = self.dependents(&objects, metadata::text(object, "uid"));
+        let is_waiting =
+            |found: &std::sync::Arc<Value>| metadata::is_deleting(found) && has_finalizer(found, FOREGROUND);
+        if !dependents.iter().any(|(dependent, _)| objects.get(dependent).is_some_and(is_waiting)) {
+            return;
+        }
+        // If the object has just disappeared, it blocks nothing.
+        let _ = self.edit_metadata(key, COLLECTOR, |object| {
+            let owners = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
+            for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
+                owner.insert("blockOwnerDeletion".to_owned(), false.into());
+            }
+        });
     }
 
     fn orphan_dependents(&self, key: &Key) {

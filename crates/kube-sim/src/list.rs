@@ -203,8 +203,8 @@ fn position(core: &Core, call: &Call, view: Option<u64>) -> Result<Position, Sta
     }
     let current = view.unwrap_or_else(|| core.store.revision());
     let requested = parse_version(call.parameter("resourceVersion"))?;
-    if requested > core.store.revision() {
-        return Err(too_large(requested, core.store.revision()));
+    if requested > current {
+        return Err(too_large(requested, current));
     }
     if call.parameter("resourceVersionMatch") == "Exact" && requested > 0 {
         if requested < core.store.compacted() {

@@ -175,6 +175,16 @@ impl Server {
         lock(&self.watches).active.iter().filter(|watch| watch.actor == actor).map(Watch::waiting).sum()
     }
 
+    /// Returns the clients and resources with events that have not been received, and the numbers of these events. With
+    /// held watches, [`Server::release_event`] delivers them one by one.
+    pub fn pending_events(&self) -> Vec<(String, GroupResource, usize)> {
+        let mut pending: BTreeMap<(String, GroupResource), usize> = BTreeMap::new();
+        for watch in lock(&self.watches).active.iter().filter(|watch| watch.waiting() > 0) {
+            *pending.entry((watch.actor.clone(), watch.resource.id.clone())).or_default() += watch.waiting();
+        }
+        pending.into_iter().map(|((actor, resource), count)| (actor, resource, count)).collect()
+    }
+
     /// Closes a client's watches of a resource, or of all resources, with a connection error.
     pub fn break_watches(&self, actor: &str, resource: Option<&GroupResource>) {
         self.end_watches(actor, resource, Watch::break_off);

@@ -15,6 +15,7 @@ use crate::patch;
 use crate::request::{Call, PatchType, Verb};
 use crate::resources::Resource;
 use crate::status::{Cause, Status};
+use crate::store::{GroupResource, Key};
 use crate::validate;
 
 /// Maximum size of a stored object in bytes.
@@ -110,7 +111,8 @@ impl Core {
         if call.verb == Verb::Create && !version.is_empty() {
             return Err(Status::internal("resourceVersion should not be set on objects to be created"));
         }
-        let key = key(resource, &Call { name: name.clone(), ..call.clone() });
+        let namespace = resource.is_namespaced.then_some(call.namespace.as_str());
+        let key = Key::new(resource.id.clone(), namespace, &name);
         if let Some(existing) = self.store.get(&key) {
             let mut status = Status::already_exists(&resource.id.group, &resource.id.resource, &name);
             if metadata::is_deleting(&existing) {
@@ -386,8 +388,8 @@ impl Core {
         if !resource.is_namespaced {
             return Ok(());
         }
-        let namespaces = crate::store::GroupResource::new("", "namespaces");
-        let key = crate::store::Key::new(namespaces, None, &call.namespace);
+        let namespaces = GroupResource::new("", "namespaces");
+        let key = Key::new(namespaces, None, &call.namespace);
         let Some(namespace) = self.store.get(&key) else {
             return Err(Status::not_found("", "namespaces", &call.namespace));
         };

@@ -107,7 +107,7 @@ impl Watch {
             )));
             watch.end();
         } else {
-            watch.revision = requested.min(current);
+            watch.revision = requested;
             watch.catch_up(core, view);
         }
         let seconds = call.parameter("timeoutSeconds").parse().ok().filter(|seconds| *seconds > 0);
@@ -250,6 +250,12 @@ impl Watch {
             queue.collapse();
         }
         queue.delivery = delivery;
+        let delay = match delivery {
+            Delivery::Delayed(delay) => delay,
+            Delivery::Immediate | Delivery::Held | Delivery::Collapsed => Duration::ZERO,
+        };
+        let due = Instant::now() + delay;
+        queue.events.iter_mut().for_each(|event| event.due = event.due.min(due));
         queue.wake();
     }
 

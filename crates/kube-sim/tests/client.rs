@@ -164,6 +164,12 @@ async fn a_frozen_client_sees_an_old_state() {
     let patch = Patch::Merge(json!({ "metadata": { "resourceVersion": stale.resource_version() } }));
     let error = maps(server.client("late")).patch("one", &PatchParams::default(), &patch).await.unwrap_err();
     assert!(matches!(error, kube::Error::Api(status) if status.code == 409), "a write sees the current object");
+    let newer = ListParams::default().at(&server.revision().to_string());
+    let error = maps(server.client("late")).list(&newer).await.unwrap_err();
+    assert!(
+        matches!(error, kube::Error::Api(status) if status.code == 504),
+        "its API server does not know this version"
+    );
     server.unfreeze("late");
     assert_eq!(events(&mut stream, 1).await, ["applied one=2", "applied two=1"]);
 }

@@ -391,6 +391,12 @@ fn cap(mut managers: Managers) -> Managers {
 
 /// Returns whether two objects differ only in the times of their managed fields.
 pub(crate) fn differs_only_in_times(one: &Value, other: &Value) -> bool {
+    let fields =
+        |object: &Value| object.as_object().into_iter().flatten().filter(|(name, _)| *name != "metadata").count();
+    let is_same = |(name, value): (&String, &Value)| name == "metadata" || other.get(name) == Some(value);
+    if fields(one) != fields(other) || !one.as_object().into_iter().flatten().all(is_same) {
+        return false;
+    }
     let without_times = |object: &Value| {
         let mut object = object.clone();
         if let Some(entries) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {

@@ -197,14 +197,14 @@ fn compare_maps(
     path: &mut Vec<Element>,
     found: &mut Comparison,
 ) {
-    let map = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
-    let (old, new) = (map(old), map(new));
-    let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
+    let (old, new) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+    let mut names: Vec<&String> = old.into_iter().chain(new).flat_map(Map::keys).collect();
     names.sort_unstable();
     names.dedup();
     for name in names {
         path.push(field(name));
-        compare_at(child(schema, name), old.get(name), new.get(name), path, found);
+        let (old, new) = (old.and_then(|old| old.get(name)), new.and_then(|new| new.get(name)));
+        compare_at(child(schema, name), old, new, path, found);
         path.pop();
     }
 }
@@ -221,13 +221,10 @@ fn compare_lists(
     names.sort_unstable();
     names.dedup();
     for name in names {
-        let of = |list: &[(Element, &Value)]| -> Vec<Value> {
-            list.iter().filter(|(element, _)| element == name).map(|(_, value)| (*value).clone()).collect()
-        };
-        let (old, new) = (of(&old), of(&new));
+        let (old, new) = (named(&old, name), named(&new, name));
         path.push(name.clone());
         match (old.len(), new.len()) {
-            (0 | 1, 0 | 1) => compare_at(items(schema), old.first(), new.first(), path, found),
+            (0 | 1, 0 | 1) => compare_at(items(schema), old.first().copied(), new.first().copied(), path, found),
             (2.., 2..) => {
                 if old != new {
                     found.modified.insert(path);
@@ -248,6 +245,11 @@ fn compare_lists(
         }
         path.pop();
     }
+}
+
+/// Returns the elements of a list with a name. Only an invalid list contains several.
+fn named<'v>(list: &[(Element, &'v Value)], name: &str) -> Vec<&'v Value> {
+    list.iter().filter(|(element, _)| element == name).map(|(_, value)| *value).collect()
 }
 
 /// Merges an applied value into a live value.

@@ -5,6 +5,7 @@
 //! - `WORKERS`: number of sequences at the same time (default 4).
 //! - `KINDS`: comma-separated names of kinds (default: all that no controller of a cluster changes).
 //! - `NO_CONTROLLERS=1`: the cluster has no controller manager, so the test also covers StatefulSets and budgets.
+//! - `COLLECTIONS`: number of scenarios of the garbage collector, which needs a controller manager (default 0).
 //! - `DEFINITIONS`: directory with further CustomResourceDefinitions, whose objects the test generates from the schemas.
 
 #![allow(
@@ -15,6 +16,7 @@
 )]
 
 mod canonical;
+mod collection;
 mod generate;
 mod sequence;
 mod sides;
@@ -135,5 +137,23 @@ async fn the_simulation_responds_as_the_real_api_server() {
     for difference in differences.iter() {
         println!("{difference}");
     }
+    assert!(differences.is_empty(), "{} differences", differences.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_garbage_collector_keeps_the_same_objects() {
+    let count = number("COLLECTIONS", 0);
+    if variable("KUBECONFIG").is_none() || count == 0 {
+        eprintln!("SKIPPED: set KUBECONFIG and COLLECTIONS to compare the garbage collector with a real one");
+        return;
+    }
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (real, served, first) = (Side::real().await, Kinds::builtin().unwrap(), number("SEED", 1));
+    let runs = (first..first + count).map(|seed| collection::run(&real, &served, seed));
+    let found: Vec<Option<String>> =
+        futures::StreamExt::collect(futures::StreamExt::buffered(futures::stream::iter(runs), 8)).await;
+    let differences: Vec<String> = found.into_iter().flatten().collect();
+    println!("{count} scenarios, {} differences", differences.len());
+    differences.iter().for_each(|difference| println!("{difference}"));
     assert!(differences.is_empty(), "{} differences", differences.len());
 }
