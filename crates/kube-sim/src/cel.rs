@@ -261,8 +261,8 @@ fn to_cel(schema: &Schema, value: &Value, is_root: bool) -> Cel {
                     let names = names.map(|(name, value)| (name.clone(), to_cel(&Schema::default(), value, false)));
                     return Some((name.clone(), names.collect::<HashMap<String, Cel>>().into()));
                 }
-                // Rules cannot see fields that the schema does not declare.
-                let field = schema.field(name)?;
+                // Rules cannot see fields that the schema does not declare, and a field with a null is not set.
+                let field = schema.field(name).filter(|_| !below.is_null())?;
                 Some((name.clone(), to_cel(field, below, false)))
             });
             let declared: HashMap<String, Cel> = match schema.is_untyped() {
@@ -356,6 +356,7 @@ mod tests {
             ("['a', 'b'].all(x, x != self.spec.text)", json!({ "text": "b" }), false),
             ("self.spec.text in ['a']", json!({ "text": "a" }), true),
             ("self.spec.missing == 1", json!({}), false),
+            ("!has(self.spec.text)", json!({ "text": null }), true),
         ];
         for (rule, spec, expected) in table {
             let object = json!({ "metadata": { "name": "abc" }, "spec": spec });

@@ -45,11 +45,12 @@ impl Server {
         let mut steps = Vec::new();
         for (key, object) in &objects {
             steps.extend(self.collection_step(&objects, key, object));
-            steps.extend(self.finalizer_step(&objects, key, object));
             if key.resource == namespaces() && metadata::is_deleting(object) {
                 namespace_steps(&objects, key, object, &mut steps);
             }
         }
+        // The real garbage collector also looks at the dependents of an object first.
+        steps.extend(objects.iter().filter_map(|(key, object)| self.finalizer_step(&objects, key, object)));
         steps
     }
 
@@ -237,7 +238,8 @@ fn namespace_steps(
     let mut is_empty = true;
     for (content, object) in objects.iter().filter(|(content, _)| content.namespace() == Some(key.name())) {
         is_empty = false;
-        if !metadata::is_deleting(object) {
+        // The deletion also removes the finalizers of the garbage collector.
+        if !metadata::is_deleting(object) || has_finalizer(object, FOREGROUND) || has_finalizer(object, ORPHAN) {
             steps.push(Step::DeleteContent { key: content.clone(), uid: metadata::text(object, "uid").to_owned() });
         }
     }

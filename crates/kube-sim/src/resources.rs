@@ -144,7 +144,12 @@ impl Resource {
             let path = text("jsonPath")?.trim_start_matches('.').split('.').map(str::to_owned).collect();
             Some(Column { name: text("name")?.to_owned(), kind: text("type")?.to_owned(), path })
         });
-        self.columns.insert(name.to_owned(), columns.collect());
+        let mut columns: Vec<Column> = columns.collect();
+        if columns.is_empty() {
+            let path = vec!["metadata".to_owned(), "creationTimestamp".to_owned()];
+            columns.push(Column { name: "Age".to_owned(), kind: "date".to_owned(), path });
+        }
+        self.columns.insert(name.to_owned(), columns);
         self.raw_schemas.insert(name.to_owned(), raw);
         self.versions.push(name.to_owned());
         self.schemas.insert(self.api_version(name), schema);

@@ -150,36 +150,40 @@ pub(crate) fn duplicates(schema: &Schema, value: &Value, path: &str, causes: &mu
             }
         }
         Value::Array(list) => {
-            let mut seen: Vec<Value> = Vec::new();
-            for (index, item) in list.iter().enumerate() {
-                let at = format!("{path}[{index}]");
-                let key = match &schema.list {
-                    ListType::Atomic => None,
-                    ListType::Set => Some(item.clone()),
-                    ListType::Map(_) if item.is_null() => None,
-                    ListType::Map(_) if !item.is_object() => {
-                        causes.push(Cause::invalid(&at, item, "must be an object for an array of list-type map"));
-                        return;
-                    }
-                    ListType::Map(keys) => {
-                        let default = |key: &String| schema.items.as_ref()?.properties.get(key)?.default.clone();
-                        let of =
-                            |key: &String| item.get(key).cloned().or_else(|| default(key)).map(|v| (key.clone(), v));
-                        Some(Value::Object(keys.iter().filter_map(of).collect()))
-                    }
-                };
-                if let Some(key) = key {
-                    if seen.contains(&key) {
-                        causes.push(Cause::field("FieldValueDuplicate", &at, &format!("Duplicate value: {key}")));
-                    }
-                    seen.push(key);
-                }
-                if let Some(items) = &schema.items {
-                    duplicates(items, item, &at, causes);
+            duplicate_keys(schema, list, path, causes);
+            if let Some(items) = &schema.items {
+                for (index, item) in list.iter().enumerate() {
+                    duplicates(items, item, &format!("{path}[{index}]"), causes);
                 }
             }
         }
         _ => {}
+    }
+}
+
+fn duplicate_keys(schema: &Schema, list: &[Value], path: &str, causes: &mut Vec<Cause>) {
+    let mut seen: Vec<Value> = Vec::new();
+    for (index, item) in list.iter().enumerate() {
+        let at = format!("{path}[{index}]");
+        let key = match &schema.list {
+            ListType::Atomic => return,
+            ListType::Set => item.clone(),
+            ListType::Map(_) if item.is_null() => continue,
+            ListType::Map(_) if !item.is_object() => {
+                causes.push(Cause::invalid(&at, item, "must be an object for an array of list-type map"));
+                return;
+            }
+            ListType::Map(keys) => {
+                let default = |key: &String| schema.items.as_ref()?.properties.get(key)?.default.clone();
+                let of =
+                    |key: &String| item.get(key).cloned().or_else(|| default(key)).map(|value| (key.clone(), value));
+                Value::Object(keys.iter().filter_map(of).collect())
+            }
+        };
+        if seen.contains(&key) {
+            causes.push(Cause::field("FieldValueDuplicate", &at, &format!("Duplicate value: {key}")));
+        }
+        seen.push(key);
     }
 }
 

@@ -343,7 +343,20 @@ fn validate_template_owner(object: &Value, causes: &mut Vec<Cause>) {
             }
         }
     }
-    validate_pod_spec(object.pointer("/spec/template/spec"), "spec.template.spec", causes);
+    let policy = text(object, "/spec/template/spec/restartPolicy");
+    if policy != "Always" {
+        let field = "spec.template.spec.restartPolicy";
+        causes.push(Cause::not_supported(field, &policy.into(), &["Always".into()]));
+    }
+    // The API server adds a volume for each claim in front of the other volumes.
+    let claims = object.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array).into_iter().flatten();
+    let claims = claims.map(|claim| json!({ "name": claim.pointer("/metadata/name") }));
+    let mut spec = object.pointer("/spec/template/spec").cloned().unwrap_or_default();
+    if let Value::Object(spec) = &mut spec {
+        let volumes = spec.get("volumes").and_then(Value::as_array).cloned().unwrap_or_default();
+        spec.insert("volumes".to_owned(), claims.chain(volumes).collect());
+    }
+    validate_pod_spec(Some(&spec), "spec.template.spec", causes);
 }
 
 fn validate_data(object: &Value, causes: &mut Vec<Cause>) {
