@@ -179,7 +179,7 @@ fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &str, causes
         Value::Object(map) => {
             for (name, below) in map.iter().filter(|(name, _)| !(path.is_empty() && *name == "metadata")) {
                 if let Some(field) = schema.field(name) {
-                    check(field, below, old.and_then(|old| old.get(name)), &child_path(schema, path, name), causes);
+                    check(field, below, old.and_then(|old| old.get(name)), &child_path(path, name), causes);
                 }
             }
         }

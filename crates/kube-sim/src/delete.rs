@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 use crate::admission::{Admission, AdmissionRequest};
 use crate::apply::is_equal;
 use crate::builtin;
-use crate::core::{Core, Reply, format_time, key, not_found, to_version};
 use crate::list;
 use crate::metadata;
 use crate::request::Call;
 use crate::resources::Resource;
+use crate::state::{Core, Reply, format_time, key, not_found, to_version};
 use crate::status::{Cause, Status};
 
 /// Kinds whose deletion returns the deleted object instead of a status.

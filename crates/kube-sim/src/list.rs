@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::core::{Core, to_version};
 use crate::metadata;
 use crate::request::Call;
 use crate::resources::{Column, Resource};
 use crate::selectors::Selector;
+use crate::state::{Core, to_version};
 use crate::status::Status;
 use crate::store::Store;
 

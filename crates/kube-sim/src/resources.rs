@@ -76,7 +76,7 @@ impl Resource {
         match subresource {
             "status" if self.is_custom => FieldSet::of_paths(&[&["spec"]]),
             "status" => builtin::status_reset_fields(&self.id),
-            _ if self.has_status(version) => FieldSet::of_paths(builtin::main_reset_fields(&self.id)),
+            _ if self.has_status(version) => FieldSet::of_paths(&[&["status"]]),
             _ => FieldSet::default(),
         }
     }

@@ -11,7 +11,7 @@ use crate::validate::Bounds;
 
 /// Type of the values at one place of an object.
 #[derive(Debug, Default)]
-pub struct Schema {
+pub(crate) struct Schema {
     /// JSON type, or `None` if any value is allowed.
     pub(crate) kind: Option<Kind>,
     pub(crate) properties: BTreeMap<String, Arc<Schema>>,

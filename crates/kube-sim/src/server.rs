@@ -16,13 +16,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::admission::{Admission, AdmissionRequest};
-use crate::core::{Core, Reply};
 use crate::faults::{After, Before, Delivery, Disconnected, Interceptor};
 use crate::list::Representation;
 use crate::metadata;
 use crate::request::{Call, Verb};
 use crate::resources::{Kinds, RegistrationError};
 use crate::schema::SchemaError;
+use crate::state::{Core, Reply};
 use crate::status::Status;
 use crate::store::{Change, DEFAULT_HISTORY, GroupResource, Key, Store};
 use crate::watch::{Watch, WatchBody};

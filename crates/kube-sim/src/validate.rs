@@ -144,7 +144,7 @@ pub(crate) fn duplicates(schema: &Schema, value: &Value, path: &str, causes: &mu
             // The lists in the metadata have types only for server-side apply.
             for (name, below) in map.iter().filter(|(name, _)| !path.is_empty() || *name != "metadata") {
                 if let Some(schema) = schema.field(name) {
-                    let path = if path.is_empty() { name.clone() } else { child_path(schema, path, name) };
+                    let path = child_path(path, name);
                     duplicates(schema, below, &path, causes);
                 }
             }
@@ -188,14 +188,14 @@ fn duplicate_keys(schema: &Schema, list: &[Value], path: &str, causes: &mut Vec<
 }
 
 /// Returns the path of a field, or of the key of a map.
-pub(crate) fn child_path(_schema: &Schema, path: &str, name: &str) -> String {
+pub(crate) fn child_path(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 fn validate_required(schema: &Schema, value: &Value, path: &str, causes: &mut Vec<Cause>) {
     if let Some(map) = value.as_object() {
         for name in schema.bounds.required.iter().filter(|name| !map.contains_key(*name)) {
-            causes.push(Cause::required(&child_path(schema, path, name)));
+            causes.push(Cause::required(&child_path(path, name)));
         }
     }
 }
@@ -230,7 +230,7 @@ fn validate_at(schema: &Schema, value: &Value, old: Option<&Value>, path: &str, 
                 }
                 if let Some(field) = schema.field(name) {
                     let old = old.and_then(|old| old.get(name));
-                    validate_at(field, below, old, &child_path(schema, path, name), causes);
+                    validate_at(field, below, old, &child_path(path, name), causes);
                 }
             }
             if schema.is_embedded_resource {

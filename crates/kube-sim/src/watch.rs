@@ -11,12 +11,12 @@ use http_body::{Body, Frame};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
-use crate::core::{Core, to_version};
 use crate::faults::Delivery;
 use crate::list::{Representation, parse_version, partial, selector};
 use crate::request::Call;
 use crate::resources::Resource;
 use crate::selectors::Selector;
+use crate::state::{Core, to_version};
 use crate::status::Status;
 use crate::store::{Change, Key, set_resource_version};
 

@@ -126,11 +126,6 @@ pub(crate) fn status_reset_fields(id: &GroupResource) -> FieldSet {
     }
 }
 
-/// Returns the fields that the main endpoint of a kind with a status resets.
-pub(crate) fn main_reset_fields(_id: &GroupResource) -> &'static [&'static [&'static str]] {
-    &[&["status"]]
-}
-
 /// Scalars that Go omits if they are zero. The other optional scalars of the built-in types are pointers, which keep a
 /// zero.
 const OMITTED_ZEROS: [&str; 20] = [

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::format_time;
 use crate::metadata;
 use crate::request::Verb;
 use crate::server::Server;
+use crate::state::format_time;
 use crate::status::Status;
 use crate::store::{GroupResource, Key};
 
