@@ -366,7 +366,10 @@ fn rich_pod_spec(rng: &mut Rng) -> Value {
     });
     for fields in [&mut main, &mut spec] {
         let fields = fields.as_object_mut().unwrap();
-        fields.retain(|name, _| ["name", "image", "initContainers"].contains(&name.as_str()) || rng.u8(..10) < 7);
+        fields.retain(|name, _| {
+            ["name", "image", "initContainers", "automountServiceAccountToken"].contains(&name.as_str())
+                || rng.u8(..10) < 7
+        });
     }
     if rng.bool() {
         spec.as_object_mut().unwrap().remove("initContainers");

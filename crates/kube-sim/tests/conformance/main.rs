@@ -4,7 +4,8 @@
 //! - `SEQUENCES`: number of sequences (default 200), each of 20 requests. `SEED`: first seed (default 1).
 //! - `WORKERS`: number of sequences at the same time (default 4).
 //! - `KINDS`: comma-separated names of kinds (default: all that no controller of a cluster changes).
-//! - `NO_CONTROLLERS=1`: the cluster has no controller manager, so the test also covers StatefulSets and budgets.
+//! - `NO_CONTROLLERS=1`: the cluster has no controller manager, so the test also covers StatefulSets, budgets, owners and
+//!   propagation policies.
 //! - `COLLECTIONS`: number of scenarios of the garbage collector, which needs a controller manager (default 0).
 //! - `DEFINITIONS`: directory with further CustomResourceDefinitions, whose objects the test generates from the schemas.
 
@@ -83,6 +84,21 @@ async fn install(real: &Side, definitions: &[Value]) {
     }
 }
 
+/// Deletes a namespace, after the removal of the finalizers that would keep it.
+async fn clean_up(real: &Side, kinds: &[Kind], namespace: &str) {
+    for kind in kinds {
+        let list = real.send("GET", &kind.path(namespace), "", "", None).await;
+        for item in list.body["items"].as_array().into_iter().flatten() {
+            if item["metadata"]["finalizers"].is_array() {
+                let path = format!("{}/{}", kind.path(namespace), item["metadata"]["name"].as_str().unwrap());
+                let removal = json!({ "metadata": { "finalizers": null } });
+                real.send("PATCH", &path, "application/merge-patch+json", "", Some(&removal)).await;
+            }
+        }
+    }
+    real.send("DELETE", &format!("/api/v1/namespaces/{namespace}"), "", "", None).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_simulation_responds_as_the_real_api_server() {
     if variable("KUBECONFIG").is_none() {
@@ -103,6 +119,7 @@ async fn the_simulation_responds_as_the_real_api_server() {
     let next = Arc::new(AtomicU64::new(first));
     let coverage: Arc<Mutex<BTreeMap<String, [u64; 3]>>> = Arc::default();
     let differences: Arc<Mutex<Vec<String>>> = Arc::default();
+    let has_collector = variable("NO_CONTROLLERS").is_none();
     let run = format!("{:x}", std::process::id());
     let mut workers = Vec::new();
     for worker in 0..number("WORKERS", 4) {
@@ -118,15 +135,17 @@ async fn the_simulation_responds_as_the_real_api_server() {
                 if seed >= first + sequences || differences.lock().unwrap().len() >= 30 {
                     break;
                 }
-                let found = sequence::run(&real, &served, &kinds, &namespace, seed, &coverage).await;
+                let found = sequence::run(&real, &served, &kinds, (&namespace, has_collector), seed, &coverage).await;
                 differences.lock().unwrap().extend(found);
             }
-            real.send("DELETE", &format!("/api/v1/namespaces/{namespace}"), "", "", None).await;
+            clean_up(&real, &kinds, &namespace).await;
         }));
     }
     for worker in workers {
         worker.await.unwrap();
     }
+    let widgets = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.sim.example.com";
+    real.send("DELETE", widgets, "", "", None).await;
     println!("{:<60} {:>8} {:>8} {:>8}", "request", "2xx", "4xx", "5xx");
     for (row, counts) in coverage.lock().unwrap().iter() {
         println!("{row:<60} {:>8} {:>8} {:>8}", counts[0], counts[1], counts[2]);
