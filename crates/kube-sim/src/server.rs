@@ -190,9 +190,11 @@ impl Server {
         self.end_watches(actor, resource, Watch::break_off);
     }
 
-    /// Ends a client's watches of a resource, or of all resources, with `410 Gone`.
+    /// Ends a client's watches of a resource, or of all resources, with `410 Gone`. Events that have not been delivered are
+    /// lost.
     pub fn expire_watches(&self, actor: &str, resource: Option<&GroupResource>) {
         self.end_watches(actor, resource, |watch| {
+            watch.discard();
             watch.push_error(&Status::expired("too old resource version: 1 (2)"));
             watch.end();
         });
@@ -295,7 +297,8 @@ impl Server {
         hasher.finish()
     }
 
-    // Direct access. The actor of these requests is `test`.
+    // Direct access. The actor of these requests is `test`. Interceptors see neither these requests nor those of the
+    // simulated components of the cluster.
 
     /// Returns an object.
     pub fn get(&self, resource: &GroupResource, namespace: Option<&str>, name: &str) -> Option<Arc<Value>> {

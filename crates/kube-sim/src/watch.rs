@@ -229,6 +229,11 @@ impl Watch {
         self.push_line("ERROR", None, &status.to_json());
     }
 
+    /// Discards the queued events.
+    pub(crate) fn discard(&self) {
+        lock(&self.queue).events.clear();
+    }
+
     /// Ends the watch after the queued events.
     pub(crate) fn end(&self) {
         let mut queue = lock(&self.queue);

@@ -148,6 +148,16 @@ async fn watch_events_are_delayed_held_released_and_collapsed() {
     assert_eq!(events(&mut stream, 1).await, [""; 0]);
     server.set_delivery("reader", Some(resource()), Delivery::Immediate);
     assert_eq!(events(&mut stream, 1).await, ["applied one=4"], "nobody has seen the deletion");
+    server.set_delivery("reader", Some(resource()), Delivery::Held);
+    set(&server, "one", "5").await;
+    assert_eq!(server.pending_events().last(), Some(&("reader".to_owned(), resource(), 1)));
+    server.expire_watches("reader", Some(&resource()));
+    let after = events(&mut stream, 60).await;
+    assert_eq!(
+        after.last().map(String::as_str),
+        Some("done"),
+        "the event is lost, and the watch lists again: {after:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

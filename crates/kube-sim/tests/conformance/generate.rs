@@ -336,7 +336,7 @@ fn rich_pod_spec(rng: &mut Rng) -> Value {
     let security = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
     let probe = json!({ "httpGet": { "path": "/readyz", "port": 50052 }, "periodSeconds": 10, "timeoutSeconds": 2 });
     let mut main = json!({
-        "name": "pulumi", "image": "pulumi/pulumi:3", "command": ["/share/bin/agent"], "imagePullPolicy": "IfNotPresent",
+        "name": "app", "image": "example/app:3", "command": ["/share/bin/agent"], "imagePullPolicy": "IfNotPresent",
         "env": [
             { "name": "URL", "value": "s3://state" }, { "name": "EMPTY", "value": "" },
             { "name": "TOKEN", "valueFrom": { "secretKeyRef": { "key": "token", "name": "a.secret", "optional": true } } },
