@@ -168,8 +168,8 @@ fn duplicate_keys(schema: &Schema, list: &[Value], path: &str, causes: &mut Vec<
         let key = match &schema.list {
             ListType::Atomic => return,
             ListType::Set => item.clone(),
-            ListType::Map(_) if item.is_null() => continue,
-            ListType::Map(_) if !item.is_object() => {
+            // A null counts as an object without keys.
+            ListType::Map(_) if !item.is_object() && !item.is_null() => {
                 causes.push(Cause::invalid(&at, item, "must be an object for an array of list-type map"));
                 return;
             }
