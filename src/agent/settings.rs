@@ -195,6 +195,14 @@ impl Settings {
         Ok(settings::encryption(self.original(&current_source.tree, &file, &path)?.as_deref())?)
     }
 
+    /// Returns the resources that Pulumi YAML omits from the program because a config key has the same name.
+    pub fn omitted_resources(&self, desired: &Desired<'_>) -> Result<Vec<String>, ApplyError> {
+        let project = Project::read(&self.layout.workspace())?;
+        let path = self.layout.workspace().join(project.settings_path(desired.stack));
+        let text = durable::read_if_exists(&path).map_err(failed("read", &path))?.unwrap_or_default();
+        Ok(project.resources_omitted_for(&settings::names_in_project(&text, &project.name, desired.config)))
+    }
+
     /// Returns whether the source contains a settings file.
     pub fn is_in_source(&self, stack: &str, current_source: &CurrentSource) -> Result<bool, ApplyError> {
         let (file, path) = self.file(stack)?;

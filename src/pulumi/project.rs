@@ -1,9 +1,11 @@
 //! Project files: `Pulumi.json`, `Pulumi.yaml` and `Pulumi.yml`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use super::document::{self, Mapping, Node, Scalar};
@@ -113,16 +115,22 @@ struct Document {
     backend: Value,
 }
 
-impl Document {
-    fn parse(file: &Path, text: &str) -> Result<Document, ProjectError> {
-        let mut options = serde_saphyr::Options::default();
-        options.emit_comments = false;
-        options.with_snippet = false;
-        options.strict_booleans = true;
-        let document: Option<Document> =
-            serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(file, &error))?;
-        Ok(document.unwrap_or_default())
-    }
+/// The sections of a Pulumi YAML program that [`Project::resources_omitted_for`] uses.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct YamlProgram {
+    config: Value,
+    resources: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+fn parse<T: DeserializeOwned + Default>(file: &Path, text: &str) -> Result<T, ProjectError> {
+    let mut options = serde_saphyr::Options::default();
+    options.emit_comments = false;
+    options.with_snippet = false;
+    options.strict_booleans = true;
+    let document: Option<T> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(file, &error))?;
+    Ok(document.unwrap_or_default())
 }
 
 impl Project {
@@ -139,13 +147,13 @@ impl Project {
     pub fn read_policy_pack(directory: &Path) -> Result<Project, ProjectError> {
         let file = POLICY_PACK_FILES.iter().map(|name| directory.join(name)).find(|file| file.exists());
         let file = file.ok_or_else(|| ProjectError::Missing { directory: directory.to_owned() })?;
-        let document = Document::parse(&file, &read_bounded(&file)?)?;
+        let document = parse(&file, &read_bounded(&file)?)?;
         Project::of(&file, String::new(), document)
     }
 
     /// Parses the content of a project file. `file` is the path that error messages contain.
     pub fn parse(file: &Path, text: &str) -> Result<Project, ProjectError> {
-        let document = Document::parse(file, text)?;
+        let document: Document = parse(file, text)?;
         let name = text_of(&document.name).ok_or_else(|| ProjectError::NoName { file: file.to_owned() })?;
         Project::of(file, name, document)
     }
@@ -168,6 +176,23 @@ impl Project {
             backend_url: document.backend.get("url").and_then(text_of),
             tags: tags_in(&document.config),
         })
+    }
+
+    /// Returns the names of the resources that Pulumi YAML omits from the program if these config keys of the project have
+    /// values. A value takes precedence over a resource with the same name, and the CLI reports no error. The next update
+    /// then deletes the resource. Returns no names if the program is not in the project file or is not valid.
+    pub fn resources_omitted_for(&self, keys: &BTreeSet<String>) -> Vec<String> {
+        if self.runtime != "yaml" || self.main.is_some() {
+            return Vec::new();
+        }
+        let text = read_bounded(&self.file).unwrap_or_default();
+        let Ok(YamlProgram { config, resources }) = parse::<YamlProgram>(&self.file, &text) else { return Vec::new() };
+        let has_default = |name: &String| match config.get(name) {
+            Some(Value::Object(entry)) => entry.contains_key("default") || entry.contains_key("value"),
+            entry => entry.is_some(),
+        };
+        let names = resources.into_iter().flat_map(BTreeMap::into_keys);
+        names.filter(|name| keys.contains(name) || has_default(name)).collect()
     }
 
     /// Returns whether `pulumi install` may install dependencies for this project.

@@ -6,7 +6,7 @@
 //! booleans without quotes, and strings in quotes. Numbers that do not fit in 64 bits have the precision of a double,
 //! as in Kubernetes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -174,6 +174,18 @@ pub fn encrypted_secrets(text: &str, project: &str, config: &[Entry]) -> Vec<Str
         place.is_ok_and(|(root, path)| config_path::get(&config_in_file, &root, &path).is_some_and(is_encrypted))
     };
     config.iter().filter(|entry| entry.is_secret).filter(is_in_file).map(|entry| entry.key.clone()).collect()
+}
+
+/// Returns the names of the config keys in the namespace of the project that a settings file or `config` contains.
+pub fn names_in_project(text: &str, project: &str, config: &[Entry]) -> BTreeSet<String> {
+    let in_file = config_in(&read_current(Some(text)));
+    let in_file = in_file.iter().filter_map(|(key, _)| full_name(project, &key.text).ok());
+    let in_config = config.iter().filter_map(|entry| match entry.is_path {
+        true => full_path(project, &entry.key).map(|(root, _)| root).ok(),
+        false => full_name(project, &entry.key).ok(),
+    });
+    let names = in_file.chain(in_config);
+    names.filter_map(|name| Some(name.strip_prefix(project)?.strip_prefix(':')?.to_owned())).collect()
 }
 
 /// Encrypted values in the current settings file.

@@ -67,6 +67,23 @@ async fn the_message_of_a_run_states_that_the_cli_ignored_the_configuration() {
 }
 
 #[tokio::test]
+async fn a_run_that_would_omit_a_resource_because_of_a_config_key_does_not_start() {
+    let workspace = Workspace::start_with(Some("exit 0"), &[]).await;
+    workspace.put("name: example\nruntime: yaml\nresources:\n  web: {type: 'testing:index:Step'}\n").await;
+    let with_key = request(&workspace, &[item("web", "\"x\"")], &[]).await;
+    let result = workspace.run_to_end(&with_key).await;
+    assert_eq!(result.outcome(), Outcome::Failed, "{}", result.message);
+    assert!(result.message.contains("a key with the name of a resource: web."), "{}", result.message);
+    let result = workspace.run_to_end(&request(&workspace, &[item("size", "\"x\"")], &[]).await).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+    // A destroy does not run the program.
+    let destroy = request(&workspace, &[item("web", "\"x\"")], &[]).await;
+    let destroy = proto::RunRequest { kind: proto::OperationKind::Destroy.into(), ..destroy };
+    let result = workspace.run_to_end(&destroy).await;
+    assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
+}
+
+#[tokio::test]
 async fn secrets_are_encrypted_once_and_are_visible_only_to_the_program() {
     if !has_pulumi("secrets_are_encrypted_once_and_are_visible_only_to_the_program") {
         return;

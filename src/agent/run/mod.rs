@@ -132,6 +132,12 @@ impl Run {
             return Ok(OperationResult::another_stack(&self.stack));
         }
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
+        if self.parameters.kind.is_forward() {
+            let omitted = self.settings.omitted_resources(&self.desired_settings())?;
+            if !omitted.is_empty() {
+                return Ok(OperationResult::resources_omitted(&omitted));
+            }
+        }
         self.stop_if_canceled()?;
         self.log_in(Period::Run).await?;
         if let Some(operation_result) = self.settle_pending_creates().await? {

@@ -82,6 +82,18 @@ impl OperationResult {
         OperationResult { outcome: proto::Outcome::Failed, message, ..OperationResult::default() }
     }
 
+    /// Returns the result of an operation whose program would omit these resources, because config keys have the same
+    /// names.
+    pub(super) fn resources_omitted(names: &[String]) -> Self {
+        let more = names.len().saturating_sub(MAX_LISTED);
+        let listed = names.iter().take(MAX_LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let listed = if more > 0 { format!("{listed} and {more} more") } else { listed };
+        OperationResult::failed(format!(
+            "the configuration contains a key with the name of a resource: {listed}. Pulumi YAML would omit this resource \
+             from the program, and delete it if it exists: rename the key or the resource"
+        ))
+    }
+
     /// Returns the result of an operation that deviates from its plan.
     pub(super) fn plan_violated(message: String) -> Self {
         OperationResult { outcome: proto::Outcome::PlanViolated, message, ..OperationResult::default() }

@@ -66,6 +66,35 @@ fn text(layout: &Layout) -> String {
 }
 
 #[test]
+fn a_config_key_of_the_stack_or_the_source_omits_the_resource_with_its_name() {
+    let rows: [(&str, &str, bool, &[&str]); 7] = [
+        ("", "web", false, &["web"]),
+        ("", "example:web", false, &["web"]),
+        ("", "example:config:web", false, &["web"]),
+        ("", "web.size[0]", true, &["web"]),
+        ("", "aws:web", false, &[]),
+        ("config:\n  example:db: {secure: AAAA}\n", "size", false, &["db"]),
+        ("config:\n  aws:db: x\n", "size", false, &[]),
+    ];
+    for (original, key, is_path, expected) in rows {
+        let place = place(Some(original));
+        let resource = "{type: 'a:b:C'}";
+        let program = format!("name: example\nruntime: yaml\nresources: {{web: {resource}, db: {resource}}}\n");
+        std::fs::write(place.layout.source().join("Pulumi.yaml"), program).unwrap();
+        let settings = Settings::open(place.layout.clone());
+        let config = [Entry { key: key.into(), value: json!("x"), is_path, is_secret: false }];
+        let desired = Desired { stack: "dev", digest: "one", config: &config, environments: &[], tags: &[] };
+        settings.apply(&desired, &tree("a")).unwrap();
+        assert_eq!(settings.omitted_resources(&desired).unwrap(), expected, "{original} {key}");
+        // The CLI has not yet written the encrypted value of a secret to the file.
+        let secret = [Entry { is_secret: true, ..config[0].clone() }];
+        let desired = Desired { config: &secret, digest: "two", ..desired };
+        settings.apply(&desired, &tree("a")).unwrap();
+        assert_eq!(settings.omitted_resources(&desired).unwrap(), expected, "secret {original} {key}");
+    }
+}
+
+#[test]
 fn removing_a_config_key_restores_the_value_from_the_source() {
     let place = place(Some("config:\n  example:size: small\n"));
     let settings = Settings::open(place.layout.clone());

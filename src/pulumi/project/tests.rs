@@ -36,6 +36,38 @@ fn tags_are_read_from_the_configuration_of_the_project() {
 }
 
 #[test]
+fn resources_with_the_name_of_a_config_key_with_a_value_are_omitted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let resources = "resources: {a: {type: 'a:b:C'}, b: {type: 'a:b:C', properties: {n: [1, {x: y}]}}}";
+    let rows: [(&str, &[&str], &[&str]); 11] = [
+        ("runtime: yaml", &[], &[]),
+        ("runtime: yaml", &["c"], &[]),
+        ("runtime: yaml", &["a", "c"], &["a"]),
+        ("runtime: {name: yaml}", &["a", "b"], &["a", "b"]),
+        ("runtime: yaml\nconfig: {a: {type: string}}", &[], &[]),
+        ("runtime: yaml\nconfig: {a: {type: string, default: x}}", &[], &["a"]),
+        ("runtime: yaml\nconfig: {a: {value: x}, b: x}", &[], &["a", "b"]),
+        ("runtime: yaml\nconfig: stacks", &["a"], &["a"]),
+        ("runtime: yaml\nconfig:", &["a"], &["a"]),
+        ("runtime: yaml\nmain: elsewhere", &["a"], &[]),
+        ("runtime: nodejs", &["a"], &[]),
+    ];
+    for (text, keys, expected) in rows {
+        std::fs::write(directory.path().join(PROJECT_FILE), format!("name: web\n{text}\n{resources}\n"))
+            .expect("written");
+        let project = Project::read(directory.path()).expect("a project");
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        assert_eq!(project.resources_omitted_for(&keys), expected, "{text}");
+    }
+    for resources in ["", "resources:", "resources: []"] {
+        std::fs::write(directory.path().join(PROJECT_FILE), format!("name: web\nruntime: yaml\n{resources}\n"))
+            .expect("written");
+        let project = Project::read(directory.path()).expect("a project");
+        assert!(project.resources_omitted_for(&BTreeSet::from(["a".to_owned()])).is_empty(), "{resources}");
+    }
+}
+
+#[test]
 fn only_yaml_programs_without_packages_need_no_installation() {
     let table = [
         ("runtime: yaml", false),

@@ -109,15 +109,19 @@ impl Checker {
             let place = below("program.variables", name);
             self.problem(format!("{place} has the same name as a resource: rename one of them"));
         }
-        let of_values = content.variables.keys().map(|name| ("program.variables", name));
-        for (section, name) in of_values.chain(content.resources.keys().map(|name| ("program.resources", name))) {
-            if content.config.contains_key(name) || content.configuration.contains_key(name) {
-                let place = below(section, name);
-                self.findings.needs.add(format!(
-                    "{place} has the same name as a config key, and Pulumi rejects this unless the config of the stack \
-                     sets the key: rename one of them"
-                ));
-            }
+        let is_key = |name: &&String| content.config.contains_key(*name) || content.configuration.contains_key(*name);
+        for name in content.variables.keys().filter(is_key) {
+            let place = below("program.variables", name);
+            self.findings.needs.add(format!(
+                "{place} has the same name as a config key, and Pulumi rejects this unless the config of the stack sets \
+                 the key: rename one of them"
+            ));
+        }
+        for name in content.resources.keys().filter(is_key) {
+            let place = below("program.resources", name);
+            self.findings
+                .needs
+                .add(format!("{place} has the same name as a config key, so no run can succeed: rename one of them"));
         }
     }
 

@@ -290,7 +290,11 @@ fn requirements_for_the_stack_config_are_needs_and_not_problems() {
         ),
         (
             json!({"configuration": {"n": {"type": "int"}}, "variables": {"n": 1}}),
-            "program.variables.n has the same name as a config key",
+            "program.variables.n has the same name as a config key, and Pulumi rejects this",
+        ),
+        (
+            json!({"config": {"n": "x"}, "resources": {"n": {"type": "a:b"}}}),
+            "program.resources.n has the same name as a config key, so no run can succeed",
         ),
     ];
     for (content, expected) in rows {
