@@ -30,6 +30,9 @@ const PLUGIN_REJECTED: &str = "the plugin server rejects the download: check the
                                plugin in a private GitHub repository, store an access token in a Secret and set the variable \
                                GITHUB_TOKEN in spec.envRefs";
 const PLUGIN_SERVER: &str = "the plugin server is unavailable: the controller retries the run";
+const PLUGIN_ATTEMPTS: &str = "the plugin server does not respond, or responds with an error such as a rate limit, which the log of the pod \
+                               contains: the controller retries the run; for a plugin on GitHub, store an access token in a Secret and set \
+                               the variable GITHUB_TOKEN in spec.envRefs";
 const READ_ONLY: &str = "the container cannot write to this directory: mount an emptyDir volume at the directory in podTemplate; for \
                          temporary files and plugins, you can also set the variables TMPDIR and PULUMI_HOME to directories on a volume";
 const CONFIG_MISSING: &str = "set the value in spec.config or spec.configRef, or in spec.secretsRef if it is secret";
@@ -94,6 +97,8 @@ const KNOWN: &[(&[&str], &str)] = &[
         ],
         PLUGIN_CONNECTION,
     ),
+    // The CLI writes the responses only to its output.
+    (&["could not automatically download*failed all * attempts"], PLUGIN_ATTEMPTS),
     (
         &[
             "no resource plugin '",

@@ -107,6 +107,12 @@ fn failed_downloads_of_plugins_have_specific_advice() {
             "error downloading provider tok to file: 429 HTTP error fetching plugin from http://plugins/a",
             PLUGIN_RATE_LIMIT,
         ),
+        (
+            "Could not automatically download and install resource plugin 'pulumi-resource-tok' at version v1.0.7, install the \
+             plugin using `pulumi plugin install resource tok v1.0.7`: error downloading provider tok to file: failed to \
+             download plugin: tok-1.0.7: failed all 5 attempts",
+            PLUGIN_ATTEMPTS,
+        ),
         ("error downloading provider tok to file: 503 HTTP error fetching plugin from http://plugins/a", PLUGIN_SERVER),
         (
             "Could not automatically download and install resource plugin 'pulumi-resource-tok': error downloading provider \
