@@ -86,7 +86,8 @@ impl Core {
         }
         let (object, is_removed) = match self.deletion(resource, &old, &options) {
             Deletion::Pending => (old, false),
-            Deletion::Mark(object) if is_equal(&object, &old) => (old, false),
+            // The API server compares with the stored object, which can lack the default of the status.
+            Deletion::Mark(object) if is_equal(&self.to_storage(resource, object.clone()), &stored) => (old, false),
             Deletion::Mark(object) if options.is_dry_run => (Arc::new(object), false),
             Deletion::Mark(object) => {
                 let stored = self.to_storage(resource, object);

@@ -1,5 +1,7 @@
 //! Sends random requests to the simulation and to a real API server, and compares the responses and the watch events.
 //!
+//! Only one run at a time can use a cluster, because the test deletes its CustomResourceDefinition at the end.
+//!
 //! The test needs a cluster: `KUBECONFIG=… cargo test --test conformance -- --nocapture`. Further variables:
 //! - `SEQUENCES`: number of sequences (default 200), each of 20 requests. `SEED`: first seed (default 1).
 //! - `WORKERS`: number of sequences at the same time (default 4).
