@@ -136,7 +136,7 @@ fn database<'a>(authority: &str, path: &str, of: impl Fn(&str) -> Option<Cow<'a,
     let (host, port) = with_port.unwrap_or((authority, ""));
     let port = of("port").unwrap_or(Cow::Borrowed(port));
     let port = if port.is_empty() { String::new() } else { format!(":{port}") };
-    let host = of("host").unwrap_or(Cow::Borrowed(host)).to_ascii_lowercase();
+    let host = absolute(&of("host").unwrap_or(Cow::Borrowed(host)).to_ascii_lowercase(), &[]);
     let name = of("dbname").unwrap_or(Cow::Borrowed(path));
     let (schema, table) = (of("search_path").unwrap_or_default(), of("table"));
     let table = table.as_deref().unwrap_or(POSTGRES_TABLE);
@@ -149,10 +149,10 @@ fn s3_server(endpoint: Option<Cow<'_, str>>, region: Option<Cow<'_, str>>) -> St
     let endpoint = endpoint.unwrap_or_default().to_ascii_lowercase();
     let host = endpoint.split_once("://").map_or(endpoint.as_str(), |(_, host)| host);
     let host = without_user(host).trim_end_matches('/');
-    let host = [":80", ":443"].iter().find_map(|port| host.strip_suffix(*port)).unwrap_or(host).trim_end_matches('.');
+    let host = absolute(host, &["80", "443"]);
     let is_aws = host.is_empty() || host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn");
     if !is_aws {
-        return host.to_owned();
+        return host;
     }
     let region = region.unwrap_or_default();
     let is_in = |partition: &&&str| host.split('.').chain([&*region]).any(|label| label.starts_with(**partition));
@@ -201,11 +201,22 @@ fn without_default_port(url: &str) -> String {
     let (scheme, location) = url.split_once("://").unwrap_or(("https", url));
     let (authority, path) = location.split_once('/').unwrap_or((location, ""));
     let (scheme, authority) = (scheme.to_ascii_lowercase(), authority.to_ascii_lowercase());
-    let port = if scheme == "http" { ":80" } else { ":443" };
-    let host = authority.strip_suffix(port).unwrap_or(&authority).trim_end_matches('.');
+    let host = absolute(&authority, if scheme == "http" { &["80"] } else { &["443"] });
     let path = path.trim_end_matches('/');
     let slash = if path.is_empty() { "" } else { "/" };
     format!("{scheme}://{host}{slash}{path}")
+}
+
+/// Returns a host with its port, without the dot at the end of an absolute host name and without a default port.
+fn absolute(authority: &str, default_ports: &[&str]) -> String {
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let with_port = authority.rsplit_once(':').filter(|(_, port)| is_number(port));
+    let (host, port) = with_port.map_or((authority, None), |(host, port)| (host, Some(port)));
+    let host = host.trim_end_matches('.');
+    match port.filter(|port| !default_ports.contains(port)) {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
 }
 
 /// Strips the user name and the password from a URL's authority.
@@ -265,7 +276,7 @@ mod tests {
                 PULUMI_CLOUD,
             ],
             &["http://host:80/Path/", "http://host/Path"],
-            &["http://host:8080"],
+            &["http://host:8080", "http://Host.:8080/"],
             &["https://host:80"],
             // The region, the endpoints of AWS and the way of the access do not identify a bucket of AWS.
             &[
@@ -285,7 +296,7 @@ mod tests {
                 "s3://state?region=y&use_path_style=true&endpoint=https%3A%2F%2Fminio.example.com%3A443&hostname_immutable=true",
                 "s3://state?endpoint=user:word@minio.example.com&disable_https=true&request_checksum_calculation=when_required",
             ],
-            &["s3://state?endpoint=minio.example.com:9000"],
+            &["s3://state?endpoint=minio.example.com:9000", "s3://state?endpoint=http://Minio.example.com.:9000/"],
             &[
                 "s3://state/team?endpoint=minio.example.com",
                 "s3://state//team/?prefix=&endpoint=minio.example.com",
@@ -307,6 +318,7 @@ mod tests {
                 "postgres://db.example.com/state",
                 "postgres://user:word@DB.example.com:5432/state/?sslmode=disable&connect_timeout=3",
                 "postgres://user@/?host=db.example.com&dbname=state&table=pulumi_state&port=5432",
+                "postgres://db.example.com.:5432/state",
             ],
             &["postgres://db.example.com/state?table=team"],
             &["postgres://db.example.com/state?search_path=team"],

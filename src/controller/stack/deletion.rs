@@ -74,10 +74,20 @@ pub fn decide(observed: &Observed, now: Timestamp) -> Action {
 /// the Stack cannot have resources, for example after a successful destroy, because another Stack may manage the Pulumi
 /// stack in the spec.
 pub fn has_to_destroy(stack: &Stack) -> bool {
+    would_destroy(stack) && identity::has_applied(stack)
+}
+
+/// Returns whether the deletion of the Stack needs a destroy, or can need a destroy after its open run.
+pub fn may_have_to_destroy(stack: &Stack) -> bool {
+    let open = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
+    would_destroy(stack) && (identity::has_applied(stack) || open.is_some_and(|run| run.kind == UpdateKind::Up))
+}
+
+/// Returns whether the deletion of the Stack needs a destroy if the Stack has resources.
+fn would_destroy(stack: &Stack) -> bool {
     stack.finalizers().iter().any(|finalizer| finalizer == names::STACK_FINALIZER)
         && stack.spec.destroy_on_finalize.unwrap_or_default()
         && !stack.spec.preview.unwrap_or_default()
-        && identity::has_applied(stack)
         && !annotations::is_abandoned_destroy(stack)
 }
 

@@ -178,8 +178,10 @@ fn approval_state(approval: &Approval) -> Option<String> {
 /// Keeps only the source references and the dependencies of a Stack, and the fields that its dependents read.
 /// Adds the sources of the cluster-wide policy packs, so that a change to such a source requeues the Stack.
 fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
-    let must_be_destroyed = stack.metadata.deletion_timestamp.is_some() && deletion::has_to_destroy(stack);
-    let applied_stack = must_be_destroyed.then(|| identity::recorded(stack)).flatten();
+    let must_be_destroyed = stack.metadata.deletion_timestamp.is_some() && deletion::may_have_to_destroy(stack);
+    let open = stack.status.as_ref().and_then(|status| status.current_update.clone()).filter(|_| must_be_destroyed);
+    let of_open = open.as_ref().and_then(|run| run.pulumi_stack.clone());
+    let applied_stack = must_be_destroyed.then(|| identity::recorded(stack).or(of_open)).flatten();
     let StackSpec { flux_source, program_ref, prerequisites, depends_on, policy_packs, preview, .. } =
         std::mem::take(&mut stack.spec);
     let without_config = |pack: PolicyPack| PolicyPack { config: BTreeMap::new(), ..pack };
@@ -193,8 +195,11 @@ fn strip_unused_fields(stack: &mut Stack, cluster: &[ClusterPack]) {
         preview,
         ..StackSpec::default()
     };
-    stack.status =
-        stack.status.take().map(|status| StackStatus { applied_stack, ..prerequisites::part_of_status(status) });
+    stack.status = stack.status.take().map(|status| StackStatus {
+        applied_stack,
+        current_update: open,
+        ..prerequisites::part_of_status(status)
+    });
 }
 
 /// Returns the Stack that owns an object.

@@ -53,24 +53,39 @@ pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
 /// Pulumi stacks, and resources that the controller does not destroy because `spec.preview` is set.
 pub fn left_behind(stack: &Stack) -> Vec<Event> {
     let by_preview = deletion::left_by_preview(stack);
-    let by_preview = by_preview.map(|applied| left(stack, &applied, "because spec.preview is set"));
+    let by_preview = by_preview.map(|applied| {
+        let why = format!("without a destroy because spec.preview is set; its resources in {applied} remain");
+        left(stack, &why, &applied, " without spec.preview")
+    });
     let listed = stack.status.as_ref().map(|status| status.orphaned_stacks.as_slice()).unwrap_or_default();
     let listed = orphaned_stacks::message_after_deletion(listed);
     let listed = listed.map(|message| Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message));
     by_preview.into_iter().chain(listed).collect()
 }
 
-/// Returns a warning event for a Stack that was deleted before its destroy. `deleted` is the last version of the Stack
-/// from the cache, in which only a Stack with a pending destroy has an applied Pulumi stack.
+/// Returns a warning event for a Stack that was deleted before its destroy has ended. `deleted` is the last version of the
+/// Stack from the cache, in which only a Stack with a pending destroy has an applied Pulumi stack and an open run.
 pub fn left_by_removed_finalizer(deleted: &Stack) -> Option<Event> {
-    let applied = deleted.status.as_ref()?.applied_stack.as_ref()?;
-    Some(left(deleted, applied, "because a client removed its finalizer"))
+    let status = deleted.status.as_ref()?;
+    let applied = status.applied_stack.as_ref()?;
+    let why = match &status.current_update {
+        Some(run) if run.kind == UpdateKind::Destroy => format!(
+            "because a client removed its finalizer during the destroy {}. A destroy that has started continues. If it does not \
+             succeed, resources in {applied} remain",
+            run.name
+        ),
+        Some(run) => format!(
+            "without a destroy because a client removed its finalizer during the run {}; its resources in {applied} remain",
+            run.name
+        ),
+        None => format!("without a destroy because a client removed its finalizer; its resources in {applied} remain"),
+    };
+    Some(left(deleted, &why, applied, ""))
 }
 
-fn left(stack: &Stack, applied: &PulumiStack, why: &str) -> Event {
+fn left(stack: &Stack, why: &str, applied: &PulumiStack, condition: &str) -> Event {
     let message = format!(
-        "the Stack was deleted without a destroy {why}; its resources in {applied} remain. To delete them, run `pulumi destroy` for \
-         this Pulumi stack, or create a Stack for it without spec.preview"
+        "the Stack was deleted {why}. To delete them, run `pulumi destroy` for {applied}, or create a Stack for it{condition}"
     );
     Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
 }

@@ -58,8 +58,9 @@ mod caches {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::super::*;
+    use crate::api::auto::UpdateKind;
     use crate::api::names;
-    use crate::api::pulumi::{LastUpdate, PulumiStack, StackSpec, StackStatus};
+    use crate::api::pulumi::{CurrentUpdate, LastUpdate, PulumiStack, StackSpec, StackStatus};
     use crate::controller::stack::stacks;
     use crate::controller::test_parts::TestParts;
     use crate::controller::update::updates;
@@ -77,26 +78,42 @@ mod caches {
 
     #[test]
     fn the_deletion_of_a_stack_before_its_destroy_is_reported() {
-        let reported = |is_deleted: bool, last: &str, destroys: bool| {
+        let reported = |is_deleted: bool, last: Option<&str>, open: Option<UpdateKind>, destroys: bool| {
             let spec = StackSpec { stack: "dev".into(), destroy_on_finalize: Some(destroys), ..StackSpec::default() };
             let mut stack = Stack::new("web", spec);
             stack.metadata.finalizers = Some(vec![names::STACK_FINALIZER.to_owned()]);
             let now = Time(jiff::Timestamp::UNIX_EPOCH);
             stack.metadata.deletion_timestamp = is_deleted.then_some(now);
-            let last = LastUpdate {
+            let last_update = last.map(|last| LastUpdate {
                 kind: Some(last.to_owned()),
                 state: Some("succeeded".to_owned()),
                 ..LastUpdate::default()
-            };
-            let applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
-            stack.status = Some(StackStatus { applied_stack, last_update: Some(last), ..StackStatus::default() });
+            });
+            let pulumi_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+            let applied_stack = pulumi_stack.clone().filter(|_| last.is_some());
+            let current_update = open.map(|kind| {
+                Box::new(CurrentUpdate { name: "web-1".to_owned(), kind, pulumi_stack, ..CurrentUpdate::default() })
+            });
+            stack.status = Some(StackStatus { applied_stack, last_update, current_update, ..StackStatus::default() });
             strip_unused_fields(&mut stack, &[]);
-            run_events::left_by_removed_finalizer(&stack).is_some()
+            run_events::left_by_removed_finalizer(&stack).map(|event| event.message)
         };
-        assert!(reported(true, "up", true));
-        assert!(!reported(true, "destroy", true), "the destroy has succeeded");
-        assert!(!reported(true, "up", false), "the user keeps the resources");
-        assert!(!reported(false, "up", true), "the Stack is not being deleted");
+        let (up, destroy) = (Some(UpdateKind::Up), Some(UpdateKind::Destroy));
+        let rows = [
+            (
+                reported(true, Some("up"), None, true),
+                "because a client removed its finalizer; its resources in stack dev in",
+            ),
+            (reported(true, Some("up"), destroy, true), "the destroy web-1. A destroy that has started continues."),
+            (reported(true, Some("up"), up, true), "during the run web-1; its resources in stack dev in"),
+            (reported(true, None, up, true), "during the run web-1; its resources in stack dev in"),
+        ];
+        for (message, expected) in rows {
+            assert!(message.as_ref().is_some_and(|message| message.contains(expected)), "{message:?}: {expected}");
+        }
+        assert_eq!(reported(true, Some("destroy"), None, true), None, "the destroy has succeeded");
+        assert_eq!(reported(true, Some("up"), None, false), None, "the user keeps the resources");
+        assert_eq!(reported(false, Some("up"), None, true), None, "the Stack is not being deleted");
     }
 
     #[tokio::test(start_paused = true)]
