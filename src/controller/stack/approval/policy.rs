@@ -3,6 +3,7 @@
 use kube::ResourceExt;
 
 use crate::api::auto::{Update, UpdateKind};
+use crate::api::names;
 use crate::api::pulumi::{ApprovalMode, ApprovalPolicy, Stack};
 use crate::controller::stack::build_update;
 use crate::source;
@@ -35,16 +36,17 @@ pub fn check(stack: &Stack) -> Result<(), String> {
     }
 }
 
-/// Returns the reason why the Stack's approval settings do not permit an `up` or a destroy in its Workspace. The
+/// Returns the reason why the Stack's approval settings do not permit an `up`, a refresh or a destroy in its Workspace. The
 /// settings permit only the recorded run, and only with the spec that the controller has created. Without this
 /// restriction, any user who can edit Updates could change resources without an approval.
 pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     let kind = update.spec.kind;
     let requires_approvals = match kind {
-        UpdateKind::Up => policy(stack, kind).is_some(),
+        // A refresh can remove a resource from the state. The next plan would then create the resource a second time.
+        UpdateKind::Up | UpdateKind::Refresh => policy(stack, UpdateKind::Up).is_some(),
         // A destroy by a user is also a change without an approval.
         UpdateKind::Destroy => policy(stack, kind).or_else(|| policy(stack, UpdateKind::Up)).is_some(),
-        UpdateKind::Preview | UpdateKind::Refresh | UpdateKind::Unknown => false,
+        UpdateKind::Preview | UpdateKind::Unknown => false,
     };
     if !requires_approvals {
         return None;
@@ -62,9 +64,11 @@ pub fn unapproved_run(stack: &Stack, update: &Update) -> Option<String> {
     });
     (!is_permitted).then(|| {
         format!(
-            "Stack {} requires approvals (spec.approval), so an Update that a user creates or changes cannot start an up or destroy; \
-             request a run of the Stack with the annotation reconcile.fluxcd.io/requestedAt",
-            stack.name_any()
+            "Stack {} requires approvals (spec.approval), so an Update that a user creates or changes cannot start an up, refresh or \
+             destroy; request a run of the Stack with the annotation reconcile.fluxcd.io/requestedAt, or a run with a refresh with the \
+             annotation {}",
+            stack.name_any(),
+            names::ANNOTATION_REFRESH
         )
     })
 }
@@ -98,7 +102,7 @@ mod tests {
             unapproved_run(stack, &update).is_none()
         };
         let planned = stack("Always", "up", true);
-        let rows: [(&str, fn(&mut Update), bool); 7] = [
+        let rows: [(&str, fn(&mut Update), bool); 8] = [
             ("unchanged", |_| {}, true),
             ("another name", |update| update.metadata.name = Some("mine".to_owned()), false),
             ("without the plan", |update| update.spec.plan = None, false),
@@ -106,6 +110,7 @@ mod tests {
             ("another Pulumi stack", |update| update.spec.stack_name = "prod".to_owned(), false),
             ("other targets", |update| update.spec.target = vec!["urn".to_owned()], false),
             ("a preview", |update| update.spec.kind = UpdateKind::Preview, true),
+            ("a refresh", |update| update.spec.kind = UpdateKind::Refresh, false),
         ];
         for (name, change, permitted) in rows {
             assert_eq!(changed(&planned, change), permitted, "{name}");
