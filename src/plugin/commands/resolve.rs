@@ -25,9 +25,11 @@ pub async fn run(cluster: &Cluster, flags: &ResolveFlags, format: Format) -> Res
     let resolutions: Vec<Resolution> =
         stacks.iter().filter_map(|stack| Resolution::of(stack, flags.decision)).collect();
     if resolutions.is_empty() {
-        let what =
-            if stacks.len() == 1 { "the selected Stack requires no decision" } else { "no Stack requires a decision" };
-        return Err(PluginError::NotReady(format!("{what}; nothing was changed")));
+        let decision = flags.decision.as_str();
+        return Err(PluginError::NotReady(format!(
+            "no selected Stack requires a decision that can be {decision}; nothing was changed. To show the decisions that a Stack \
+             requires, run kubectl pulumi explain"
+        )));
     }
     if flags.dry_run {
         return screen::print(&Resolutions(resolutions), format);
