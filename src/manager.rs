@@ -19,6 +19,7 @@ use crate::history::{self, HistoryStore};
 use crate::history_api;
 use crate::mutual_tls::{self, MutualTls, Peer};
 use crate::receiver;
+use crate::rpc::client::Dial;
 use crate::runtime::client;
 use crate::runtime::critical_tasks::CriticalTasks;
 use crate::runtime::events::{Event, EventKind, Events, NotificationController, RetryPolicy};
@@ -39,11 +40,16 @@ const COMPONENT: &str = "pulumi-controller";
 /// DNS domain of the cluster.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// Components of every replica, including replicas that are not the leader.
-struct Shared {
-    client: Client,
-    leadership: Leadership,
-    metrics: Metrics,
+/// A process that runs the controllers while it is the leader, with the components that every replica has. A simulation
+/// creates replicas with its own client and its own connections to agents.
+pub struct Replica {
+    pub client: Client,
+    pub metrics: Metrics,
+    /// Name and UID of the pod of this replica.
+    pub name: String,
+    pub uid: String,
+    /// Function that opens the connections to agents, instead of TLS over TCP.
+    pub dial: Option<Dial>,
     store: Store,
     fetcher: Fetcher,
     /// Client for requests to notification-controller.
@@ -76,12 +82,9 @@ async fn run_replica(
     let (ready, is_ready) = watch::channel(false);
     serve_endpoints(&config, &metrics, is_ready, tasks, end).await?;
     let client = client::connect(metrics.clone()).await?;
-    let (artifact_servers, event_servers) = start_mutual_tls(&config, tasks, end);
-    let (store, fetcher) = open_artifacts(&config, artifact_servers)?;
-    let event_client = mutual_tls::Client::new(Peer::EventServer, fetcher.client(), event_servers);
-    let history = open_history(&config, &metrics)?;
+    let replica = Replica::new(&config, client.clone(), metrics.clone(), tasks.clone(), end)?;
     let receivers_listed = serve_webhooks(&config, &client, &metrics, webhooks, end).await?;
-    serve_ui(&config, &client, history.as_ref(), &metrics, tasks, end).await?;
+    serve_ui(&config, &client, replica.history.as_ref(), &metrics, tasks, end).await?;
     let subprocess = Subprocess::of_this_binary();
     // The replica becomes ready only when the installed CustomResourceDefinitions match this version. Until then, a
     // rollout keeps the old replica, which matches the definitions that were installed before.
@@ -95,34 +98,54 @@ async fn run_replica(
         receivers_listed.await;
         ready.send_replace(true);
     });
-    let (mut elector, leadership) = match &config.leader_election {
-        None => (None, Leadership::sole()),
-        Some(election) => {
-            let lease = (config.runtime_namespace.as_str(), election.lease_name.as_str());
-            let identity = Identity::new(&instance(), &std::env::var("POD_UID").unwrap_or_default());
-            let (elector, leadership) =
-                Elector::new(client.clone(), lease, identity, election.clone(), metrics.clone());
-            (Some(elector), leadership)
-        }
-    };
-    if let Some(elector) = &mut elector {
+    replica.run(&config, end).await
+}
+
+impl Replica {
+    /// Opens the storage of the replica. Reads the name and the UID of the pod from the environment.
+    ///
+    /// # Errors
+    /// Fails if the storage cannot be opened, or if a setting of the storage or of the history is invalid.
+    pub fn new(
+        config: &ManagerConfig,
+        client: Client,
+        metrics: Metrics,
+        tasks: TaskTracker,
+        end: &CancellationToken,
+    ) -> anyhow::Result<Replica> {
+        let (artifact_servers, event_servers) = start_mutual_tls(config, &tasks, end);
+        let (store, fetcher) = open_artifacts(config, artifact_servers)?;
+        let event_client = mutual_tls::Client::new(Peer::EventServer, fetcher.client(), event_servers);
+        let history = open_history(config, &metrics)?;
+        let uid = std::env::var("POD_UID").unwrap_or_default();
+        let (name, dial, last_events) = (instance(), None, CancellationToken::new());
+        Ok(Replica { client, metrics, name, uid, dial, store, fetcher, event_client, history, tasks, last_events })
+    }
+
+    /// Waits until the replica is the leader, and then runs the controllers until `end` is canceled.
+    ///
+    /// # Errors
+    /// Fails if the replica loses the leadership. The process must then exit to discard its pending writes.
+    pub async fn run(self, config: &ManagerConfig, end: &CancellationToken) -> anyhow::Result<()> {
+        let Some(election) = &config.leader_election else {
+            return lead(config, self, Leadership::sole(), None, end).await;
+        };
+        let lease = (config.runtime_namespace.as_str(), election.lease_name.as_str());
+        let (client, identity) = (self.client.clone(), Identity::new(&self.name, &self.uid));
+        let (mut elector, leadership) = Elector::new(client, lease, identity, election.clone(), self.metrics.clone());
         tokio::select! {
             () = elector.acquire() => tracing::info!(identity = elector.identity(), "became leader"),
             () = end.cancelled() => return Ok(()),
         }
+        let lease = (elector.lease(), elector.identity().to_owned());
+        let mut term = Term::begin(elector);
+        let led = tokio::select! {
+            lost = term.lost() => return Err(lost.into()),
+            led = lead(config, self, leadership, Some(lease), end) => led,
+        };
+        term.end(election.release).await;
+        led
     }
-    let last_events = CancellationToken::new();
-    let tasks = tasks.clone();
-    let shared = Shared { client, leadership, metrics, store, fetcher, event_client, history, tasks, last_events };
-    let Some(elector) = elector else { return lead(&config, shared, None, end).await };
-    let lease = (elector.lease(), elector.identity().to_owned());
-    let mut term = Term::begin(elector);
-    let led = tokio::select! {
-        lost = term.lost() => return Err(lost.into()),
-        led = lead(&config, shared, Some(lease), end) => led,
-    };
-    term.end(config.leader_election.is_some_and(|election| election.release)).await;
-    led
 }
 
 /// Returns the name of the controller's pod.
@@ -133,14 +156,15 @@ fn instance() -> String {
 /// Runs the leader until shutdown.
 async fn lead(
     config: &ManagerConfig,
-    shared: Shared,
+    replica: Replica,
+    leadership: Leadership,
     lease: Option<(Lease, String)>,
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (tasks, last_events) = (shared.tasks.clone(), shared.last_events.clone());
+    let (tasks, last_events) = (replica.tasks.clone(), replica.last_events.clone());
     let (critical_tasks, mut panics) = CriticalTasks::new(tasks.clone());
     let parts = tokio::select! {
-        parts = Box::pin(build(config, shared, critical_tasks, end)) => parts?,
+        parts = Box::pin(build(config, replica, leadership, critical_tasks, end)) => parts?,
         () = end.cancelled() => {
             last_events.cancel();
             return Ok(());
@@ -336,11 +360,13 @@ fn git_work(config: &ManagerConfig) -> std::path::PathBuf {
 
 async fn build(
     config: &ManagerConfig,
-    shared: Shared,
+    replica: Replica,
+    leadership: Leadership,
     critical_tasks: CriticalTasks,
     end: &CancellationToken,
 ) -> anyhow::Result<Parts> {
-    let Shared { client, leadership, metrics, store, fetcher, event_client, history, tasks, last_events } = shared;
+    let Replica { client, metrics, name, dial, store, fetcher, event_client, history, tasks, last_events, .. } =
+        replica;
     let reader = Reader::new(client.clone(), API_TIMEOUT);
     let writer = Writer::new(client.clone(), API_TIMEOUT, leadership, metrics.clone());
     let notification_controller = config.events_address.clone().map(|address| NotificationController {
@@ -349,13 +375,13 @@ async fn build(
         retry_policy: RetryPolicy::default(),
     });
     let (events, event_task) =
-        Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &instance(), metrics.clone());
+        Events::with_notifications(writer.clone(), notification_controller, COMPONENT, &name, metrics.clone());
     critical_tasks.spawn(event_task.run(last_events.clone()));
     let traces = start_traces(config, &fetcher, &metrics, &tasks, last_events)?;
     let namespace = config.runtime_namespace.clone();
     let secrets = authority::SecretStore { reader: reader.clone(), writer: writer.clone(), namespace };
     let ca_rotator = authority::CaRotator::start(secrets, events.clone(), metrics.clone()).await?;
-    let (agents, authority) = (ca_rotator.agents(), ca_rotator.authority());
+    let (agents, authority) = (ca_rotator.agents().with_dial(dial), ca_rotator.authority());
     critical_tasks.spawn(ca_rotator.run(end.clone()));
     serve_history(config, &client, history.as_ref(), &tasks, end).await?;
     Ok(Parts {

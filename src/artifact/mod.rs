@@ -7,6 +7,8 @@
 //! On systems other than Linux, this module contains only the digests, which the API objects of the kubectl plugin
 //! need.
 
+#[cfg(target_os = "linux")]
+pub mod blocking;
 mod digest;
 #[cfg(target_os = "linux")]
 mod directory;

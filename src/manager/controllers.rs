@@ -87,7 +87,8 @@ impl Slots {
 pub(super) async fn run(config: &ManagerConfig, parts: &Parts) {
     let (updates, updates_writer) = update::updates();
     let (requeue_workspace, requeued_workspaces) = requeue::queue::<Workspace>();
-    let probes = workspace::AgentProbes::new(requeue_workspace.clone(), parts.tasks.clone(), parts.end.clone());
+    let (agents, tasks, end) = (parts.agents.clone(), parts.tasks.clone(), parts.end.clone());
+    let probes = workspace::AgentProbes::new(requeue_workspace.clone(), agents, tasks, end);
     let inputs = workspace::InputWatch::new(requeue_workspace.clone());
     let (requeue_update, requeued_updates) = requeue::queue::<Update>();
     let poll = references::Poll::default();

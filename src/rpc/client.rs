@@ -1,17 +1,20 @@
 //! Client with which the controller calls agents. Each call has a timeout, and each reply has a size limit.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -187,11 +190,21 @@ pub struct AgentAddress {
     pub namespace: String,
 }
 
+/// Bytes of a connection to an agent.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+
+/// Function that opens the connection to an agent, instead of TLS over TCP. A simulation uses it to connect the
+/// controller to simulated agents in the same process.
+pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> + Send + Sync>;
+
 /// Factory for connections to agents. The connections use the identity of the controller. Cloning is cheap.
 #[derive(Clone)]
 pub struct Agents {
     tls: Arc<ArcSwap<ClientConfig>>,
     rates: NamespaceRates,
+    dial: Option<Dial>,
 }
 
 impl Agents {
@@ -199,7 +212,12 @@ impl Agents {
     /// certificates). A connection presents the first client certificate that the agent accepts.
     pub fn new(clients: &[Issued], authorities_pem: &str) -> Result<Self, ClientIdentityError> {
         let config = client_tls::configuration(clients, authorities_pem)?;
-        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)), rates: NamespaceRates::default() })
+        Ok(Agents { tls: Arc::new(ArcSwap::from_pointee(config)), rates: NamespaceRates::default(), dial: None })
+    }
+
+    /// Opens the connections with this function.
+    pub fn with_dial(self, dial: Option<Dial>) -> Self {
+        Agents { dial, ..self }
     }
 
     /// Uses these certificates for the new connections of this factory and all its clones. Open connections continue to
@@ -207,6 +225,14 @@ impl Agents {
     pub fn replace_identity(&self, clients: &[Issued], authorities_pem: &str) -> Result<(), ClientIdentityError> {
         self.tls.store(Arc::new(client_tls::configuration(clients, authorities_pem)?));
         Ok(())
+    }
+
+    /// Returns whether a server accepts connections at this address.
+    pub async fn is_listening(&self, address: SocketAddr) -> bool {
+        match &self.dial {
+            Some(dial) => dial(address).await.is_ok(),
+            None => TcpStream::connect(address).await.is_ok(),
+        }
     }
 
     /// Connects to an agent. The connection ends when the caller drops the client and all its streams.
@@ -226,11 +252,18 @@ impl Agents {
         let (tls, target) = (self.tls.clone(), SocketAddr::new(address.ip, address.port));
         let close_reason = CloseReason::default();
         let (reason, rates, namespace) = (close_reason.clone(), self.rates.clone(), address.namespace.clone());
+        let dial = self.dial.clone();
         let connector = tower::service_fn(move |_| {
             let (tls, name, reason) = (tls.load_full(), name.clone(), reason.clone());
-            let (rates, namespace) = (rates.clone(), namespace.clone());
+            let (rates, namespace, dial) = (rates.clone(), namespace.clone(), dial.clone());
             let limit = move |stream| rates.limit(&namespace, stream);
-            async move { client_tls::connect(target, name, tls, limit, reason).await.map(TokioIo::new) }
+            async move {
+                let stream: Box<dyn ByteStream> = match dial {
+                    Some(dial) => dial(target).await?,
+                    None => Box::new(client_tls::connect(target, name, tls, limit, reason).await?),
+                };
+                io::Result::Ok(TokioIo::new(stream))
+            }
         });
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector));
         let channel = match connecting.await {

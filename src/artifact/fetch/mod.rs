@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use error::FetchError;
 pub use settings::{AllowedHosts, FetchSettings, InvalidHost};
 
+use super::blocking;
 use super::digest::Digest;
 use super::store::{Pinned, Store};
 use crate::mutual_tls::{Client, Peer};
@@ -119,7 +120,7 @@ impl Fetcher {
             return Ok(Fetched { artifact, downloaded: false });
         }
         let (store, bytes, expected) = (self.shared.store.clone(), Arc::clone(bytes), digest.clone());
-        let stored = tokio::task::spawn_blocking(move || {
+        let stored = blocking::spawn(move || {
             let mut incoming = store.begin(expected.algorithm())?;
             incoming.append(&bytes)?;
             incoming.commit(&expected)

@@ -9,6 +9,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared as SharedFuture, WeakShared};
 use url::Url;
 
+use super::super::blocking;
 use super::super::digest::Digest;
 use super::super::store::{Pinned, Store};
 use super::error::{FetchError, RetryAfter};
@@ -36,7 +37,7 @@ impl Shared {
     /// this process reads the whole file to verify the digest.
     pub(super) async fn stored(&self, digest: &Digest) -> Result<Option<Pinned>, FetchError> {
         let (store, expected) = (self.store.clone(), digest.clone());
-        let opened = tokio::task::spawn_blocking(move || store.open_artifact(&expected)).await;
+        let opened = blocking::spawn(move || store.open_artifact(&expected)).await;
         let failed = |cause: String| FetchError::Store { digest: digest.clone(), cause };
         opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
     }

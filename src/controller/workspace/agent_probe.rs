@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::auto::Workspace;
 use crate::api::names::AGENT_PORT;
+use crate::rpc::client::Agents;
 use crate::runtime::requeue::Requeue;
 
 /// Interval between two probes. A probe sends one or two packets.
@@ -29,6 +29,7 @@ const PROBE_DURATION: Duration = Duration::from_secs(20);
 #[derive(Clone)]
 pub struct AgentProbes {
     requeue: Requeue<Workspace>,
+    agents: Agents,
     tasks: TaskTracker,
     end: CancellationToken,
     /// Probes by pod UID. Hold the lock only for short critical sections, and never across an `.await`.
@@ -43,8 +44,8 @@ struct Probe {
 impl AgentProbes {
     /// Creates the component. `requeue` receives the Workspaces whose agent has opened its port. All tasks stop when
     /// `end` is canceled.
-    pub fn new(requeue: Requeue<Workspace>, tasks: TaskTracker, end: CancellationToken) -> Self {
-        AgentProbes { requeue, tasks, end, probes: Arc::default() }
+    pub fn new(requeue: Requeue<Workspace>, agents: Agents, tasks: TaskTracker, end: CancellationToken) -> Self {
+        AgentProbes { requeue, agents, tasks, end, probes: Arc::default() }
     }
 
     /// Returns whether the agent in the pod has opened its port. The first call for a pod starts the probes.
@@ -68,7 +69,7 @@ impl AgentProbes {
 
     async fn probe(&self, workspace: ObjectRef<Workspace>, pod_uid: &str, agent: SocketAddr) {
         let until_open = async {
-            while !matches!(tokio::time::timeout(PROBE_TIMEOUT, TcpStream::connect(agent)).await, Ok(Ok(_))) {
+            while !matches!(tokio::time::timeout(PROBE_TIMEOUT, self.agents.is_listening(agent)).await, Ok(true)) {
                 tokio::time::sleep(PROBE_INTERVAL).await;
             }
         };
@@ -92,6 +93,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::controller::test_parts::TestParts;
+    use crate::runtime::fake_api::{FakeResponse, client};
     use crate::runtime::requeue;
 
     /// Address of the agent in this test. All agents use the same port, so no other test may use this address.
@@ -100,7 +103,9 @@ mod tests {
     #[tokio::test]
     async fn a_workspace_is_requeued_once_when_its_agent_becomes_reachable() {
         let (requeue, mut requeued) = requeue::queue();
-        let probes = AgentProbes::new(requeue, TaskTracker::new(), CancellationToken::new());
+        let (client, _) = client(|_| FakeResponse::refusal(404, "NotFound"));
+        let (agents, end) = (TestParts::new(client).agents, CancellationToken::new());
+        let probes = AgentProbes::new(requeue, agents, TaskTracker::new(), end);
         let app = ObjectRef::<Workspace>::new("app").within("team");
         assert!(!probes.is_open(app.clone(), "pod", ADDRESS), "the port is closed");
         assert!(!probes.is_open(app.clone(), "pod", ADDRESS));

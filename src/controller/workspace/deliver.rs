@@ -16,7 +16,7 @@ use super::report::Report;
 use super::status;
 use crate::api::auto::{ArtifactReference, Workspace};
 use crate::api::conditions::{READY, find, workspace_reason};
-use crate::artifact::{Pinned, StoreError};
+use crate::artifact::{Pinned, StoreError, blocking};
 use crate::controller::references::{Waiter, request_mounts};
 use crate::rpc::client::{RpcError, Sending};
 use crate::rpc::proto::{Artifact, SourceHeader};
@@ -275,7 +275,7 @@ impl Act<'_> {
         // A blocking thread opens the artifact, because the first access after a restart of the controller reads the
         // entire file.
         let opened: Result<Result<Option<Pinned>, StoreError>, _> =
-            tokio::task::spawn_blocking(move || artifacts.open_granted(&digest, &namespace)).await;
+            blocking::spawn(move || artifacts.open_granted(&digest, &namespace)).await;
         opened.map_err(ReconcileError::transient)?.map_err(ReconcileError::transient)
     }
 }

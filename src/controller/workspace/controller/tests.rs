@@ -123,7 +123,7 @@ fn context(parts: &TestParts, updates: update::Updates, requeue: Requeue<Workspa
         default_service_account: None,
         default_idle_after: None,
         watched: None,
-        probes: AgentProbes::new(requeue.clone(), parts.tasks.clone(), parts.end.clone()),
+        probes: AgentProbes::new(requeue.clone(), parts.agents.clone(), parts.tasks.clone(), parts.end.clone()),
         inputs: InputWatch::new(requeue),
         polls: Polls::default(),
         references: parts.references.clone(),
