@@ -76,7 +76,7 @@ fn a_user_looks_at_a_stack_and_controls_it_with_the_plugin() {
         plugin(scene, &["reconcile", "main", "--refresh"]).await;
         assert_eq!(main.updates().await.pop().and_then(|update| update.spec.refresh), Some(true));
         let refusal = try_plugin(scene, &["resolve", "main", "--decision", "retry"]).await;
-        assert!(refusal.expect_err("no run requires a decision").contains("requires no decision"));
+        assert!(refusal.expect_err("no run requires a decision").contains("no selected Stack requires a decision"));
     });
 }
 

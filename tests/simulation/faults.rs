@@ -19,18 +19,6 @@ pub enum Kind {
     Reject(u16),
 }
 
-impl Kind {
-    pub const ALL: [Kind; 7] = [
-        Kind::CrashBefore,
-        Kind::CrashAfter,
-        Kind::LoseReply,
-        Kind::Reject(409),
-        Kind::Reject(422),
-        Kind::Reject(429),
-        Kind::Reject(500),
-    ];
-}
-
 /// A fault at the n-th write or call of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -103,11 +91,16 @@ impl Faults {
         Ok(())
     }
 
-    /// Cuts a replica off: it neither sends nor receives anything from now on.
-    pub fn cut_off(&self, replica: &str) {
+    /// Crashes a replica: it neither sends nor receives anything from now on.
+    fn crash_now(&self, replica: &str) {
+        self.end(replica);
+        self.0.crash.notify_one();
+    }
+
+    /// Records that the process of a replica has ended.
+    pub fn end(&self, replica: &str) {
         if !self.is_crashed(replica) {
             self.content().crashed.push(replica.to_owned());
-            self.0.crash.notify_one();
         }
     }
 
@@ -120,7 +113,7 @@ impl CallFault {
     /// Applies the fault before the agent handles the call. Returns an error if the connection is lost.
     pub async fn before(&self) -> Result<(), ()> {
         if self.kind == Some(Kind::CrashBefore) {
-            self.faults.cut_off(&self.replica);
+            self.faults.crash_now(&self.replica);
         }
         if self.faults.is_crashed(&self.replica) {
             return std::future::pending().await;
@@ -135,7 +128,7 @@ impl CallFault {
     pub async fn after(&self) -> Result<(), ()> {
         match self.kind {
             Some(Kind::CrashAfter) => {
-                self.faults.cut_off(&self.replica);
+                self.faults.crash_now(&self.replica);
                 std::future::pending().await
             }
             Some(Kind::LoseReply) => Err(()),
@@ -172,7 +165,7 @@ impl Interceptor for ApiFaults {
         self.current = self.faults.count(&call.actor, step.trim_end());
         match self.current {
             Some(Kind::CrashBefore) => {
-                self.faults.cut_off(&call.actor);
+                self.faults.crash_now(&call.actor);
                 Before::Hang
             }
             Some(Kind::Reject(code)) => Before::Fail(rejection(code)),
@@ -183,7 +176,7 @@ impl Interceptor for ApiFaults {
     fn after(&mut self, call: &Call, _: &Result<u64, ApiStatus>) -> After {
         match self.current.take() {
             Some(Kind::CrashAfter) => {
-                self.faults.cut_off(&call.actor);
+                self.faults.crash_now(&call.actor);
                 After::Hang
             }
             Some(Kind::LoseReply) => After::Disconnect,

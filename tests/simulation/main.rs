@@ -17,6 +17,8 @@ mod scenarios;
 mod world;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use faults::{Fault, Kind};
@@ -71,23 +73,41 @@ fn scenarios_without_faults() {
     }
 }
 
-/// Each write and each call of each scenario fails in each way, once.
+/// Each write and each call of each scenario crashes the controller or loses its response, once.
 #[test]
-fn each_step_fails_in_each_way() {
-    let mut failures = Vec::new();
-    let mut cases = 0;
-    for scenario in SCENARIOS {
-        for number in 0..run(scenario, &[]).len() {
-            for kind in Kind::ALL {
-                cases += 1;
-                let fault = Fault { number, kind };
-                if let Err(panic) = std::panic::catch_unwind(|| run(scenario, &[fault])) {
-                    let message = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                    failures.push(format!("{} {fault:?}: {message}", scenario.0));
-                }
+fn each_step_crashes_or_loses_its_response() {
+    each_step(&[Kind::CrashBefore, Kind::CrashAfter, Kind::LoseReply]);
+}
+
+/// Each write and each call of each scenario is rejected, once.
+#[test]
+#[ignore = "takes several minutes"]
+fn each_step_is_rejected() {
+    each_step(&[409, 422, 429, 500].map(Kind::Reject));
+}
+
+fn each_step(kinds: &[Kind]) {
+    let cases: Vec<(Scenario, Fault)> = SCENARIOS
+        .into_iter()
+        .flat_map(|scenario| {
+            let numbers = 0..run(scenario, &[]).len();
+            numbers.flat_map(move |number| kinds.iter().map(move |kind| (scenario, Fault { number, kind: *kind })))
+        })
+        .collect();
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some((scenario, fault)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(panic) = std::panic::catch_unwind(|| run(*scenario, &[*fault])) {
+                let message = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+                failures.push(format!("{} {fault:?}: {message}", scenario.0));
             }
         }
-    }
-    assert!(failures.is_empty(), "{} of {cases} cases failed:\n{}", failures.len(), failures.join("\n"));
-    println!("{cases} cases");
+    };
+    // Each world has its own thread, so the number of threads does not affect a case.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert!(failures.is_empty(), "{} of {} cases failed:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    println!("{} cases", cases.len());
 }

@@ -1,17 +1,18 @@
 //! A cluster with the controller, agents, a state backend and a provider, in one process on virtual time.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_sim::nodes::Nodes;
-use kube_sim::{GroupResource, Key, Options, Server};
+use kube_sim::{GroupResource, Key, Kinds, Options, Server};
 use pulumi_controller::artifact::blocking;
 use pulumi_controller::cli::{CommandLine, Role};
 use pulumi_controller::config::ManagerConfig;
 use pulumi_controller::manager::Replica;
 use pulumi_controller::telemetry::metrics::Metrics;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,16 +44,7 @@ impl World {
     pub fn start(seed: u64, planned: &[Fault]) -> World {
         blocking::run_inline();
         let start: Timestamp = START.parse().expect("a timestamp");
-        let server = Server::new(Options::new(seed, start)).expect("a server");
-        for definition in
-            ["pulumi.com_stacks", "pulumi.com_programs", "pulumi.com_stackreceivers", "pulumi.com_approvals"]
-                .into_iter()
-                .chain(["auto.pulumi.com_workspaces", "auto.pulumi.com_updates"])
-        {
-            let path = format!("{}/config/crd/{definition}.yaml", env!("CARGO_MANIFEST_DIR"));
-            let text = std::fs::read_to_string(&path).expect("a definition");
-            server.register(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
-        }
+        let server = Server::with_kinds(Options::new(seed, start), kinds());
         for namespace in ["flux-system", NAMESPACE] {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
             server.create(&namespace).expect("a namespace");
@@ -64,9 +56,12 @@ impl World {
         let nodes = Nodes::new(&server);
         nodes.add_node("node").expect("a node");
         let kubelet = tokio::spawn(async move { nodes.run(|_| LATENCY).await });
-        let collecting = server.clone();
+        let (collecting, changed) = (server.clone(), Arc::new(Notify::new()));
+        let notify = changed.clone();
+        server.observe(move |_| notify.notify_one());
         let collector = tokio::spawn(async move {
             loop {
+                changed.notified().await;
                 tokio::time::sleep(LATENCY).await;
                 collecting.run_controllers();
             }
@@ -110,6 +105,23 @@ impl Drop for World {
     }
 }
 
+/// Returns the built-in kinds and the kinds of the controller. All worlds share the parsed definitions.
+fn kinds() -> Kinds {
+    static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
+        let mut kinds = Kinds::builtin().expect("the built-in kinds");
+        let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/config/crd");
+        for definition in std::fs::read_dir(definitions).expect("the definitions") {
+            let path = definition.expect("a definition").path();
+            let text = std::fs::read_to_string(&path).expect("a definition");
+            if text.contains("kind: CustomResourceDefinition") {
+                kinds.register(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            }
+        }
+        kinds
+    });
+    KINDS.clone()
+}
+
 /// Runs the controller, and starts it again one second after a crash. Each process has its own client, because requests
 /// of a crashed process no longer arrive.
 async fn run_controller(server: Server, agents: Agents, faults: Faults) {
@@ -128,8 +140,8 @@ async fn run_controller(server: Server, agents: Agents, faults: Faults) {
             ended = running => eprintln!("{actor} has ended: {ended:?}"),
             () = faults.crash() => {}
         }
-        faults.cut_off(&actor);
         // The tasks of the process have no effect any more. The token ends them.
+        faults.end(&actor);
         stop.cancel();
         tokio::time::sleep(RESTART).await;
     }
