@@ -411,8 +411,8 @@ fn config_of(document: &mut Mapping) -> Result<&mut Mapping, SettingsError> {
 }
 
 /// Adds tags to the existing tags. The existing tags are the document's tags, or the project's tags if the document
-/// contains no tags. Does not add tags if Pulumi ESC can manage the configuration. Does not change existing tags that are not an object of strings, for example encrypted tags. The
-/// CLI reports invalid tags.
+/// contains no tags. Does not add tags if Pulumi ESC can manage the configuration. Does not change existing tags that
+/// are not an object of strings, for example encrypted tags. The CLI reports invalid tags.
 fn add_tags(document: &mut Mapping, project: &str, desired: &Desired<'_>) -> Result<(), SettingsError> {
     if desired.tags.is_empty() || can_be_managed_by_esc(document) {
         return Ok(());
