@@ -374,7 +374,7 @@ impl Writer {
         let patch = Patch::<()>::Json(operations);
         let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let request = async { api.patch(name, &parameters, &patch).await };
-        self.call(attempt, request).await.map(|_| ())
+        self.call(attempt, request).await.map(|_| ()).map_err(WriteError::of_tests)
     }
 
     fn target<'a, K>(&self, attempt: &'a AttemptedWrite) -> Result<(Api<Tolerant<K>>, &'a str), WriteError>

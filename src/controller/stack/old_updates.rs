@@ -39,7 +39,7 @@ pub async fn release_and_delete(next: Next, observed: &Observed, context: &Conte
         match context.writer.remove_finalizers(update.as_ref(), &finalizers).await {
             // The cached Update is outdated. Its newer version causes a watch event that requeues the Stack, so the
             // next reconciliation retries the write.
-            Err(error) if error.is_invalid() || error.is_conflict() => {}
+            Err(error) if error.is_conflict() => {}
             other => other?,
         }
     }

@@ -133,15 +133,35 @@ impl WriteError {
         }
     }
 
+    /// Returns the same error for a JSON patch whose `test` operations compare the object with the version that the
+    /// controller has read. The API server responds with status code 422 if such an operation fails.
+    pub(super) fn of_tests(self) -> Self {
+        match self {
+            WriteError::Refused { attempt, code: 422, message, .. } if !self.is_denied_by_admission() => {
+                WriteError::conflict(attempt, message)
+            }
+            other => other,
+        }
+    }
+
+    fn conflict(attempt: Box<AttemptedWrite>, message: String) -> Self {
+        WriteError::Refused { attempt, code: 409, reason: "Conflict".to_owned(), message }
+    }
+
     pub(super) fn from_kube(attempt: Box<AttemptedWrite>, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
                 // `status.reason` does not distinguish a terminating namespace from other causes of a rejection. Only
                 // the list of causes contains `NAMESPACE_TERMINATING`.
-                let causes = status.details.iter().flat_map(|details| &details.causes);
-                let mut terminating = causes.filter(|cause| cause.reason == NAMESPACE_TERMINATING);
+                let causes = || status.details.iter().flat_map(|details| &details.causes);
+                let mut terminating = causes().filter(|cause| cause.reason == NAMESPACE_TERMINATING);
                 let reason = terminating.next().map_or(&status.reason, |cause| &cause.reason).clone();
-                WriteError::Refused { attempt, code: status.code, reason, message: status.message.clone() }
+                let message = status.message.clone();
+                // The API server compares the UID in a merge patch with the object like an immutable field.
+                if status.code == 422 && causes().any(|cause| cause.field == "metadata.uid") {
+                    return WriteError::conflict(attempt, message);
+                }
+                WriteError::Refused { attempt, code: status.code, reason, message }
             }
             other => WriteError::Request { attempt, source: Box::new(other) },
         }

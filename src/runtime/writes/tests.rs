@@ -345,3 +345,27 @@ proptest! {
         prop_assert_eq!(difference(&result, &expected), None);
     }
 }
+
+/// The API server rejects a patch for a replaced object with the status code 422, like invalid content.
+#[tokio::test]
+async fn a_write_for_a_replaced_object_is_a_conflict() {
+    let server = kube_sim::Server::new(kube_sim::Options::new(1, jiff::Timestamp::UNIX_EPOCH)).unwrap();
+    let limit = Duration::from_secs(30);
+    let writer = Writer::new(server.client("controller"), limit, Leadership::sole(), Metrics::default());
+    let metadata = json!({ "name": "web", "namespace": "default", "finalizers": ["example.com/kept"] });
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata });
+    let old: Secret = serde_json::from_value(server.create(&secret).unwrap()).unwrap();
+    let key = kube_sim::Key::new(kube_sim::GroupResource::new("", "secrets"), Some("default"), "web");
+    server.put_unchecked(&key, None, "user");
+    server.create(&secret).unwrap();
+    let annotations = BTreeMap::from([("example.com/a".to_owned(), Some("1".to_owned()))]);
+    let writes = [
+        ("annotate", writer.annotate(&old, &annotations).await),
+        ("add a finalizer", writer.add_finalizer(&old, "example.com/new").await),
+        ("remove a finalizer", writer.remove_finalizers(&old, &["example.com/kept"]).await),
+    ];
+    for (name, result) in writes {
+        let error = result.expect_err(name);
+        assert!(error.is_conflict() && !error.is_content_rejected(), "{name}: {error}");
+    }
+}
