@@ -103,6 +103,12 @@ fn rows() -> Vec<Row> {
             &["boom", "pulumi.com/resolve"],
         ),
         (
+            State::DecisionRequired("BackendUpgradeRequired"),
+            failed("BackendUpgradeRequired", 0),
+            "Degraded",
+            &["boom"],
+        ),
+        (
             State::Abandoned,
             failed("PendingCreates", 0),
             "Degraded",
