@@ -102,12 +102,7 @@ fn rows() -> Vec<Row> {
             "Degraded",
             &["boom", "pulumi.com/resolve"],
         ),
-        (
-            State::DecisionRequired("BackendUpgradeRequired"),
-            failed("BackendUpgradeRequired", 0),
-            "Degraded",
-            &["boom"],
-        ),
+        (State::DecisionRequired("BackendUpgradeRequired"), failed("BackendUpgradeRequired", 0), "Degraded", &["boom"]),
         (
             State::Abandoned,
             failed("PendingCreates", 0),
