@@ -1,7 +1,7 @@
 # Short names for the scripts of the project. Each script also works without make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down demo-recording test test-all generate image manifests chart docs release-dry-run fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
+.PHONY: help demo demo-down demo-recording test test-all sim sim-night generate image manifests chart docs release-dry-run fmt clippy unit services deny fuzz e2e chaos bench tools cluster-up cluster-down test-cluster
 
 help: ## list all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
@@ -20,6 +20,12 @@ test: ## run the tests that every change requires (root); up to 35 minutes, the 
 
 test-all: ## run all tests, including long tests (root)
 	@tests/run --all
+
+sim: ## simulate the controller with faults on virtual time; SEED=7 or CASE='{"scenario":…}' replays a case with its trace
+	@cargo test --locked --quiet --test simulation -- $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case '$(CASE)')
+
+sim-night: ## simulate the controller with 10,000 random worlds and all single faults
+	@cargo test --locked --quiet --test simulation -- --night
 
 generate: ## regenerate the CRDs, the protocol descriptors and the tables in documents
 	REGENERATE=1 cargo test --locked --quiet --test generated

@@ -72,6 +72,11 @@ impl Backend {
         content.stacks.get(stack).map(|state| state.resources.keys().cloned().collect()).unwrap_or_default()
     }
 
+    /// Returns whether a process uses the Pulumi stack.
+    pub fn is_running(&self, stack: &str) -> bool {
+        self.content().stacks.get(stack).is_some_and(|state| state.lock.is_some())
+    }
+
     /// Returns the operations that providers have completed.
     pub fn operations(&self) -> Vec<Operation> {
         self.content().operations.clone()

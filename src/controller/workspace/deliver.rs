@@ -93,7 +93,7 @@ impl Act<'_> {
         let size = pinned.as_ref().map(Pinned::size).unwrap_or_default();
         let bytes = pinned.as_ref().map(Pinned::file).transpose().map_err(ReconcileError::transient)?;
         let bytes: Box<dyn AsyncRead + Send + Unpin> = match bytes {
-            Some(file) => Box::new(tokio::fs::File::from_std(file)),
+            Some(file) => blocking::reader(file),
             None => Box::new(tokio::io::empty()),
         };
         let namespace = self.observed.workspace.namespace().unwrap_or_default();
@@ -160,7 +160,7 @@ impl Act<'_> {
             policy_packs: desired.policy_packs.iter().map(DesiredPack::to_proto).collect(),
         };
         let sending = Sending::default();
-        let put = agent.put_policy_pack(header, tokio::fs::File::from_std(file), &sending);
+        let put = agent.put_policy_pack(header, blocking::reader(file), &sending);
         match holding(slot, self.context.memory.slow_streams(), &sending, put).await {
             Ok(_) => {
                 tracing::info!(pack = pack.name, "policy pack sent to the agent");
