@@ -29,6 +29,11 @@ const STEP_FAULTS: [StepFault; 8] = [
 /// Number of seeds whose traces must be equal in two runs.
 const REPEATED_SEEDS: u64 = 50;
 
+/// Cases that have found faults of the controller, as JSON. They run in each suite.
+const REGRESSIONS: [&str; 0] = [];
+/// Number of failed cases whose faults are reduced.
+const MOST_SHRUNK: usize = 5;
+
 /// Scenario with a seed and faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
@@ -190,6 +195,8 @@ pub fn run(suite: &Suite) -> bool {
     if suite.has_steps {
         run_steps(suite, &mut results);
     }
+    let regressions = REGRESSIONS.iter().map(|case| serde_json::from_str(case).expect("a case"));
+    results.run("regressions", regressions.collect());
     results.run("random worlds", suite.seeds.clone().map(Case::random).collect());
     let repeated = suite.seeds.clone().take(usize::try_from(REPEATED_SEEDS).unwrap_or_default());
     results.run("random worlds a second time", repeated.map(Case::random).collect());
@@ -225,6 +232,32 @@ fn run_steps(suite: &Suite, results: &mut Results) {
     results.run("each write and call, with each fault", steps.collect());
 }
 
+/// Removes the faults without which the case still fails.
+fn shrink(mut case: Case) -> Case {
+    loop {
+        let without = |index: usize| {
+            let mut fewer = case.clone();
+            fewer.faults.remove(index);
+            fewer
+        };
+        let candidates: Vec<Case> = (0..case.faults.len()).map(without).collect();
+        let mut failing = None;
+        process::run_each(
+            candidates,
+            |case| case.run(Detail::None),
+            |candidate, result| {
+                if result.is_ok_and(|report| !report.violations.is_empty()) {
+                    failing = Some(candidate);
+                }
+            },
+        );
+        match failing {
+            Some(fewer) => case = fewer,
+            None => return case,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Results {
     passed: usize,
@@ -239,7 +272,7 @@ impl Results {
     fn run(&mut self, name: &str, cases: Vec<Case>) -> Vec<(Case, usize)> {
         let started = std::time::Instant::now();
         let (count, failed) = (cases.len(), self.failed.len());
-        let mut lengths = Vec::new();
+        let (mut lengths, mut failed_cases) = (Vec::new(), Vec::<Case>::new());
         process::run_each(
             cases,
             |case| case.run(Detail::None),
