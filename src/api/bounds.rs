@@ -68,6 +68,8 @@ pub const AUDIENCE: u32 = 256;
 pub const RUNS: u32 = 10;
 /// Maximum number of orphaned Pulumi stacks in a status.
 pub const ORPHANED_STACKS: u32 = 10;
+/// Maximum number of Pulumi stacks of other Stacks in an Update.
+pub const APPLIED_BY_OTHERS: u32 = 100;
 /// Maximum number of approvers that a status lists for a recent run.
 pub const RUN_APPROVERS: u32 = 10;
 

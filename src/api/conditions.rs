@@ -191,6 +191,8 @@ pub mod update_reason {
     /// The backend does not contain the Pulumi stack to destroy, or the Pulumi stack that contains the resources of
     /// earlier runs. The run changed no resources.
     pub const STACK_NOT_FOUND: &str = "StackNotFound";
+    /// Another Stack has applied the Pulumi stack of the run. The run did not start.
+    pub const DUPLICATE_STACK: &str = "DuplicateStack";
     /// The run deviated from its approved plan, or the plan is not available. The run may have made changes that are
     /// part of the plan.
     pub const PLAN_VIOLATED: &str = "PlanViolated";

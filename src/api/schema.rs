@@ -45,7 +45,11 @@ pub fn without_defaults(schema: &mut Schema) {
 pub fn bounded_pulumi_stack(schema: &mut Schema) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, property) in properties.into_iter().flatten() {
-        let length = if name == "backend" { bounds::PATH } else { bounds::STACK };
+        let length = match name.as_str() {
+            "backend" => bounds::PATH,
+            "owner" => bounds::NAME,
+            _ => bounds::STACK,
+        };
         if let Some(property) = property.as_object_mut() {
             property.insert("maxLength".to_owned(), length.into());
         }

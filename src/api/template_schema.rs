@@ -25,7 +25,8 @@ use crate::api::bounds;
 const SET_IN_WORKSPACE: [&str; 3] = ["artifact", "policyPacks", "pulumiCloudOIDC"];
 
 /// Fields of an Update that `updateTemplate` does not support, because the Stack sets them.
-const SET_IN_UPDATE: [&str; 15] = [
+const SET_IN_UPDATE: [&str; 16] = [
+    "appliedByOthers",
     "appliedStack",
     "artifact",
     "background",

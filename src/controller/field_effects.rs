@@ -221,6 +221,7 @@ const FIELDS: &[(&str, Effect)] = &[
     ("Update.policyPacksDigest", Always),
     ("Update.appliedStack.*", Described("Default: no restriction")),
     ("Update.createStack", Always),
+    ("Update.appliedByOthers[].*", Always),
     ("Update.priority", Always),
     ("Update.background", Always),
     ("Update.concurrencyGroup.*", Always),

@@ -30,7 +30,12 @@ use crate::rpc::proto::{
 /// Version 8: the environment can contain templates, inherited variables and optional entries.
 ///
 /// Version 9: an `up` or a preview fails if the backend does not have the applied stack.
-pub const PROTOCOL_VERSION: u32 = 9;
+///
+/// Version 10: a run fails if another Stack has applied its Pulumi stack.
+pub const PROTOCOL_VERSION: u32 = 10;
+/// Minimum protocol version of an agent that does not run in the Pulumi stacks of other Stacks. An older agent would
+/// delete the resources of the other Stack.
+const APPLIED_BY_OTHERS_VERSION: u32 = 10;
 /// Minimum protocol version of an agent that does not create a missing applied stack. An older agent would create the
 /// stack, and all resources a second time.
 const APPLIED_STACK_VERSION: u32 = 9;
@@ -53,6 +58,9 @@ pub const MOUNT_WAIT_VERSION: u32 = 3;
 
 /// Returns the minimum protocol version that an agent needs for this run.
 pub fn required_version(request: &RunRequest) -> u32 {
+    if !request.applied_by_others.is_empty() {
+        return APPLIED_BY_OTHERS_VERSION;
+    }
     let is_forward = matches!(request.kind(), OperationKind::Up | OperationKind::Preview);
     if is_forward && request.applied_stack.is_some() && !request.create_stack {
         return APPLIED_STACK_VERSION;

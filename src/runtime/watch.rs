@@ -19,7 +19,7 @@ use kube::runtime::{Predicate, WatchStreamExt};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::api::auto::{RunBinding, RunProgress, Update, UpdateSpec, UpdateStatus};
+use crate::api::auto::{AppliedByOther, RunBinding, RunProgress, Update, UpdateSpec, UpdateStatus};
 use crate::api::bounds;
 use crate::api::conditions::{COMPLETE, PROGRESSING, update_reason};
 use crate::api::names::{
@@ -202,6 +202,7 @@ fn strip_update_spec(spec: UpdateSpec) -> UpdateSpec {
         replace: placeholder(spec.replace),
         policy_packs_digest: None,
         applied_stack: spec.applied_stack.map(applied_stack),
+        applied_by_others: spec.applied_by_others.iter().take(1).map(|_| AppliedByOther::default()).collect(),
         timeout: duration(spec.timeout),
         idle_timeout: duration(spec.idle_timeout),
         ..spec

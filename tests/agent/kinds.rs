@@ -123,6 +123,43 @@ async fn a_stack_with_resources_is_created_again_only_with_permission() {
 }
 
 #[tokio::test]
+async fn a_run_in_the_pulumi_stack_of_another_stack_does_not_start() {
+    if !has_pulumi("a_run_in_the_pulumi_stack_of_another_stack_does_not_start") {
+        return;
+    }
+    let workspace = Workspace::start().await;
+    workspace.put(PROGRAM).await;
+    let up = request(&workspace, OperationKind::Up, RunOptions::default()).await;
+    let first = workspace.run_to_end(&up).await;
+    assert_eq!(first.outcome(), Outcome::Succeeded, "{}", first.message);
+    let beside = async |kind: OperationKind, backend: &str, has_applied: bool| {
+        let of = |backend: &str| proto::PulumiStack {
+            name: "organization/example/dev".into(),
+            project: "example".into(),
+            backend: backend.into(),
+        };
+        let other = proto::AppliedByOther { owner: "first".into(), stack: Some(of(backend)) };
+        let request = proto::RunRequest {
+            applied_by_others: vec![other],
+            applied_stack: has_applied.then(|| of(&first.backend)),
+            ..request(&workspace, kind, RunOptions::default()).await
+        };
+        workspace.run_to_end(&request).await
+    };
+    for kind in [OperationKind::Up, OperationKind::Preview, OperationKind::Refresh, OperationKind::Destroy] {
+        let result = beside(kind, &first.backend, false).await;
+        assert_eq!(result.outcome(), Outcome::DuplicateStack, "{kind:?}: {}", result.message);
+        assert_eq!((result.backend.as_str(), result.changes.len()), (first.backend.as_str(), 0), "{kind:?}");
+        assert!(result.message.contains("Stack first manages"), "{kind:?}: {}", result.message);
+    }
+    for (backend, has_applied) in [("s3://other", false), (first.backend.as_str(), true)] {
+        let result = beside(OperationKind::Preview, backend, has_applied).await;
+        assert_eq!(result.outcome(), Outcome::Succeeded, "{backend}: {}", result.message);
+        assert_eq!(result.changes.get("same"), Some(&2), "the resources remain: {:?}", result.changes);
+    }
+}
+
+#[tokio::test]
 async fn a_stack_that_must_exist_is_not_created() {
     if !has_pulumi("a_stack_that_must_exist_is_not_created") {
         return;

@@ -27,14 +27,12 @@ fn a_stack_that_never_applied_does_not_destroy_another_stacks_resources() {
         let owner = scene.start(scene.stack("owner", &source)).await;
         owner.until_applied(&commit).await;
 
-        let broken = scene.source("broken").await;
-        broken.push(&Program::new("scope").typed_config("missing", "string").files()).await;
-        let mut stack = with_backend_in_secret(scene, scene.stack("other", &broken)).await;
+        let mut stack = with_backend_in_secret(scene, scene.stack("other", &source)).await;
         stack.spec.stack.clone_from(&owner.get().await.spec.stack);
         stack.spec.destroy_on_finalize = Some(true);
         let other = scene.start(stack).await;
-        let failed = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::UPDATE_FAILED);
-        other.until("to have failed", WaitLimit::Run, failed).await;
+        let has_conflict = |stack: &Stack| has_condition(stack, READY, "False", stack_reason::UPDATE_CONFLICT);
+        other.until("to report the conflict", WaitLimit::Run, has_conflict).await;
         other.delete().await;
         other.until_gone().await;
         assert_eq!(owner.log.operations().await, once(&["create step"]), "the resources of the other Stack remain");

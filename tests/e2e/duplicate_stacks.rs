@@ -124,14 +124,16 @@ fn a_duplicate_is_kept_until_its_other_resources_can_be_destroyed() {
 }
 
 #[test]
-fn a_deleted_duplicate_with_its_backend_in_a_secret_destroys_nothing() {
+fn a_first_run_with_its_backend_in_a_secret_does_not_use_the_pulumi_stack_of_another_stack() {
     run("hidden", async |scene| {
         let source = scene.source("app").await;
-        let program = Program::new("hidden").step("step", json!({"value": "one"}));
-        let commit = source.push(&program.files()).await;
+        let commit = source.push(&Program::new("hidden").step("step", json!({"value": "one"})).files()).await;
         let first = scene.start(scene.stack("first", &source)).await;
         let managed = first.until_applied(&commit).await.spec.stack;
-        let mut stack = scene.stack("second", &source);
+        // This program does not contain the resources of the first Stack, so an `up` would delete them.
+        let others = scene.source("others").await;
+        let other = others.push(&Program::new("hidden").step("another", json!({"value": "one"})).files()).await;
+        let mut stack = scene.stack("second", &others);
         // The other spelling of the URL and of the name refers to the same Pulumi stack.
         let url = stack.spec.backend.take().expect("the test environment sets a backend").replacen('?', "/?", 1);
         scene.create::<Secret>(json!({"metadata": {"name": "backend"}, "stringData": {"url": url}})).await;
@@ -140,20 +142,30 @@ fn a_deleted_duplicate_with_its_backend_in_a_secret_destroys_nothing() {
         stack.spec.env_refs.insert("PULUMI_BACKEND_URL".to_owned(), reference);
         stack.spec.stack = format!("organization/hidden/{managed}");
         stack.spec.destroy_on_finalize = Some(true);
+        let third = Stack::new("third", stack.spec.clone());
+        let has_conflict = |stack: &Stack| {
+            has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT)
+                && condition(stack, STALLED).is_some_and(|stalled| {
+                    let message = &stalled.message;
+                    message.starts_with("Stack first manages stack") && message.contains("To hand the resources over")
+                })
+        };
         let second = scene.start(stack).await;
-        // Only the agent can determine the backend, so the controller detects the conflict after the first run.
-        let has_conflict = |stack: &Stack| has_condition(stack, STALLED, "True", stack_reason::UPDATE_CONFLICT);
         second.until("to report the conflict", WaitLimit::Run, has_conflict).await;
-        second.delete().await;
-        second
-            .until("to be kept", WaitLimit::Reaction, |stack| {
-                has_conflict(stack) && stack.metadata.deletion_timestamp.is_some()
-            })
-            .await;
         assert_eq!(first.log.operations().await, once(&["create step"]), "the resources remain");
-        second.change(json!({"spec": {"destroyOnFinalize": false}})).await;
+        second.delete().await;
         second.until_gone().await;
         assert_eq!(first.log.operations().await, once(&["create step"]), "the resources remain");
+
+        let third = scene.start(third).await;
+        third.until("to report the conflict", WaitLimit::Run, has_conflict).await;
+        first.delete().await;
+        first.until_gone().await;
+        third.until_applied(&other).await;
+        let expected = once(&["create step", "create another", "delete step"]);
+        assert_eq!(first.log.operations().await, expected, "the new Stack manages the Pulumi stack");
+        third.delete().await;
+        third.until_gone().await;
     });
 }
 

@@ -120,6 +120,11 @@ impl Run {
         self.with_qualified(|stack| self.parameters.destroys_another(stack))
     }
 
+    /// Returns the name of the other Stack that has applied the Pulumi stack of this operation.
+    fn owner(&self) -> Option<String> {
+        self.with_qualified(|stack| self.parameters.owner(stack).map(str::to_owned))
+    }
+
     pub(super) fn with_qualified<T>(&self, evaluate: impl FnOnce(&Qualified<'_>) -> T) -> T {
         let project = Project::read(&self.directory()).ok();
         let backend = environment::backend_url(&self.environment, project.as_ref());
@@ -130,6 +135,9 @@ impl Run {
     async fn perform(&self) -> Result<OperationResult, RunError> {
         if self.destroys_another() {
             return Ok(OperationResult::another_stack(&self.stack));
+        }
+        if let Some(owner) = self.owner() {
+            return Ok(OperationResult::duplicate_stack(&self.stack, &owner));
         }
         let missing_secrets = self.settings.apply(&self.desired_settings(), &self.current_source)?;
         if self.parameters.kind.is_forward() {

@@ -165,6 +165,13 @@ impl OperationResult {
         OperationResult { outcome: proto::Outcome::StackNotFound, message, ..OperationResult::default() }
     }
 
+    /// Returns the result of an operation that the agent does not start because another Stack has applied its Pulumi
+    /// stack. The operation could delete the resources of the other Stack.
+    pub(super) fn duplicate_stack(stack: &str, owner: &str) -> Self {
+        let message = format!("Stack {owner} manages stack {stack} in this backend; no resource was changed");
+        OperationResult { outcome: proto::Outcome::DuplicateStack, message, ..OperationResult::default() }
+    }
+
     /// Adds a CLI call's last output lines.
     pub(super) fn with_last_output(self, stdout: &Tail, stderr: &Tail) -> Self {
         OperationResult { last_output: output::last_lines([stdout, stderr], MAX_LAST_LINES), ..self }

@@ -22,6 +22,8 @@ pub struct OperationRequest {
     applied_stack: Option<proto::PulumiStack>,
     /// Whether the operation may create the applied stack.
     create_stack: bool,
+    /// Pulumi stacks that other Stacks have applied.
+    applied_by_others: Vec<proto::AppliedByOther>,
     options: proto::RunOptions,
     /// Compressed plan of an earlier preview. Empty for a run without a plan.
     plan: Vec<u8>,
@@ -45,6 +47,7 @@ impl OperationRequest {
             exited_processes,
             applied_stack: request.applied_stack.clone(),
             create_stack: request.create_stack,
+            applied_by_others: request.applied_by_others.clone(),
             options,
             plan: request.plan.clone(),
         })
@@ -74,12 +77,31 @@ impl OperationRequest {
         self.kind.is_destroy() && self.applied().is_some_and(|applied| applied.differs_from(stack))
     }
 
+    /// Returns the name of the other Stack that has applied this Pulumi stack. Returns `None` if this Stack has also
+    /// applied it: the controller compares the applied stacks before the run.
+    ///
+    /// An unknown part does not distinguish two stacks: without this rule, a run without an organization could delete the
+    /// resources of another Stack. Only a first run compares its stack with an unknown backend. The applied stacks of
+    /// Stacks that have migrated from the Pulumi Kubernetes Operator lack the backend until the next run.
+    pub fn owner(&self, stack: &Qualified<'_>) -> Option<&str> {
+        let applied = self.applied();
+        let is_applied = |applied: &Qualified<'_>| applied.backend.is_some() && !applied.differs_from(stack);
+        if applied.as_ref().is_some_and(is_applied) {
+            return None;
+        }
+        // The controller sends a file only if both Stacks mount it, so an unknown backend is not this file.
+        let is_file = stack.backend.is_some_and(|url| url.starts_with("file:"));
+        let is_comparable = |other: &Qualified<'_>| other.backend.is_some() || (applied.is_none() && !is_file);
+        let is_owned = |other: &&proto::AppliedByOther| {
+            let other = other.stack.as_ref().map(qualified);
+            other.is_some_and(|other| is_comparable(&other) && !other.differs_from(stack))
+        };
+        self.applied_by_others.iter().find(is_owned).map(|other| other.owner.as_str())
+    }
+
     /// Returns the stack that manages the resources.
     pub fn applied(&self) -> Option<Qualified<'_>> {
-        let applied = self.applied_stack.as_ref()?;
-        let project = Some(applied.project.as_str()).filter(|project| !project.is_empty());
-        let backend = Some(applied.backend.as_str()).filter(|backend| !backend.is_empty());
-        Some(Qualified { name: &applied.name, project, backend })
+        self.applied_stack.as_ref().map(qualified)
     }
 
     /// Returns the secrets provider for a new stack, if the request contains one.
@@ -122,6 +144,15 @@ impl OperationRequest {
             log_level: options.log_level,
             policy_packs: &[],
         }
+    }
+}
+
+fn qualified(stack: &proto::PulumiStack) -> Qualified<'_> {
+    let known = |part: &str| !part.is_empty();
+    Qualified {
+        name: &stack.name,
+        project: Some(stack.project.as_str()).filter(|part| known(part)),
+        backend: Some(stack.backend.as_str()).filter(|part| known(part)),
     }
 }
 
@@ -259,6 +290,50 @@ mod tests {
             let parameters = OperationRequest::of(&request).unwrap();
             let found = (parameters.creates(&stack), parameters.expects_state(&stack));
             assert_eq!(found, (creates, expects_state), "{kind:?} {backend:?} {create_stack}");
+        }
+    }
+
+    #[test]
+    fn a_run_in_the_pulumi_stack_of_another_stack_is_detected() {
+        let of =
+            |backend: &str| proto::PulumiStack { name: "dev".into(), project: "web".into(), backend: backend.into() };
+        let cloud = |name: &str| proto::PulumiStack { name: name.into(), ..of("https://api.pulumi.com") };
+        let api = proto::PulumiStack { project: "api".into(), ..of("s3://a") };
+        // Columns: the applied stack of this Stack and of the other Stack, the name and the backend of the run, and
+        // whether the run fails.
+        let rows = [
+            ("a first run", None, of("s3://a"), ("dev", "s3://a"), true),
+            ("another spelling", None, of("s3://a/?region=x"), ("organization/web/dev", "s3://a"), true),
+            ("another backend", None, of("s3://b"), ("dev", "s3://a"), false),
+            ("another project", None, api, ("dev", "s3://a"), false),
+            ("another name", None, of("s3://a"), ("prod", "s3://a"), false),
+            ("a backend that has changed", Some(of("s3://b")), of("s3://a"), ("dev", "s3://a"), true),
+            ("both have applied it", Some(of("s3://a")), of("s3://a"), ("dev", "s3://a"), false),
+            ("an unknown backend before the first run", None, of(""), ("dev", "s3://a"), true),
+            ("an unknown backend beside a private file", None, of(""), ("dev", "file:///state"), false),
+            ("a file on a shared volume", None, of("file:///state"), ("dev", "file:///state"), true),
+            ("an unknown backend after a run", Some(of("s3://b")), of(""), ("dev", "s3://a"), false),
+            ("two unknown backends", Some(of("")), of(""), ("dev", "s3://a"), false),
+            ("the other has reported its backend", Some(of("")), of("s3://a"), ("dev", "s3://a"), true),
+            ("an unknown organization", None, cloud("acme/dev"), ("dev", "https://api.pulumi.com"), true),
+            ("another organization", None, cloud("acme/dev"), ("other/dev", "https://api.pulumi.com"), false),
+        ];
+        let kinds = [
+            proto::OperationKind::Up,
+            proto::OperationKind::Preview,
+            proto::OperationKind::Refresh,
+            proto::OperationKind::Destroy,
+        ];
+        for (what, applied_stack, other, (name, backend), expected) in rows {
+            let applied_by_others = vec![proto::AppliedByOther { owner: "first".into(), stack: Some(other) }];
+            for kind in kinds {
+                let (applied_stack, applied_by_others) = (applied_stack.clone(), applied_by_others.clone());
+                let kind = kind.into();
+                let request = proto::RunRequest { kind, applied_stack, applied_by_others, ..Default::default() };
+                let stack = Qualified { name, project: Some("web"), backend: Some(backend) };
+                let owner = OperationRequest::of(&request).unwrap().owner(&stack).map(str::to_owned);
+                assert_eq!(owner.as_deref(), expected.then_some("first"), "{what}");
+            }
         }
     }
 

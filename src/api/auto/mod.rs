@@ -14,7 +14,7 @@ pub use plan::{PlanReference, PlannedResource, PreviewOf, UpdatePlan};
 pub use run_history::RunHistory;
 pub use sleep::{IdleKeep, PooledPod, WorkspaceIdle, WorkspaceSleep};
 pub use source_metadata::SourceMetadata;
-pub use update::{LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
+pub use update::{AppliedByOther, LockRecovery, PendingCreates, Update, UpdateKind, UpdateSpec};
 pub use update_status::{RunBinding, RunProgress, RunProject, TerminationEvidence, UpdatePhase, UpdateStatus};
 pub use workspace::{
     ArtifactReference, ConfigItem, ConfigValueFrom, FluxArtifact, KeyReference, LocalDirectory, ProjectInfo, Workspace,

@@ -10,6 +10,17 @@ use crate::api::pulumi::{ConcurrencyGroup, PulumiStack};
 use crate::api::{bounds, conditions, names, schema};
 use crate::artifact::Digest;
 
+/// Pulumi stack that another Stack has applied.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = schema::bounded_pulumi_stack)]
+pub struct AppliedByOther {
+    /// Name of the Stack.
+    pub owner: String,
+    #[serde(flatten)]
+    pub stack: PulumiStack,
+}
+
 /// Specification of a Pulumi CLI run in a Workspace.
 #[derive(CustomResource, Clone, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq)]
 #[kube(
@@ -142,7 +153,7 @@ pub struct UpdateSpec {
     /// Plan that an `up` or `destroy` must follow. A run that deviates from the plan fails with the reason
     /// `PlanViolated`. Default: no plan. Example: `{updateName: web-1, fileDigest: "sha256:…"}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<PlanReference>,
+    pub plan: Option<Box<PlanReference>>,
 
     /// Expected digest of the Workspace's policy packs and their configuration. If the digest differs when the
     /// run starts, the run fails with the reason `RunRefused`. A Stack with policy packs sets this field. Default: no
@@ -163,6 +174,13 @@ pub struct UpdateSpec {
     /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_stack: Option<bool>,
+
+    /// Pulumi stacks that other Stacks in the namespace have applied. A run in one of these Pulumi stacks fails with the
+    /// reason `DuplicateStack`, unless it is also the Pulumi stack in `appliedStack`. A Stack sets this field. Default: no
+    /// restriction. Example: `[{owner: web, name: dev, project: web, backend: "s3://state"}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::APPLIED_BY_OTHERS))]
+    pub applied_by_others: Vec<AppliedByOther>,
 
     /// Priority of the run among its namespace's queued runs. Runs with a higher priority start first. Ten minutes of
     /// waiting are equivalent to one priority level. Default: 0.

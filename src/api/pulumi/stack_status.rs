@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::auto::{PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
+use crate::api::auto::{AppliedByOther, PendingCreates, PreviewOf, RunProject, SourceMetadata, UpdateKind};
 use crate::api::pulumi::{
     ApprovedPlan, OrphanedStack, OutputObjectReference, PolicyViolations, PulumiStack, RunRecord, StackDrift, StackPlan,
 };
@@ -260,6 +260,11 @@ pub struct CurrentUpdate {
     /// must not create this Pulumi stack, or if the Stack has no `appliedStack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_stack: Option<bool>,
+    /// Pulumi stacks that other Stacks in the namespace have applied. The run does not start if it would use one of them.
+    /// Example: `[{owner: web, name: dev, project: web}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = bounds::APPLIED_BY_OTHERS))]
+    pub applied_by_others: Vec<AppliedByOther>,
     /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
     /// check the state for pending creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]

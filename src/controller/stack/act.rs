@@ -13,6 +13,7 @@ use crate::api::pulumi::{CurrentUpdate, Stack, StackStatus};
 use crate::controller::first_report::{delay_after_apply, with_due_time};
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::context::Context;
+use crate::controller::stack::duplicate_stacks::Obstacle;
 use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
@@ -125,16 +126,25 @@ async fn start(
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
     let stack = &observed.stack;
-    let current =
-        &build_update::with_spec_digest(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
-    let record = |wait: Option<&SlotWait>| {
-        with_due_time(stack, observed.workspace.as_ref(), status::started(stack, current, wait, now), now)
+    let applied_by_others = match context.duplicates.begin(stack, current) {
+        Ok(applied) => applied,
+        Err(Obstacle::FirstRun(other)) => {
+            let message = format!("waiting for the first run of Stack {other}, which can use the same Pulumi stack");
+            return requeue(stack, &State::Working(message), None, context, now).await;
+        }
+        Err(Obstacle::TooMany) => {
+            let message = format!(
+                "too many other Stacks have applied a stack {} that can be the same; set spec.backend, set another \
+                 spec.stack, or move this Stack to another namespace",
+                stack.spec.stack
+            );
+            return stall(stack, waiting::CONFLICT, message, context, now).await;
+        }
     };
-    let wait = forecast_wait(observed, current, record(None), context)?;
-    let recorded = record(wait.as_ref());
-    let Some(written) = write(stack, &recorded, context).await? else {
-        return Err(ReconcileError::stalled("failed to record the run: the status did not change"));
-    };
+    let current = CurrentUpdate { applied_by_others, ..current.clone() };
+    let recorded = record_run(observed, &current, context, now).await;
+    let (current, wait, written) = recorded.inspect_err(|_| context.duplicates.abandon(stack))?;
+    let current = &current;
     let update = recorded_update(&written, observed, current, context, now)?;
     let (kind, revision) = (current.kind.as_str(), current.commit.as_deref().unwrap_or_default());
     tracing::info!(update = current.name, "type" = kind, revision, cause = current.message, "run requested");
@@ -149,6 +159,28 @@ async fn start(
     failpoint::hit("stack-run-recorded");
     let next = create_update(&written, &update, (current, wait.as_ref()), context, now).await?;
     old_updates::release_and_delete_if_many(next, observed, context).await
+}
+
+/// Records the run in the status of the Stack. Returns the recorded run, the reason why it will wait for a slot, and the
+/// written Stack.
+async fn record_run(
+    observed: &Observed,
+    current: &CurrentUpdate,
+    context: &Context,
+    now: Timestamp,
+) -> Result<(CurrentUpdate, Option<SlotWait>, Stack), ReconcileError> {
+    let stack = &observed.stack;
+    let current =
+        build_update::with_spec_digest(stack, current).map_err(|error| ReconcileError::stalled(error.to_string()))?;
+    let record = |wait: Option<&SlotWait>| {
+        with_due_time(stack, observed.workspace.as_ref(), status::started(stack, &current, wait, now), now)
+    };
+    let wait = forecast_wait(observed, &current, record(None), context)?;
+    let recorded = record(wait.as_ref());
+    match write(stack, &recorded, context).await? {
+        Some(written) => Ok((current, wait, written)),
+        None => Err(ReconcileError::stalled("failed to record the run: the status did not change")),
+    }
 }
 
 /// Returns the reason why a run will wait for a slot. `recorded` is the status that records the run.

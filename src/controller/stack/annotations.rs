@@ -125,6 +125,7 @@ pub fn pending_reason(failure: &str) -> Option<&'static str> {
         update_reason::RUN_OUTCOME_UNKNOWN => Some(stack_reason::RUN_OUTCOME_UNKNOWN),
         update_reason::PENDING_CREATES => Some(stack_reason::PENDING_CREATES),
         update_reason::STACK_NOT_FOUND => Some(stack_reason::STACK_NOT_FOUND),
+        update_reason::DUPLICATE_STACK => Some(stack_reason::UPDATE_CONFLICT),
         update_reason::BACKEND_UPGRADE_REQUIRED => Some(stack_reason::BACKEND_UPGRADE_REQUIRED),
         _ => None,
     }

@@ -91,7 +91,7 @@ fn applied_organization<'a>(stack: &'a Stack, name: &str, url: &str) -> Option<&
 
 /// Returns the volume in the pod template that contains a file, and the file's path. Returns `None` if no volume
 /// contains the file, or if each pod has its own volume.
-fn shared_volume(stack: &Stack, path: &str) -> Option<Value> {
+pub(super) fn shared_volume(stack: &Stack, path: &str) -> Option<Value> {
     let path = path.split('?').next().unwrap_or_default();
     let is_above = |mount: &&Value| {
         let directory = mount.get("mountPath").and_then(Value::as_str).map(|path| path.trim_end_matches('/'));

@@ -111,6 +111,8 @@ impl StackBackoff {
         match last.reason.as_deref() {
             Some(stack_reason::UPDATE_CONFLICT) if self.waits_for_locks => delay_after_conflicts(last.conflicts),
             Some(update_reason::RUN_REFUSED) => self.backoff_after(last.failures).min(MAX_REFUSAL),
+            // The Stack waits for another Stack, and not for the interval.
+            Some(update_reason::DUPLICATE_STACK) => self.backoff_after(last.failures),
             Some(update_reason::ABORTED) => delay_after_interruptions(last.interruptions),
             Some(update_reason::BACKEND_UNAVAILABLE) => self.delay_after_failure(last.failures).min(MAX_UNAVAILABLE),
             Some(update_reason::INVALID_ACCESS_TOKEN) if self.retry.is_none() => {

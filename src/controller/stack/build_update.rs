@@ -80,13 +80,13 @@ pub fn update(stack: &Stack, current: &CurrentUpdate) -> Result<Update, StackSpe
         remove: stack.spec.remove_stack.filter(|_| current.kind == UpdateKind::Destroy),
         preview_of: current.preview_of,
         save_plan: current.save_plan,
-        plan: current
-            .plan
-            .as_ref()
-            .map(|plan| PlanReference { update_name: plan.update_name.clone(), file_digest: plan.file_digest.clone() }),
+        plan: current.plan.as_ref().map(|plan| {
+            Box::new(PlanReference { update_name: plan.update_name.clone(), file_digest: plan.file_digest.clone() })
+        }),
         policy_packs_digest: current.policy_packs_digest.clone(),
         applied_stack: stack.status.as_ref().and_then(|status| status.applied_stack.clone()),
         create_stack: current.create_stack,
+        applied_by_others: current.applied_by_others.clone(),
         priority: stack.spec.priority,
         background: current.background,
         concurrency_group: stack.spec.concurrency_group.clone(),

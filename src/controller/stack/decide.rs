@@ -349,17 +349,7 @@ fn handle_duplicate(observed: &Observed) -> Option<Action> {
         );
         return Some(Action::Conflict(message));
     }
-    let handover = match Some(&preceding.namespace) == stack.metadata.namespace.as_ref() {
-        true => format!("While this Stack exists, the deletion of Stack {preceding} does not destroy the resources"),
-        false => {
-            format!("The deletion of Stack {preceding} destroys the resources if its spec.destroyOnFinalize is true")
-        }
-    };
-    let message = format!(
-        "{managed}, so this Stack does not run. To hand the resources over to this Stack, set spec.destroyOnFinalize of Stack \
-         {preceding} to false, and delete that Stack. {handover}. To leave the resources to Stack {preceding}, delete this Stack, change \
-         its spec.stack or spec.backend, or set spec.preview"
-    );
+    let message = format!("{managed}, so this Stack does not run. {}", preceding.handover(stack));
     (!stack.spec.suspend.unwrap_or_default()).then_some(Action::Conflict(message))
 }
 

@@ -9,6 +9,11 @@
 //! has applied, and a user can replace this agent. A false report can therefore block only Stacks that have not applied
 //! the Pulumi stack yet.
 //!
+//! If only the environment of the pod contains the location of the Pulumi stack, the index cannot compare the Stack
+//! before its first run. The index then provides the Pulumi stacks that the other Stacks of the namespace have applied,
+//! and the agent compares them with its own before each run ([`DuplicateStacks::begin`]). Two first runs that can use the
+//! same Pulumi stack do not overlap, so the second one knows what the first one has applied.
+//!
 //! The index also determines whether the destroy of a deleted Stack would destroy resources that another Stack of the
 //! namespace claims, for example after a user has renamed the Stack in Git. A claim does not depend on the precedence,
 //! and a possible claim is sufficient: a part of the Pulumi stack that is still unknown does not rule out the claim.
@@ -20,15 +25,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::api::auto::Workspace;
-use crate::api::pulumi::{PulumiStack, Stack};
+use crate::api::auto::{AppliedByOther, UpdateKind, Workspace};
+use crate::api::bounds;
+use crate::api::conditions::update_reason;
+use crate::api::pulumi::{CurrentUpdate, PulumiStack, Stack};
 use crate::controller::stack::backend::{self, Address};
 use crate::controller::stack::identity;
 use crate::runtime::backoff::ObjectKey;
 use crate::runtime::reads::{ReadError, Reader};
 use crate::runtime::requeue::Requeue;
+
+/// Maximum number of Pulumi stacks that the agent compares with the Pulumi stack of a run.
+const MAX_APPLIED_BY_OTHERS: usize = bounds::APPLIED_BY_OTHERS as usize;
 
 /// Pulumi stack that a Stack manages, and the fields that determine the Stack's precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +48,12 @@ struct Claim {
     /// Address of the Pulumi stack that the last run used, or that the spec defines completely. Does not depend on the
     /// fields of the spec that contain the parts of the address.
     resolved_address: Option<String>,
+    /// Address of the Pulumi stack that the spec alone defines completely.
+    visible_address: Option<String>,
+    /// Volume with the file that contains the applied Pulumi stack, if other Stacks can mount this volume.
+    applied_volume: Option<Value>,
+    /// Attempt number of the open `up`, which the Stack's status may not contain yet. `None` if no `up` is open.
+    open_up: Option<i64>,
     /// Pulumi stack of the next run, without the project that the Workspace reports.
     desired: PulumiStack,
     /// Pulumi stack that contains the resources of the Stack.
@@ -68,6 +84,14 @@ impl Claim {
         [Some(&desired), self.recorded.as_ref()].into_iter().flatten().any(|own| !identity::differ(own, applied))
     }
 
+    /// Returns whether this Stack can use the Pulumi stack of another Stack with the same stack name. `address` is the
+    /// address of this Pulumi stack. An unknown part does not distinguish two Pulumi stacks.
+    fn can_use(&self, project: Option<&String>, address: Option<&String>) -> bool {
+        let differ =
+            |one: Option<&String>, other: Option<&String>| one.zip(other).is_some_and(|(one, other)| one != other);
+        !differ(self.project.as_ref(), project) && !differ(self.visible_address.as_ref(), address)
+    }
+
     /// Returns the names of the Pulumi stacks of this Stack, without the organization and the project.
     fn names(&self) -> impl Iterator<Item = &str> {
         [Some(&self.desired), self.recorded.as_ref()].into_iter().flatten().map(|own| identity::parts(&own.name).stack)
@@ -82,10 +106,36 @@ pub struct DuplicateStack {
     pub project: String,
 }
 
+impl DuplicateStack {
+    /// Returns the advice for `stack`, which manages the same Pulumi stack as this Stack.
+    pub fn handover(&self, stack: &Stack) -> String {
+        let effect = match Some(&self.namespace) == stack.metadata.namespace.as_ref() {
+            true => format!("While this Stack exists, the deletion of Stack {self} does not destroy the resources"),
+            false => {
+                format!("The deletion of Stack {self} destroys the resources if its spec.destroyOnFinalize is true")
+            }
+        };
+        format!(
+            "To hand the resources over to this Stack, set spec.destroyOnFinalize of Stack {self} to false, and delete that Stack. \
+             {effect}. To leave the resources to Stack {self}, delete this Stack, change its spec.stack or spec.backend, or set \
+             spec.preview"
+        )
+    }
+}
+
 impl fmt::Display for DuplicateStack {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.namespace, self.name)
     }
+}
+
+/// Reason why a run cannot start because of other Stacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The first run of the Stack with this name is open. The two runs can use the same Pulumi stack.
+    FirstRun(String),
+    /// Too many Stacks have applied a Pulumi stack that can be the same.
+    TooMany,
 }
 
 /// Claims of all Stacks, indexed by address.
@@ -126,6 +176,30 @@ impl Claims {
         name: &str,
     ) -> impl Iterator<Item = (&'a ObjectKey, &'a Claim)> + use<'a> {
         self.with_address(&name_address(namespace, name))
+    }
+
+    /// Returns the Pulumi stacks that other Stacks in the namespace have applied and that this Stack can use.
+    fn applied_by_others(
+        &self,
+        stack: &Stack,
+        own_key: &ObjectKey,
+        own: &Claim,
+    ) -> impl Iterator<Item = AppliedByOther> {
+        let name = identity::parts(&own.desired.name).stack;
+        let others = self.with_name(&own_key.0, name).filter(move |(other, _)| *other != own_key);
+        others.filter_map(move |((_, owner), claim)| {
+            let applied = claim.recorded.as_ref().filter(|applied| identity::parts(&applied.name).stack == name)?;
+            let project = applied.project.as_ref().or(claim.project.as_ref());
+            let file = applied.backend.as_deref().and_then(|url| url.strip_prefix("file://"));
+            // Without a shared volume, each pod has its own file.
+            let is_reachable = file.is_none_or(|path| {
+                claim.applied_volume.is_some() && backend::shared_volume(stack, path) == claim.applied_volume
+            });
+            let address = backend::resolved_address(applied, true);
+            let can_be_same = is_reachable && own.can_use(project, address.as_ref());
+            let stack = PulumiStack { project: project.cloned(), ..applied.clone() };
+            can_be_same.then(|| AppliedByOther { owner: owner.clone(), stack })
+        })
     }
 
     fn with_address<'a>(
@@ -304,6 +378,69 @@ impl DuplicateStacks {
         Some(first.1)
     }
 
+    /// Returns the Pulumi stacks that other Stacks in the namespace have applied and that the run can use, and reserves
+    /// the first run of the Stack. The caller must record the run in the status, or call [`DuplicateStacks::abandon`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the run must not start yet. The index requeues this Stack when another first run ends.
+    pub fn begin(&self, stack: &Stack, current: &CurrentUpdate) -> Result<Vec<AppliedByOther>, Obstacle> {
+        let own_key = key(stack);
+        let mut claims = lock(&self.claims);
+        let Some(own) = claims.by_key.get(&own_key) else { return Ok(Vec::new()) };
+        let is_up = current.kind == UpdateKind::Up;
+        let is_first = is_up && !own.may_have_resources;
+        let name = identity::parts(&own.desired.name).stack;
+        let has_open_first_run = |(other, claim): &(&ObjectKey, &Claim)| {
+            **other != own_key
+                && claim.open_up.is_some()
+                && !claim.may_have_resources
+                && own.can_use(claim.project.as_ref(), claim.visible_address.as_ref())
+        };
+        let open = claims.with_name(&own_key.0, name).filter(|_| is_first).find(has_open_first_run);
+        if let Some(open) = open.map(|(other, _)| other.clone()) {
+            drop(claims);
+            lock(&self.waiting).wait(own_key, open.clone());
+            return Err(Obstacle::FirstRun(open.1));
+        }
+        let applied: Vec<AppliedByOther> = claims.applied_by_others(stack, &own_key, own).collect();
+        if applied.len() > MAX_APPLIED_BY_OTHERS {
+            return Err(Obstacle::TooMany);
+        }
+        let attempts = stack.status.as_ref().and_then(|status| status.attempts).unwrap_or_default();
+        if let Some(own) = claims.by_key.get_mut(&own_key).filter(|_| is_up) {
+            own.open_up = Some(attempts.saturating_add(1));
+        }
+        Ok(applied)
+    }
+
+    /// Removes the reservation of [`DuplicateStacks::begin`], because the run was not recorded.
+    pub fn abandon(&self, stack: &Stack) {
+        let own_key = key(stack);
+        if let Some(own) = lock(&self.claims).by_key.get_mut(&own_key) {
+            own.open_up = None;
+        }
+        self.requeue_waiting(&own_key);
+    }
+
+    /// Returns the other Stack that has applied the Pulumi stack of the last run, if the agent did not start this run for
+    /// this reason. The index requeues this Stack when the claim of the other Stack changes.
+    pub fn owner(&self, stack: &Stack) -> Option<DuplicateStack> {
+        let last = stack.status.as_ref()?.last_update.as_ref()?;
+        let is_duplicate = last.reason.as_deref() == Some(update_reason::DUPLICATE_STACK);
+        let used = last.pulumi_stack.as_ref().filter(|_| is_duplicate)?;
+        let own_key = key(stack);
+        let claims = lock(&self.claims);
+        let own = claims.by_key.get(&own_key)?;
+        let is_used = |other: &AppliedByOther| !identity::differ(&other.stack, used);
+        let found = claims.applied_by_others(stack, &own_key, own).find(is_used);
+        drop(claims);
+        let AppliedByOther { owner: name, .. } = found?;
+        let (namespace, project) = (own_key.0.clone(), used.project.clone().unwrap_or_default());
+        lock(&self.waiting).wait(own_key, (namespace.clone(), name.clone()));
+        Some(DuplicateStack { namespace, name, project })
+    }
+
     /// Records the project that the Workspace reports, and returns the claim of the Stack.
     fn record_project(&self, key: &ObjectKey, project: Option<String>) -> Option<Claim> {
         let mut claims = lock(&self.claims);
@@ -386,12 +523,22 @@ fn claim(stack: &Stack, previous: Option<&Claim>) -> Option<Claim> {
     let has_applied = is_applied_here && status.is_some_and(|s| s.last_applied_revision.is_some());
     let applied = status.and_then(|status| status.applied_stack.as_ref()).filter(|_| is_applied_here);
     let desired = identity::desired(stack, None);
+    let visible = PulumiStack { backend: backend::url(stack), ..desired.clone() };
+    let recorded_stack = identity::recorded(stack);
+    let applied_file = recorded_stack.as_ref().and_then(|applied| applied.backend.as_deref()?.strip_prefix("file://"));
+    let attempts = status.and_then(|status| status.attempts).unwrap_or_default();
+    let is_open = status.and_then(|s| s.current_update.as_ref()).is_some_and(|run| run.kind == UpdateKind::Up);
+    // The watch can deliver a version of the Stack from before the record of the run.
+    let reserved = previous.and_then(|previous| previous.open_up).filter(|attempt| *attempt > attempts);
     let resolved_address = backend::resolved_address(applied.unwrap_or(&desired), applied.is_some());
     Some(Claim {
         address,
         resolved_address,
+        visible_address: backend::resolved_address(&visible, false),
+        applied_volume: applied_file.and_then(|path| backend::shared_volume(stack, path)),
+        open_up: if is_open { Some(attempts) } else { reserved },
         desired,
-        recorded: identity::recorded(stack),
+        recorded: recorded_stack,
         is_being_deleted: stack.metadata.deletion_timestamp.is_some(),
         project: named.or(recorded),
         names_project,

@@ -4,7 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::api::auto::{ArtifactReference, UpdateKind, Workspace};
-use crate::api::pulumi::{CurrentUpdate, Stack, WorkspaceReclaimPolicy};
+use crate::api::conditions::stack_reason;
+use crate::api::pulumi::{CurrentUpdate, LastUpdate, Stack, WorkspaceReclaimPolicy};
 use crate::controller::first_report;
 use crate::controller::stack::action::{Action, Settled};
 use crate::controller::stack::annotations;
@@ -63,7 +64,7 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
     let backoff = StackBackoff::of_stack(stack).with_jitter(observed.interval_jitter, &stack.spec, last);
     let candidate = RunCandidate::new(observed, resolved);
     let due = schedule::due(last, annotations::resolution(stack), &candidate, kind, &backoff, now);
-    let due = drift::with_correction(stack, kind, due);
+    let due = drift::with_correction(stack, kind, unless_released(observed, due, &backoff, now));
     if !matches!(due, Due::Now(_)) {
         let without_run = adopt_pko_workspace(observed, resolved, in_store, &due);
         let without_run = without_run.or_else(|| adopt_repacked_archive(observed, resolved, in_store, kind));
@@ -106,11 +107,33 @@ fn next_step(observed: &Observed, resolved: &Resolved, in_store: bool, kind: Upd
         },
         Due::FailedPermanently => Action::Settled(Settled::FailedPermanently),
         Due::Invalid(message) => Action::Invalid(message),
-        Due::DecisionRequired(reason) => Action::Settled(Settled::DecisionRequired(reason)),
+        Due::DecisionRequired(reason) => {
+            owned_by_another(observed, last, reason).unwrap_or(Action::Settled(Settled::DecisionRequired(reason)))
+        }
         Due::Abandoned => Action::Settled(Settled::Abandoned),
         Due::Canceled => Action::Settled(Settled::Canceled),
         Due::After(wait) => Action::Settled(Settled::RetryAfter(wait)),
     }
+}
+
+/// Returns the decision after a run that did not start because another Stack manages its Pulumi stack. When no other Stack
+/// manages this Pulumi stack anymore, the run is retried. An agent that repeatedly reports another Stack does not cause
+/// runs without a delay.
+fn unless_released(observed: &Observed, due: Due, backoff: &StackBackoff, now: Timestamp) -> Due {
+    let last = observed.stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+    match (due, last) {
+        (Due::DecisionRequired(stack_reason::UPDATE_CONFLICT), Some(last)) if observed.owner.is_none() => {
+            schedule::retry(last, backoff, now)
+        }
+        (due, _) => due,
+    }
+}
+
+/// Returns the action while another Stack manages the Pulumi stack of the last run.
+fn owned_by_another(observed: &Observed, last: Option<&LastUpdate>, reason: &str) -> Option<Action> {
+    let owner = observed.owner.as_ref().filter(|_| reason == stack_reason::UPDATE_CONFLICT)?;
+    let cause = last.and_then(|last| last.message.as_deref()).unwrap_or_default();
+    Some(Action::Conflict(format!("{cause}. {}", owner.handover(&observed.stack))))
 }
 
 /// Returns the action that updates the record of the last run without starting another run. After a run of the Pulumi

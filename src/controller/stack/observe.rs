@@ -71,6 +71,7 @@ pub async fn observe(mut stack: Stack, context: &Context) -> Result<Observed, Re
     Ok(Observed {
         interval_jitter: context.interval_jitter,
         duplicate,
+        owner: context.duplicates.owner(&stack),
         plan,
         run_settings,
         is_destroy_limit_exceeded: context.destroy_limit.is_exceeded(&stack),

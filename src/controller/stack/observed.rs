@@ -48,6 +48,8 @@ pub struct Observed {
     pub interval_jitter: u8,
     /// Stack that manages the same Pulumi stack and takes precedence over this Stack.
     pub duplicate: Option<DuplicateStack>,
+    /// Stack that manages the Pulumi stack of the last run, if the agent did not start this run for this reason.
+    pub owner: Option<DuplicateStack>,
     /// State of this Stack's plan, or `None` if the Stack has no plan.
     pub plan: Option<ObservedPlan>,
     /// Pauses and the schedule that are defined outside the Stack.
@@ -91,6 +93,7 @@ impl Observed {
             watched: BTreeSet::new(),
             interval_jitter: 0,
             duplicate: None,
+            owner: None,
             plan: None,
             run_settings: RunSettings::default(),
             is_destroy_limit_exceeded: false,

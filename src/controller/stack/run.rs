@@ -191,6 +191,7 @@ pub fn current_update(observed: &Observed, resolved: &Resolved, run: &DueRun) ->
             PlanUse::None | PlanUse::Save => None,
         },
         create_stack: create_stack(stack, run.kind()),
+        applied_by_others: Vec::new(),
         rejected: None,
         pending_creates: pending_creates(stack),
         policy_packs_digest: policy_packs_digest(observed, run),
@@ -246,13 +247,17 @@ fn config_inputs(observed: &Observed) -> Option<String> {
 
 /// Returns the hashes of the mounted objects. For an unwatched object, returns the recorded hash of the last run, if
 /// available. A change to an unwatched object therefore triggers no run. If the backend rejected the access token of
-/// the last run, did not have its state or has an unsupported layout, treats all objects as watched, because a changed
-/// object can contain the correct credentials or another backend.
+/// the last run, did not have its state or has an unsupported layout, or if another Stack has applied its Pulumi stack,
+/// treats all objects as watched, because a changed object can contain the correct credentials or another backend.
 fn mounted_inputs(observed: &Observed) -> BTreeMap<String, String> {
     let last = last_update(&observed.stack);
     let before = last.map(|last| &last.inputs.mounted_inputs);
-    let of_backend =
-        [update_reason::INVALID_ACCESS_TOKEN, update_reason::STACK_NOT_FOUND, update_reason::BACKEND_UPGRADE_REQUIRED];
+    let of_backend = [
+        update_reason::INVALID_ACCESS_TOKEN,
+        update_reason::STACK_NOT_FOUND,
+        update_reason::BACKEND_UPGRADE_REQUIRED,
+        update_reason::DUPLICATE_STACK,
+    ];
     let was_rejected = last.and_then(|last| last.reason.as_deref()).is_some_and(|reason| of_backend.contains(&reason));
     let is_watched = |object: &String| was_rejected || observed.watched.contains(object);
     let counts = |(object, word): (&String, &String)| {

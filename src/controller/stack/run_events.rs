@@ -177,6 +177,10 @@ fn ended(
     planned: Option<&UpdatePlan>,
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
+    if last.reason.as_deref() == Some(update_reason::DUPLICATE_STACK) {
+        // The next step reports the other Stack.
+        return Vec::new();
+    }
     let current = stack.status.as_ref().and_then(|status| status.current_update.as_deref());
     // If the backend URL is in a Secret, only the agent reads the URL. The controller therefore detects a change to the
     // URL only after the run.

@@ -155,7 +155,8 @@ fn since(last: &LastUpdate, now: Timestamp) -> Option<SignedDuration> {
     last.last_resync_time.as_ref().map(|time| now.duration_since(time.0))
 }
 
-fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
+/// Decides when the last run is retried.
+pub fn retry(last: &LastUpdate, backoff: &StackBackoff, now: Timestamp) -> Due {
     let wait = backoff.delay_after(last);
     let word = match last.reason.as_deref() {
         Some(stack_reason::UPDATE_CONFLICT) => CONFLICT_RETRY,

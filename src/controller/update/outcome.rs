@@ -6,14 +6,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ContainerStateTerminated;
 use serde::Deserialize;
 
-use crate::api::auto::{PreviewOf, RunHistory, RunProject, TerminationEvidence, UpdateKind, UpdatePlan, UpdateSpec};
+use crate::api::auto::{
+    AppliedByOther, PreviewOf, RunHistory, RunProject, TerminationEvidence, UpdateKind, UpdatePlan, UpdateSpec,
+};
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::{PolicyViolations, PulumiStack};
 use crate::api::{bounds, names};
 use crate::controller;
 use crate::controller::update::request::TimeoutSource;
 use crate::controller::update::{planned_changes, policy_violations};
-use crate::pulumi::backend;
+use crate::pulumi::{backend, stack_name};
 use crate::rpc::proto;
 
 /// Maximum length of the CLI output in the status, in bytes. The status contains only the end of a longer output.
@@ -139,13 +141,16 @@ impl RunOutcome {
         outcome
     }
 
-    /// If the agent did not find the Pulumi stack or its resources, sets a message that contains the name and the
-    /// backend of the stack. The agent cannot provide this message, because it redacts values from Secrets. `outcome`
-    /// is the outcome that the agent reported.
+    /// If the agent did not find the Pulumi stack or its resources, or if another Stack has applied the Pulumi stack,
+    /// sets a message that contains the name and the backend of the stack. The agent cannot provide this message, because
+    /// it redacts values from Secrets. `outcome` is the outcome that the agent reported.
     pub fn of_stack(mut self, spec: &UpdateSpec, outcome: proto::Outcome) -> Self {
+        let project = self.project.as_ref().map(|project| project.name.clone());
+        let stack = PulumiStack { name: spec.stack_name.clone(), project, backend: self.backend.clone() };
+        if self.failure == Some(update_reason::DUPLICATE_STACK) {
+            self.message = duplicate_message(&stack, &spec.applied_by_others);
+        }
         if self.failure == Some(update_reason::STACK_NOT_FOUND) {
-            let project = self.project.as_ref().map(|project| project.name.clone());
-            let stack = PulumiStack { name: spec.stack_name.clone(), project, backend: self.backend.clone() };
             let is_destroy = spec.kind == UpdateKind::Destroy || spec.preview_of == Some(PreviewOf::Destroy);
             let applied = spec.applied_stack.as_ref().filter(|_| is_destroy);
             self.message = match applied.filter(|applied| controller::differ(applied, &stack)) {
@@ -267,6 +272,23 @@ impl RunOutcome {
     }
 }
 
+/// Returns the message about a run that did not start because another Stack has applied its Pulumi stack.
+fn duplicate_message(stack: &PulumiStack, others: &[AppliedByOther]) -> String {
+    let Some(other) = others.iter().find(|other| !controller::differ(&other.stack, stack)) else {
+        return format!("another Stack manages {stack}; no resource was changed");
+    };
+    let owner = &other.owner;
+    let has_organization = |name: &str| stack_name::parts(name).organization.is_some();
+    let advice = match &other.stack.backend {
+        None => format!("; the backend of Stack {owner} is unknown until its next run"),
+        Some(url) if backend::is_pulumi_cloud(url) && !has_organization(&stack.name) => {
+            "; if this Stack uses another organization, add the organization to its stack name".to_owned()
+        }
+        Some(_) => String::new(),
+    };
+    format!("Stack {owner} manages {stack}; no resource was changed{advice}")
+}
+
 /// Returns the number of resources for each operation.
 fn changes(counts: &HashMap<String, u32>) -> BTreeMap<String, i64> {
     let max_operations = usize::try_from(bounds::OPERATIONS).unwrap_or(usize::MAX);
@@ -331,6 +353,7 @@ fn failure(outcome: proto::Outcome) -> Option<&'static str> {
         proto::Outcome::BackendUpgradeRequired => Some(update_reason::BACKEND_UPGRADE_REQUIRED),
         proto::Outcome::PendingCreates => Some(update_reason::PENDING_CREATES),
         proto::Outcome::StackNotFound | proto::Outcome::StateEmpty => Some(update_reason::STACK_NOT_FOUND),
+        proto::Outcome::DuplicateStack => Some(update_reason::DUPLICATE_STACK),
         proto::Outcome::PlanViolated => Some(update_reason::PLAN_VIOLATED),
         proto::Outcome::PolicyViolated => Some(update_reason::POLICY_VIOLATION),
     }
@@ -432,6 +455,41 @@ mod tests {
         );
         let cloud = proto::Result { holders: Vec::new(), ..result };
         assert_eq!(RunOutcome::of(&cloud).message, "message of the CLI");
+    }
+
+    #[test]
+    fn the_message_about_a_duplicate_names_the_other_stack() {
+        let result = |backend: &str| proto::Result {
+            outcome: proto::Outcome::DuplicateStack.into(),
+            project: Some(proto::Project { name: "web".to_owned(), runtime: String::new() }),
+            backend: backend.to_owned(),
+            ..proto::Result::default()
+        };
+        let cloud = "https://api.pulumi.com";
+        // Columns: the backend of the run, the name and the backend of the other Stack, and the message.
+        let rows = [
+            ("s3://a", "dev", Some("s3://a"), "Stack first manages stack dev of project web in backend s3://a"),
+            ("s3://a", "dev", None, "; the backend of Stack first is unknown until its next run"),
+            (cloud, "acme/dev", Some(cloud), "add the organization to its stack name"),
+            ("s3://a", "dev", Some("s3://b"), "another Stack manages stack dev of project web in backend s3://a"),
+        ];
+        for (backend, name, other, expected) in rows {
+            let stack = PulumiStack {
+                name: name.to_owned(),
+                project: Some("web".to_owned()),
+                backend: other.map(str::to_owned),
+            };
+            let spec = UpdateSpec {
+                stack_name: "dev".to_owned(),
+                applied_by_others: vec![AppliedByOther { owner: "first".to_owned(), stack }],
+                ..UpdateSpec::default()
+            };
+            let result = result(backend);
+            let outcome = RunOutcome::of(&result).of_stack(&spec, result.outcome());
+            assert_eq!(outcome.failure, Some(update_reason::DUPLICATE_STACK));
+            assert!(outcome.message.contains(expected), "{}", outcome.message);
+            assert!(outcome.message.contains("no resource was changed"), "{}", outcome.message);
+        }
     }
 
     #[test]

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use crate::api::auto::{
-    ArtifactReference, LockRecovery, PendingCreates, PreviewOf, RunBinding, SourceMetadata, TerminationEvidence,
-    Update, UpdateKind, UpdateSpec, Workspace,
+    AppliedByOther, ArtifactReference, LockRecovery, PendingCreates, PreviewOf, RunBinding, SourceMetadata,
+    TerminationEvidence, Update, UpdateKind, UpdateSpec, Workspace,
 };
 use crate::api::conditions::{self, update_reason};
 use crate::api::pulumi::PulumiStack;
@@ -240,6 +240,7 @@ pub fn run(
         config_files: config_files(&workspace.spec).into_iter().collect(),
         applied_stack: update.spec.applied_stack.as_ref().map(applied_stack),
         create_stack: update.spec.create_stack.unwrap_or_default(),
+        applied_by_others: update.spec.applied_by_others.iter().map(applied_by_other).collect(),
         stack_tags: HashMap::default(),
         source: update.spec.source.as_deref().cloned().map(source),
         oidc_login: oidc_login(&workspace.spec, timeout_seconds),
@@ -272,6 +273,10 @@ fn applied_stack(stack: &PulumiStack) -> proto::PulumiStack {
         project: stack.project.clone().unwrap_or_default(),
         backend: stack.backend.clone().unwrap_or_default(),
     }
+}
+
+fn applied_by_other(other: &AppliedByOther) -> proto::AppliedByOther {
+    proto::AppliedByOther { owner: other.owner.clone(), stack: Some(applied_stack(&other.stack)) }
 }
 
 fn run_options(update: &Update, workspace: &Workspace) -> proto::RunOptions {

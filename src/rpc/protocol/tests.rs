@@ -1,5 +1,5 @@
 use super::*;
-use crate::rpc::proto::{Artifact, OidcLogin, PulumiStack, Settings};
+use crate::rpc::proto::{AppliedByOther, Artifact, OidcLogin, PulumiStack, Settings};
 
 /// Returns a request without newer features.
 fn plain_request() -> RunRequest {
@@ -75,6 +75,15 @@ fn requests_with_newer_features_require_a_newer_agent() {
         assert_eq!(required_version(&guarded), 9, "older agents create a missing applied stack");
         let permitted = RunRequest { create_stack: true, ..guarded };
         assert!(required_version(&permitted) < 9, "older agents also create the stack");
+    }
+}
+
+#[test]
+fn older_agents_run_in_the_pulumi_stacks_of_other_stacks() {
+    for kind in [OperationKind::Up, OperationKind::Preview, OperationKind::Refresh, OperationKind::Destroy] {
+        let applied_by_others = vec![AppliedByOther::default()];
+        let request = RunRequest { kind: kind.into(), applied_by_others, ..plain_request() };
+        assert_eq!(required_version(&request), 10, "{kind:?}");
     }
 }
 

@@ -460,6 +460,35 @@ fn a_duplicate_starts_no_run_except_a_destroy_of_its_own_resources() {
     assert_eq!(end_of(Some("prod"), false), Action::RemoveFinalizer, "destroyOnFinalize is not set");
 }
 
+#[test]
+fn a_stack_in_the_pulumi_stack_of_another_stack_runs_again_after_a_change() {
+    let first = DuplicateStack { namespace: "apps".to_owned(), name: "first".to_owned(), project: "web".to_owned() };
+    let mut stack = stack();
+    let message = "Stack first manages stack dev; no resource was changed".to_owned();
+    let refused =
+        LastUpdate { reason: Some("DuplicateStack".to_owned()), message: Some(message), ..last("up", "failed") };
+    stack.status.as_mut().expect("value is set").last_update = Some(refused);
+    let workspace = Some(workspace(&stack, Status::True, "Succeeded"));
+    let waiting = Observed { owner: Some(first), workspace, ..observed(stack) };
+    let Action::Conflict(message) = decide(&waiting, now()) else { panic!("expected Action::Conflict") };
+    assert!(message.starts_with("Stack first manages stack dev; no resource was changed. To hand the"), "{message}");
+    let released = Observed { owner: None, ..waiting.clone() };
+    let again = decide(&released, now());
+    assert!(matches!(again, Action::Settled(Settled::RetryAfter(_))), "a false report: {again:?}");
+    let later = now() + SignedDuration::from_hours(1);
+    assert!(matches!(decide(&released, later), Action::Start(_)), "the other Stack was deleted");
+    let mut requested = waiting.clone();
+    let request = (names::ANNOTATION_REQUESTED_AT.to_owned(), "t".to_owned());
+    requested.stack.metadata.annotations = Some([request].into());
+    assert!(matches!(decide(&requested, now()), Action::Start(_)), "a user requests a run");
+    let mut changed = waiting;
+    let inputs = &mut changed.stack.status.as_mut().expect("value is set").last_update.as_mut().expect("is set").inputs;
+    inputs.mounted_inputs = [("Secret/backend".to_owned(), "before".to_owned())].into();
+    let status = changed.workspace.as_mut().and_then(|workspace| workspace.status.as_mut()).expect("value is set");
+    status.mounted_inputs = [("Secret/backend".to_owned(), "after".to_owned())].into();
+    assert!(matches!(decide(&changed, now()), Action::Start(_)), "the Secret with the backend has changed");
+}
+
 /// Returns a deleted Stack whose Pulumi stack has this claim.
 fn deleted_beside(claim: OtherClaim, destroy: bool) -> Observed {
     let stack = deleted(destroy, Some(last("up", "succeeded")));

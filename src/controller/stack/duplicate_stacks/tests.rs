@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::auto::RunProject;
-use crate::api::pulumi::{PulumiStack, StackStatus};
+use crate::api::pulumi::{LastUpdate, PulumiStack, StackStatus};
 use crate::runtime::fake_api::{self, FakeResponse};
 use crate::runtime::requeue;
 
@@ -449,4 +449,146 @@ async fn a_deleted_stack_is_requeued_when_a_claim_appears_changes_or_ends() {
     duplicates.forget(&("apps".to_owned(), "second".to_owned()));
     assert_eq!(next().as_deref(), Some("app"), "the claim ends");
     assert_eq!(duplicates.claimant(&deleted), None);
+}
+
+/// Returns the run of the type `kind` that a Stack is about to record.
+fn run(kind: UpdateKind) -> CurrentUpdate {
+    CurrentUpdate { kind, ..CurrentUpdate::default() }
+}
+
+/// Returns a Stack whose backend URL is in a Secret, so that only the agent knows it.
+fn hidden(name: &str, created: i64) -> Stack {
+    let secret = json!({"type": "Secret", "secret": {"name": name, "key": "url"}});
+    stack(name, created, json!({"backend": null, "envRefs": {"PULUMI_BACKEND_URL": secret}}))
+}
+
+#[test]
+fn a_run_contains_the_applied_pulumi_stacks_that_it_can_use() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let file = "file:///state/team";
+    let on_volume = |claim: &str| {
+        let pod = json!({"containers": [{"name": "pulumi", "volumeMounts": [{"name": "state", "mountPath": "/state"}]}],
+            "volumes": [{"name": "state", "persistentVolumeClaim": {"claimName": claim}}]});
+        let mut stack = hidden("second", 20);
+        stack.spec.workspace_template = Some(json!({"spec": {"podTemplate": {"spec": pod}}}));
+        stack
+    };
+    let own = || hidden("second", 20);
+    let other = || hidden("first", 10);
+    let first_on = |claim: &str| Stack { metadata: other().metadata, ..applied(on_volume(claim), "dev", file) };
+    let visible = |url: &str| stack("second", 20, json!({"backend": url}));
+    let project =
+        |name: &str| stack("second", 20, json!({"backend": null, "stack": format!("organization/{name}/dev")}));
+    let mut elsewhere = applied(other(), "dev", URL);
+    elsewhere.metadata.namespace = Some("elsewhere".to_owned());
+    let unreported = |mut stack: Stack| {
+        stack.status.as_mut().unwrap().applied_stack.as_mut().unwrap().backend = None;
+        stack
+    };
+    let rows = [
+        ("a backend in a Secret", own(), applied(other(), "dev", URL), true),
+        ("a Stack with its own resources", applied(own(), "dev", "s3://other"), applied(other(), "dev", URL), true),
+        ("an unknown backend", own(), unreported(applied(other(), "dev", URL)), true),
+        ("the same visible backend", visible(URL), applied(other(), "dev", URL), true),
+        ("another visible backend", visible("s3://other?endpoint=s3.example.com"), applied(other(), "dev", URL), false),
+        ("the same project", project("web"), applied(other(), "dev", URL), true),
+        ("another project", project("api"), applied(other(), "dev", URL), false),
+        ("another name", own(), applied(other(), "prod", URL), false),
+        ("nothing applied", own(), other(), false),
+        ("another namespace", own(), elsewhere, false),
+        ("a file in another pod", own(), applied(other(), "dev", file), false),
+        ("a file on a shared volume", on_volume("state"), first_on("state"), true),
+        ("a file on another volume", on_volume("state"), first_on("other"), false),
+    ];
+    for (case, own, other, expected) in rows {
+        let (requeue, _requeued) = requeue::queue();
+        let duplicates = DuplicateStacks::new(requeue, true);
+        duplicates.record(&own);
+        duplicates.record(&other);
+        for kind in [UpdateKind::Up, UpdateKind::Preview, UpdateKind::Destroy] {
+            let listed = duplicates.begin(&own, &run(kind)).expect(case);
+            let owners: Vec<&str> = listed.iter().map(|other| other.owner.as_str()).collect();
+            assert_eq!(owners, if expected { vec!["first"] } else { Vec::new() }, "{case}");
+        }
+    }
+}
+
+#[test]
+fn too_many_pulumi_stacks_prevent_a_run() {
+    let (requeue, _requeued) = requeue::queue();
+    let duplicates = DuplicateStacks::new(requeue, true);
+    let own = hidden("own", 20);
+    duplicates.record(&own);
+    for number in 0..MAX_APPLIED_BY_OTHERS {
+        duplicates.record(&applied(hidden(&format!("other-{number}"), 10), "dev", &format!("s3://state-{number}")));
+    }
+    assert_eq!(duplicates.begin(&own, &run(UpdateKind::Up)).map(|listed| listed.len()), Ok(MAX_APPLIED_BY_OTHERS));
+    duplicates.record(&applied(hidden("another", 10), "dev", "s3://state"));
+    assert_eq!(duplicates.begin(&own, &run(UpdateKind::Up)), Err(Obstacle::TooMany));
+}
+
+#[test]
+fn first_runs_that_can_use_the_same_pulumi_stack_do_not_overlap() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let (requeue, mut requeued) = requeue::queue();
+    let duplicates = DuplicateStacks::new(requeue, true);
+    let mut next = || requeued.next().now_or_never().flatten().map(|stack| stack.name);
+    let [first, second] = [hidden("first", 10), hidden("second", 20)];
+    duplicates.record(&first);
+    duplicates.record(&second);
+    let begin = |stack: &Stack| duplicates.begin(stack, &run(UpdateKind::Up));
+    let waits = Err(Obstacle::FirstRun("second".to_owned()));
+    assert_eq!(begin(&second), Ok(Vec::new()));
+    assert_eq!(begin(&second), Ok(Vec::new()), "a repeated attempt");
+    assert_eq!(begin(&first), waits, "the second Stack is about to record its run");
+    assert_eq!(duplicates.begin(&first, &run(UpdateKind::Preview)), Ok(Vec::new()), "a preview changes nothing");
+    let prod = stack("prod", 5, json!({"stack": "prod", "backend": null}));
+    duplicates.record(&prod);
+    assert_eq!(begin(&prod), Ok(Vec::new()), "another name");
+    duplicates.abandon(&second);
+    assert_eq!(next().as_deref(), Some("first"), "the second Stack did not record its run");
+    assert_eq!(begin(&second), Ok(Vec::new()));
+    assert_eq!(begin(&first), waits);
+
+    let with = |status: StackStatus| Stack { status: Some(status), ..second.clone() };
+    let status = StackStatus { attempts: Some(1), ..StackStatus::default() };
+    let current_update = Some(Box::new(run(UpdateKind::Up)));
+    duplicates.record(&with(StackStatus { current_update, ..status.clone() }));
+    assert_eq!(begin(&first), waits, "the run is recorded");
+    duplicates.record(&second);
+    assert_eq!(begin(&first), waits, "the watch delivers an earlier version");
+    let applied_stack = applied(second.clone(), "dev", URL).status.unwrap().applied_stack;
+    duplicates.record(&with(StackStatus { applied_stack, ..status }));
+    assert_eq!(next().as_deref(), Some("first"), "the run has ended");
+    let listed = begin(&first).unwrap();
+    assert_eq!(listed.len(), 1, "the run has applied a Pulumi stack");
+    assert_eq!((listed[0].owner.as_str(), listed[0].stack.backend.as_deref()), ("second", Some(URL)));
+}
+
+#[test]
+fn a_refused_run_waits_while_the_other_stack_manages_its_pulumi_stack() {
+    const URL: &str = "s3://state?endpoint=s3.example.com";
+    let (requeue, mut requeued) = requeue::queue();
+    let duplicates = DuplicateStacks::new(requeue, true);
+    let first = applied(hidden("first", 10), "dev", URL);
+    let mut second = hidden("second", 20);
+    let last = |reason: &str, url: &str| LastUpdate {
+        reason: Some(reason.to_owned()),
+        pulumi_stack: applied(hidden("any", 1), "dev", url).status.unwrap().applied_stack,
+        ..LastUpdate::default()
+    };
+    let mut owner = |reason: &str, url: &str| {
+        second.status = Some(StackStatus { last_update: Some(last(reason, url)), ..StackStatus::default() });
+        duplicates.record(&second);
+        duplicates.owner(&second).map(|owner| owner.to_string())
+    };
+    duplicates.record(&first);
+    assert_eq!(owner("DuplicateStack", URL).as_deref(), Some("apps/first"));
+    assert_eq!(owner("UpdateFailed", URL), None);
+    assert_eq!(owner("DuplicateStack", "s3://other"), None);
+    assert_eq!(owner("DuplicateStack", URL).as_deref(), Some("apps/first"));
+    duplicates.forget(&("apps".to_owned(), "first".to_owned()));
+    let next = requeued.next().now_or_never().flatten().map(|stack| stack.name);
+    assert_eq!(next.as_deref(), Some("second"), "the first Stack was deleted");
+    assert_eq!(owner("DuplicateStack", URL), None);
 }

@@ -132,6 +132,18 @@ fn a_lock_conflict_is_reported_once() {
 }
 
 #[test]
+fn the_next_step_reports_a_run_in_the_pulumi_stack_of_another_stack() {
+    let pulumi_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+    let reason = Some("DuplicateStack".to_owned());
+    let last_update = Some(LastUpdate { reason, pulumi_stack, ..last("up", "failed", &[]) });
+    let mut stack = stack(None);
+    let status = stack.status.get_or_insert_default();
+    status.applied_stack = Some(PulumiStack { name: "prod".to_owned(), ..PulumiStack::default() });
+    let status = StackStatus { last_update, ..StackStatus::default() };
+    assert_eq!(brief(&recorded(&stack, &status, None, None)), Vec::<String>::new(), "no resources remain");
+}
+
+#[test]
 fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     let of = |backend: Option<&str>| PulumiStack {
         name: "dev".to_owned(),

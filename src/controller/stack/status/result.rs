@@ -53,10 +53,11 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     }
     status.pending_since = None;
     if drift::is_check(&current) {
-        if !is_stack_not_found(&result) {
+        if !requires_action(&result) {
             return with_drift_check(stack, status, &current, update, now);
         }
-        // The loss of the state requires a decision, so it is also the result of the last run.
+        // The loss of the state requires a decision, so it is also the result of the last run. The same applies if
+        // another Stack manages the Pulumi stack.
         drift::record(stack, &mut status, update, now);
     }
     let previous = status.last_update.take();
@@ -104,9 +105,11 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     status
 }
 
-fn is_stack_not_found(result: &UpdateStatus) -> bool {
+/// Returns whether the result of a drift check prevents all further runs until a user acts.
+fn requires_action(result: &UpdateStatus) -> bool {
     let failed = conditions::find(&result.conditions, conditions::FAILED).filter(|failed| failed.status == "True");
-    failed.is_some_and(|failed| failed.reason == update_reason::STACK_NOT_FOUND)
+    let reasons = [update_reason::STACK_NOT_FOUND, update_reason::DUPLICATE_STACK];
+    failed.is_some_and(|failed| reasons.contains(&failed.reason.as_str()))
 }
 
 /// Returns whether the controller knows the outputs of a run, except the values of some secret outputs. `outputs` is the

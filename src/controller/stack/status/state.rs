@@ -178,6 +178,10 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
             stalled(failure_reason(last), &cause, &message)
         }
         State::OutcomeUnknown(reason, message) => stalled(reason, message, message),
+        // The next step adds the advice about the other Stack.
+        State::DecisionRequired(stack_reason::UPDATE_CONFLICT) => {
+            stalled(stack_reason::UPDATE_CONFLICT, &cause, &cause)
+        }
         State::DecisionRequired(reason) => {
             let advice = resolution_advice(stack, reason, last);
             let message = match *reason {

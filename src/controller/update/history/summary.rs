@@ -140,7 +140,7 @@ pub(super) fn of(update: &Update, workspace: Option<&Workspace>, outcome: &RunOu
         artifact: update.artifact().cloned(),
         source: spec.source.as_deref().cloned(),
         inputs: workspace.map(|workspace| inputs(workspace, &spec.stack_name)).unwrap_or_default(),
-        plan: spec.plan.clone(),
+        plan: spec.plan.as_deref().cloned(),
         result: if outcome.failure.is_none() { "succeeded" } else { "failed" },
         reason: outcome.failure,
         message: outcome.message.clone(),

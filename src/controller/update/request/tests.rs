@@ -141,6 +141,7 @@ fn a_cached_update_requires_the_same_agent_as_the_update() {
         json!({"type": "destroy"}),
         json!({"type": "destroy", "appliedStack": {"name": "dev", "backend": "s3://state"}}),
         json!({"appliedStack": {"name": "acme/dev"}}),
+        json!({"appliedByOthers": [{"owner": "web", "name": "dev", "project": "web", "backend": "s3://state"}]}),
         json!({"type": "preview", "savePlan": true}),
         json!({"type": "preview", "previewOf": "destroy"}),
         json!({"plan": {"updateName": "app-0", "fileDigest": digest}}),
