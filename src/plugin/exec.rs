@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 
+use anstream::adapter::strip_str;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{Api, AttachParams};
@@ -151,9 +152,10 @@ async fn receive(
     }
 }
 
-/// Converts an output line to printable text for the terminal.
+/// Converts an output line to printable text without colors. The Pulumi CLI and a program can print color sequences even with
+/// `--color=never`.
 pub fn printable_output(line: &[u8]) -> String {
-    printable(&String::from_utf8_lossy(line).replace('\r', ""))
+    printable(&strip_str(&String::from_utf8_lossy(line).replace('\r', "")).to_string())
 }
 
 /// Returns the exit code from the status that the API server sends when the process exits, or the failure cause.
@@ -206,6 +208,10 @@ mod tests {
         };
         receive(Some(text.as_bytes()), "pulumi", write).await.unwrap();
         assert_eq!(lengths, [4, 65_536, 70_001 - 65_536, 4]);
-        assert_eq!(printable_output(b"a\x1b[2J\r\n"), "a\u{fffd}[2J\n");
+        assert_eq!(printable_output(b"a\x1b[2J\x7f\r\n"), "a\n");
+        assert_eq!(
+            printable_output("\x1b[33mWarning\x1b[0m: caf\u{e9}\u{202e}\n".as_bytes()),
+            "Warning: caf\u{e9}\u{fffd}\n"
+        );
     }
 }

@@ -10,6 +10,7 @@ mod commands;
 mod completion;
 mod confirm;
 mod controller;
+mod duplicates;
 mod error;
 mod exec;
 #[cfg(test)]

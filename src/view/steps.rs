@@ -1,11 +1,18 @@
 //! Summaries of a Stack's states, and the next steps for the user. `docs/spec/v1/stack.md` describes the states.
 
+mod fields;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 
+use crate::api::auto::Workspace;
 use crate::api::conditions::stack_reason as reason;
-use crate::api::conditions::{self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, drift_reason, update_reason};
-use crate::api::names::{self, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_PAUSE, ANNOTATION_SCHEDULE};
+use crate::api::conditions::{
+    self, DRIFTED, EXPIRING, OUTPUTS_WRITTEN, READY, drift_reason, update_reason, workspace_reason,
+};
+use crate::api::names::{
+    self, ANNOTATION_ACKNOWLEDGE, ANNOTATION_CONFIRM_DESTROY, ANNOTATION_PAUSE, ANNOTATION_SCHEDULE,
+};
 use crate::api::pulumi::{LastUpdate, Stack, StackStatus};
 use crate::api::resolve::{self, Decision};
 use crate::view::phase::{self, Phase};
@@ -15,9 +22,23 @@ const UNKNOWN: &str = "The next run waits. The cause is below.";
 /// Summary for a stalled Stack whose reason this version does not support.
 const UNKNOWN_STALLED: &str = "The Stack cannot continue until a user acts.";
 
+/// Placeholder for the name of another Stack that only the cause contains.
+const OTHER: &str = "OTHER";
+
+/// Other objects that determine the steps. Without these objects, the steps are less specific.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Related<'a> {
+    pub workspace: Option<&'a Workspace>,
+    /// Whether the workspace pod does not exist.
+    pub lacks_pod: bool,
+    /// Name of the Stack in the same namespace that manages the same Pulumi stack.
+    pub same_pulumi_stack: Option<&'a str>,
+}
+
 /// State of a Stack, which determines the summary and the steps.
 pub struct State<'a> {
     stack: &'a Stack,
+    related: Related<'a>,
     pub phase: Phase,
     /// Reason from the condition that best explains the phase.
     pub reason: Option<&'a str>,
@@ -29,7 +50,14 @@ impl<'a> State<'a> {
     /// Returns the state of a Stack.
     pub fn of(stack: &'a Stack) -> Self {
         let (namespace, name) = (stack.namespace().unwrap_or_default(), stack.name_any());
-        State { stack, phase: Phase::of(stack), reason: main_reason(stack), namespace, name }
+        let related = Related::default();
+        State { stack, related, phase: Phase::of(stack), reason: main_reason(stack), namespace, name }
+    }
+
+    /// Returns the state with more specific steps.
+    #[must_use]
+    pub fn with(self, related: Related<'a>) -> Self {
+        State { related, ..self }
     }
 
     /// Returns a summary of the Stack's state in one or two sentences.
@@ -144,9 +172,9 @@ impl<'a> State<'a> {
             Phase::Waiting => self.of_waiting(),
             Phase::Stalled => self.of_stalled(),
         };
-        // If the reason is one of these two, the preceding steps already show how to delete the Stack without a
-        // destroy.
-        let has_alternative = [reason::STACK_NOT_FOUND, reason::NAMESPACE_TERMINATING].map(Some).contains(&self.reason);
+        // For these reasons, the preceding steps already show how to delete the Stack without a destroy.
+        let alternatives = [reason::STACK_NOT_FOUND, reason::NAMESPACE_TERMINATING, reason::UPDATE_CONFLICT];
+        let has_alternative = alternatives.map(Some).contains(&self.reason) && self.phase == Phase::Stalled;
         if self.destroys() && !matches!(self.phase, Phase::Running | Phase::Pending) && !has_alternative {
             steps.push(self.keep_resources("Or keep the resources, and delete the Stack without a destroy:"));
         }
@@ -161,6 +189,9 @@ impl<'a> State<'a> {
 
     fn of_retrying(&self) -> Vec<String> {
         let retry = self.plugin("To retry the run now:", "reconcile", "");
+        if self.last_update().is_some_and(|last| last.reason.as_deref() == Some(update_reason::RUN_REFUSED)) {
+            return self.of_refused_run().into_iter().chain([retry]).collect();
+        }
         // The Service selects the Workspace's pod, even if the pod comes from a pool.
         let service = names::workspace_object(&self.name);
         let log = "Correct the cause. The log of the last run contains all messages:";
@@ -194,10 +225,7 @@ impl<'a> State<'a> {
             Some(reason::PREREQUISITE_NOT_SATISFIED) => {
                 vec![self.plugin("Show the Stacks on which this Stack depends:", "tree", "")]
             }
-            Some(reason::SOURCE_UNAVAILABLE) if self.has_cause("Program ") => self.of_program(),
-            Some(reason::SOURCE_UNAVAILABLE) => {
-                vec![self.plugin("Correct the source, and reconcile it:", "reconcile", "--with-source")]
-            }
+            Some(reason::SOURCE_UNAVAILABLE) => self.of_source(),
             _ => vec![self.plugin("List the events:", "events", "")],
         }
     }
@@ -281,6 +309,7 @@ impl<'a> State<'a> {
                     "resolve",
                     "--decision create",
                 ),
+                self.plugin("Or start no run until an input changes:", "resolve", "--decision abandon"),
             ],
             Some(reason::STACK_NOT_FOUND) => vec![
                 self.plugin("Correct the backend or the names, and retry the destroy:", "resolve", "--decision retry"),
@@ -310,22 +339,9 @@ impl<'a> State<'a> {
     fn of_cause(&self) -> Vec<String> {
         match self.reason {
             Some(reason::DESTROY_UNCONFIRMED) => vec![self.confirm_destroy()],
-            Some(reason::UPDATE_CONFLICT) if self.is_deleted() => vec![
-                self.edit("To destroy the resources, delete the other Stack, or restore spec.stack and spec.backend:"),
-            ],
-            Some(reason::UPDATE_CONFLICT) => vec![self.edit(
-                "Set another spec.stack or spec.backend, or set spec.preview. To hand the resources over to this Stack, set \
-                 spec.destroyOnFinalize of the other Stack to false, and delete the other Stack:",
-            )],
-            Some(reason::SOURCE_UNAVAILABLE) if self.has_cause("Program ") => self.of_program(),
-            Some(reason::SOURCE_UNAVAILABLE) => vec![self.plugin(
-                "Create the source, or correct its reference or its credentials. Then reconcile the source:",
-                "reconcile",
-                "--with-source",
-            )],
-            Some(reason::WORKSPACE_FAILED) => {
-                vec![self.plugin("Correct the cause. The events of the pod contain more messages:", "events", "")]
-            }
+            Some(reason::UPDATE_CONFLICT) => self.of_conflict(),
+            Some(reason::SOURCE_UNAVAILABLE) => self.of_source(),
+            Some(reason::WORKSPACE_FAILED) => vec![self.of_workspace()],
             Some(reason::SPEC_INVALID) if self.is_schedule_of_namespace_invalid() => vec![step(
                 "Correct the annotation of the namespace:",
                 &format!("kubectl edit namespace {}", self.namespace),
@@ -371,10 +387,106 @@ impl<'a> State<'a> {
             let sentence = "Correct the output or the object in the details, and write the outputs again:";
             steps.push(self.plugin(sentence, "reconcile", ""));
         }
+        if !status.orphaned_stacks.is_empty() {
+            let ids: Vec<&str> = status.orphaned_stacks.iter().map(|orphaned| orphaned.id.as_str()).collect();
+            let (namespace, name, ids) = (&self.namespace, &self.name, ids.join(","));
+            steps.push(step(
+                "Delete the remaining resources in the details, or manage them with another Stack. Then acknowledge them:",
+                &format!("kubectl annotate --overwrite -n {namespace} stack {name} {ANNOTATION_ACKNOWLEDGE}={ids}"),
+            ));
+        }
         if !self.is_deleted() && has_status(find(EXPIRING), "True") {
             steps.push(self.edit("To keep the Stack, change or remove spec.ttl and spec.expiresAt:"));
         }
         steps
+    }
+
+    /// Returns the step for the workspace pod of a stalled Stack. The events of a pod contain its errors, but without a pod
+    /// they only repeat the cause.
+    fn of_workspace(&self) -> String {
+        let status = self.related.workspace.and_then(|workspace| workspace.status.as_ref());
+        let ready = status.and_then(|status| conditions::find(&status.conditions, READY));
+        let is_invalid = ready.is_some_and(|ready| ready.reason == workspace_reason::SPEC_INVALID);
+        let fields = fields::of_template(&self.stack.spec);
+        match (is_invalid, self.related.lacks_pod) {
+            (true, _) if !fields.is_empty() => self.edit(&format!(
+                "Correct the field that the cause names. The Stack sets the fields of the pod in {}:",
+                fields.join(", ")
+            )),
+            (true, _) => self.edit("Correct the field or the object that the cause names:"),
+            (false, true) => self.edit("Create the object that the cause names, or correct the Stack:"),
+            (false, false) => {
+                self.plugin("Correct the cause. The events of the pod contain more messages:", "events", "")
+            }
+        }
+    }
+
+    /// Returns the steps for a source that is unavailable. Only Flux sources have their own reconciliation. The controller
+    /// resolves the other sources again when their fields change.
+    fn of_source(&self) -> Vec<String> {
+        let spec = &self.stack.spec;
+        let mut steps = Vec::new();
+        if spec.flux_source.is_some() {
+            let sentence = "Create the source, or correct its reference or its credentials. Then reconcile the source:";
+            steps.push(self.plugin(sentence, "reconcile", "--with-source"));
+        }
+        if spec.program_ref.is_some() {
+            let command = format!("kubectl get programs -n {}", self.namespace);
+            steps.push(step("Create or correct the Program. To list the Programs of the namespace:", &command));
+        }
+        let fields = match fields::of_source(spec) {
+            fields if fields.is_empty() => "the fields of the source".to_owned(),
+            fields => fields.join(", "),
+        };
+        let correct = if steps.is_empty() { "Correct" } else { "Or correct" };
+        steps.push(self.edit(&format!("{correct} {fields} in the Stack:")));
+        let secrets = fields::repository_secrets(spec).into_iter();
+        steps.extend(secrets.map(|secret| self.edit_secret("Or correct the credentials of the repository:", secret)));
+        steps
+    }
+
+    /// Returns the steps for a run that could not start, for example because a Secret lacks a key. Such a run has no log.
+    fn of_refused_run(&self) -> Vec<String> {
+        let correct =
+            self.edit("The run did not start. Correct the object that the cause names, or its reference in the Stack:");
+        let secrets = fields::value_secrets(&self.stack.spec);
+        let secret = match secrets.as_slice() {
+            [secret] => Some(self.edit_secret("To correct the Secret with the values of the Stack:", secret)),
+            _ => None,
+        };
+        std::iter::once(correct).chain(secret).collect()
+    }
+
+    /// Returns the steps for a Stack whose Pulumi stack another Stack manages, too.
+    fn of_conflict(&self) -> Vec<String> {
+        let namespace = &self.namespace;
+        let (other, described) = match self.related.same_pulumi_stack {
+            Some(other) => (other, format!("Stack {other}")),
+            None => (OTHER, "the Stack that the cause names".to_owned()),
+        };
+        let delete = format!("kubectl delete -n {namespace} stack {other}");
+        if !self.is_deleted() {
+            let patch = patch_without_destroy(namespace, other);
+            return vec![
+                self.edit("Set another spec.stack or spec.backend, or set spec.preview:"),
+                step(
+                    &format!("Or hand the resources over to this Stack. Delete {described} without a destroy:"),
+                    &format!("{patch} && {delete}"),
+                ),
+            ];
+        }
+        if fields::is_applied_elsewhere(self.stack) {
+            return vec![
+                self.edit("To destroy the resources, restore the previous spec.stack and spec.backend:"),
+                self.keep_resources("Or keep the resources, and delete the Stack without a destroy:"),
+            ];
+        }
+        vec![
+            self.keep_resources(&format!(
+                "To hand the resources over to {described}, delete this Stack without a destroy:"
+            )),
+            step(&format!("Or destroy the resources: delete {described}:"), &delete),
+        ]
     }
 
     fn correct_policy(&self) -> String {
@@ -396,9 +508,11 @@ impl<'a> State<'a> {
     }
 
     fn keep_resources(&self, sentence: &str) -> String {
-        let patch = "{\"spec\":{\"destroyOnFinalize\":false}}";
-        let (namespace, name) = (&self.namespace, &self.name);
-        step(sentence, &format!("kubectl patch -n {namespace} stack {name} --type merge -p '{patch}'"))
+        step(sentence, &patch_without_destroy(&self.namespace, &self.name))
+    }
+
+    fn edit_secret(&self, sentence: &str, name: &str) -> String {
+        step(sentence, &format!("kubectl edit -n {} secret {name}", self.namespace))
     }
 
     fn edit(&self, sentence: &str) -> String {
@@ -408,17 +522,6 @@ impl<'a> State<'a> {
     fn plugin(&self, sentence: &str, command: &str, arguments: &str) -> String {
         let arguments = if arguments.is_empty() { String::new() } else { format!(" {arguments}") };
         step(sentence, &format!("kubectl pulumi {command} -n {} {}{arguments}", self.namespace, self.name))
-    }
-
-    /// Returns the steps for a Program that does not exist or is not valid. A Program has no source.
-    fn of_program(&self) -> Vec<String> {
-        let programs =
-            step("List the Programs of the namespace:", &format!("kubectl get programs -n {}", self.namespace));
-        vec![programs, self.edit("Create or correct the Program, or correct its name in the Stack:")]
-    }
-
-    fn has_cause(&self, start: &str) -> bool {
-        phase::cause(self.stack).is_some_and(|cause| cause.starts_with(start))
     }
 
     /// Returns whether the run waits for a missing Secret or ConfigMap.
@@ -467,6 +570,11 @@ impl<'a> State<'a> {
 
 fn step(sentence: &str, command: &str) -> String {
     format!("{sentence}\n    {command}")
+}
+
+fn patch_without_destroy(namespace: &str, name: &str) -> String {
+    let patch = "{\"spec\":{\"destroyOnFinalize\":false}}";
+    format!("kubectl patch -n {namespace} stack {name} --type merge -p '{patch}'")
 }
 
 /// Returns the reason from the condition that best explains the phase.

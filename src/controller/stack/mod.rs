@@ -41,6 +41,8 @@ mod policy_report;
 mod polling;
 mod prerequisites;
 mod reconcile;
+#[cfg(test)]
+mod rejected_stacks;
 mod restrictions;
 mod run;
 mod run_events;

@@ -270,7 +270,7 @@ fn recorded_run(observed: &Observed, resolved: &Resolved, due_run: &DueRun) -> C
 /// Checks the fields that the controller uses outside the Workspace and the Update, and without which a run could be
 /// wrong. Returns the error message. Fields that only affect the time after a run, such as `drift` and `writeOutputsTo`,
 /// have their own conditions, so that an invalid value does not prevent a deployment.
-fn check_fields(stack: &Stack) -> Result<(), String> {
+pub(super) fn check_fields(stack: &Stack) -> Result<(), String> {
     build_workspace::check_times(stack).map_err(|error| error.to_string())?;
     if let Some(schedule) = &stack.spec.schedule {
         run_windows::check("spec.schedule", schedule)?;

@@ -2,17 +2,22 @@
 
 mod details;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
+use kube::api::ListParams;
 use pulumi_controller::api::auto::{Update, Workspace};
+use pulumi_controller::api::conditions::stack_reason;
+use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::view::phase::{self, Phase};
 use pulumi_controller::view::runs;
-use pulumi_controller::view::steps::State;
+use pulumi_controller::view::steps::{Related, State};
 use serde::Serialize;
 
 use crate::plugin::args::Format;
 use crate::plugin::cluster::Cluster;
+use crate::plugin::duplicates::with_same_pulumi_stack;
 use crate::plugin::error::PluginError;
 use crate::plugin::screen::{self, Screen};
 
@@ -31,8 +36,36 @@ pub async fn run(cluster: &Cluster, name: &str, format: Format) -> Result<(), Pl
         Some(run) => cluster.get_opt(namespace, run).await?,
         None => None,
     };
-    let facts = Facts { stack, workspace, update };
+    let lacks_pod = Box::pin(lacks_pod(cluster, &stack, workspace.as_ref())).await;
+    let same_pulumi_stack = Box::pin(same_pulumi_stack(cluster, &stack)).await;
+    let facts = Facts { stack, workspace, update, lacks_pod, same_pulumi_stack };
     screen::print(&Explanation::of(&facts, Timestamp::now()), format)
+}
+
+/// Returns whether a stalled Stack has no workspace pod. Returns `false` if the pod cannot be read, because a user without
+/// permissions for pods also needs an explanation.
+async fn lacks_pod(cluster: &Cluster, stack: &Stack, workspace: Option<&Workspace>) -> bool {
+    if State::of(stack).reason != Some(stack_reason::WORKSPACE_FAILED) {
+        return false;
+    }
+    let Some(workspace) = workspace else { return true };
+    let pooled = workspace.pooled_pod().map(|pod| pod.name.clone());
+    let name = pooled.unwrap_or_else(|| names::workspace_pod(&stack.name_any()));
+    matches!(cluster.get_opt::<Pod>(cluster.namespace(), &name).await, Ok(None))
+}
+
+/// Returns the name of the only other Stack with the same Pulumi stack, if the Stack waits for it. Returns `None` if the
+/// Stacks cannot be listed.
+async fn same_pulumi_stack(cluster: &Cluster, stack: &Stack) -> Option<String> {
+    let state = State::of(stack);
+    if (state.phase, state.reason) != (Phase::Stalled, Some(stack_reason::UPDATE_CONFLICT)) {
+        return None;
+    }
+    let stacks: Vec<Stack> = cluster.list(&cluster.scope(false), ListParams::default()).await.ok()?;
+    match with_same_pulumi_stack(stack, &stacks).as_slice() {
+        [other] => Some(other.name_any()),
+        _ => None,
+    }
 }
 
 /// Explanation of a Stack's state.
@@ -57,7 +90,12 @@ struct Explanation {
 impl Explanation {
     fn of(facts: &Facts, now: Timestamp) -> Self {
         let stack = &facts.stack;
-        let state = State::of(stack);
+        let related = Related {
+            workspace: facts.workspace.as_ref(),
+            lacks_pod: facts.lacks_pod,
+            same_pulumi_stack: facts.same_pulumi_stack.as_deref(),
+        };
+        let state = State::of(stack).with(related);
         Explanation {
             namespace: stack.namespace().unwrap_or_default(),
             name: stack.name_any(),
@@ -105,7 +143,7 @@ mod tests {
 
     fn explanation(conditions: &[Value]) -> Explanation {
         let stack = stack("web", &json!({}), &json!({ "conditions": conditions }));
-        Explanation::of(&Facts { stack, workspace: None, update: None }, now())
+        Explanation::of(&Facts::of(stack), now())
     }
 
     #[test]
@@ -119,9 +157,9 @@ mod tests {
             "lastUpdate": { "name": "web-000012b1a9f", "type": "up", "failures": 1 },
         });
         let facts = Facts {
-            stack: stack("web", &json!({}), &status),
             workspace: Some(workspace(&json!({ "conditions": [condition("Ready", "True", "Succeeded", "ready")] }))),
             update: Some(update("web-000012b1a9f", "up", &json!({ "phase": "Failed" }))),
+            ..Facts::of(stack("web", &json!({}), &status))
         };
         assert_example("kubectl pulumi explain web", &Explanation::of(&facts, now()).text());
     }
@@ -131,7 +169,7 @@ mod tests {
         let ready = explanation(&[condition("Ready", "True", "ProcessingCompleted", "done")]);
         assert_eq!(
             ready.text(),
-            "Stack apps/web: Ready (ProcessingCompleted)\n\n  The last run has succeeded, and no run is due.\n"
+            "Stack apps/web: Ready (ProcessingCompleted)\n\n  The last run has succeeded, and no run is due.\n\nDetails:\n  - done\n"
         );
         let pending = explanation(&[]);
         assert_eq!(pending.phase, Phase::Pending);

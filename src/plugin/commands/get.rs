@@ -78,9 +78,16 @@ impl Row {
             revision: status.and_then(|status| status.last_applied_revision.clone()),
             drift: phase::drift(stack),
             violations: phase::violations(status.and_then(|status| status.policy_violations.as_ref())),
-            waiting_for: phase::cause(stack).map(str::to_owned),
+            waiting_for: phase::cause(stack).map(str::to_owned).or_else(|| orphaned(stack)),
         }
     }
+}
+
+/// Returns why a Stack needs an acknowledgment, or `None` if it needs none.
+fn orphaned(stack: &Stack) -> Option<String> {
+    let count = stack.status.as_ref()?.orphaned_stacks.len();
+    let stacks = if count == 1 { "Pulumi stack" } else { "Pulumi stacks" };
+    (count > 0).then(|| format!("acknowledgment: resources remain in {count} earlier {stacks}"))
 }
 
 impl Screen for StackList {
@@ -182,5 +189,18 @@ mod tests {
         );
         assert_eq!(list[1]["waitingFor"], "running: 3 of 12 resources; up (network-1)");
         assert_eq!(list[2]["violations"], "1 mandatory, 2 advisory");
+    }
+
+    #[test]
+    fn remaining_resources_wait_for_an_acknowledgment() {
+        let orphaned = json!({ "id": "1d62187f", "name": "dev", "since": "2026-11-02T11:00:00Z" });
+        let of = |orphaned: Value| {
+            let ready = condition("Ready", "True", "ProcessingCompleted", "done");
+            let status = json!({ "conditions": [ready], "orphanedStacks": orphaned });
+            Row::of(&stack("web", &json!({}), &status), now()).waiting_for
+        };
+        let one = of(json!([orphaned]));
+        assert_eq!(one.as_deref(), Some("acknowledgment: resources remain in 1 earlier Pulumi stack"));
+        assert_eq!(of(json!([])), None);
     }
 }

@@ -11,6 +11,7 @@ use pulumi_controller::api::names;
 use pulumi_controller::api::pulumi::Stack;
 use pulumi_controller::text::printable;
 use pulumi_controller::view::links;
+use pulumi_controller::view::phase::Phase;
 use pulumi_controller::view::run_log::{Line, MAX_BYTES, Window, is_pod_of, parameters};
 use pulumi_controller::view::runs;
 use tokio::time::{Instant, timeout_at};
@@ -38,7 +39,9 @@ const MAX_LINE: u64 = 256 * 1024;
 /// Returns an error if the Stack or the run does not exist, if the run has not started, or if a request fails.
 pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError> {
     let update = Box::pin(started(cluster, flags)).await?;
-    let Some(window) = Window::of(&update) else { return Err(not_started(&update)) };
+    let Some(window) = Window::of(&update).filter(|_| !ended_before_start(&update)) else {
+        return Err(not_started(&update));
+    };
     let mut window = if flags.raw { window.raw() } else { window };
     let (namespace, pod) = (cluster.namespace(), update.pod_name());
     let found: Option<Pod> = cluster.get_opt(namespace, &pod).await?;
@@ -47,7 +50,7 @@ pub async fn run(cluster: &Cluster, flags: &LogFlags) -> Result<(), PluginError>
         return if flags.follow { check_complete(cluster, &update).await } else { Ok(()) };
     }
     if !flags.follow || window.end.is_some() {
-        return Box::pin(print_tail(cluster, &pod, &window, flags.tail)).await;
+        return Box::pin(print_tail(cluster, &update, &window, flags.tail)).await;
     }
     let parameters = parameters(&window, true, flags.tail);
     let log = Box::pin(cluster.open_log(namespace, &pod, &parameters).await?);
@@ -73,15 +76,17 @@ async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginEr
             Some(update) => format!("run {} of Stack {} has not started", update.name_any(), full_name(&stack)),
             None => format!("Stack {} has no run", full_name(&stack)),
         };
+        let explain = format!("kubectl pulumi explain -n {namespace} {}", flags.stack);
         if !flags.follow {
-            return Err(PluginError::NotReady(format!("{state}; to wait for the start, use --follow")));
+            let advice = match Phase::of(&stack) {
+                Phase::Stalled => format!("no run starts until a user acts; run: {explain}"),
+                _ => "to wait for the start, use --follow".to_owned(),
+            };
+            return Err(PluginError::NotReady(format!("{state}; {advice}")));
         }
         progress.state(&state);
         if Instant::now() + POLL_INTERVAL > cluster.deadline() {
-            return Err(PluginError::TimedOut(format!(
-                "timed out: {state}; run: kubectl pulumi explain -n {namespace} {}",
-                flags.stack
-            )));
+            return Err(PluginError::TimedOut(format!("timed out: {state}; run: {explain}")));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -89,6 +94,13 @@ async fn started(cluster: &Cluster, flags: &LogFlags) -> Result<Update, PluginEr
 
 fn has_started(update: &Update) -> bool {
     update.is_complete() || update.status.as_ref().is_some_and(|status| status.start_time.is_some())
+}
+
+/// Returns whether a run ended before its agent started the Pulumi CLI, for example because a Secret lacks a key. The Pulumi
+/// Kubernetes Operator does not record the evidence that a run has ended.
+fn ended_before_start(update: &Update) -> bool {
+    let evidence = update.status.as_ref().and_then(|status| status.termination_evidence);
+    update.is_complete() && evidence.is_none() && !update.is_started_by_operator()
 }
 
 /// Returns the error for a run whose Update no longer exists. The error contains the run's result from the Stack
@@ -146,12 +158,17 @@ struct Tail {
 }
 
 /// Prints the log lines that a run has written so far.
-async fn print_tail(cluster: &Cluster, pod: &str, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
+async fn print_tail(cluster: &Cluster, update: &Update, window: &Window, tail: Option<i64>) -> Result<(), PluginError> {
+    let pod = &update.pod_name();
     let mut found = Box::pin(request_tail(cluster, pod, window, tail, tail)).await?;
     // The lines of the first request include lines from other runs or from the agent, and can therefore lack lines of
     // this run. The second request reads the log without a line limit.
     if tail.is_some() && found.has_other_lines {
         found = Box::pin(request_tail(cluster, pod, window, None, tail)).await?;
+    }
+    let message = update.status.as_ref().and_then(|status| status.message.as_deref());
+    if let Some(message) = message.filter(|_| found.lines.is_empty() && update.is_complete()) {
+        Progress::new().note(&printable(&format!("run {} has written no output: {message}", update.name_any())));
     }
     for line in found.lines {
         screen::write(line.as_bytes())?;
@@ -383,6 +400,42 @@ mod tests {
             let error = deleted(&stack, name);
             assert!(error.to_string().contains(expected) && !error.to_string().contains("file:"), "{error}");
             assert_eq!(error.exit_code(), 3, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_that_did_not_start_has_no_log() {
+        let refused = |evidence: &str| {
+            let mut status = json!({ "startTime": "2026-11-02T11:00:00Z", "endTime": "2026-11-02T11:00:01Z",
+                "conditions": [condition("Complete", "True", "Updated", "")], "message": "Secret keys lacks the key token" });
+            if !evidence.is_empty() {
+                status["terminationEvidence"] = json!(evidence);
+            }
+            update("web-1", "up", &status)
+        };
+        assert!(ended_before_start(&refused("")) && !ended_before_start(&refused("Agent")));
+        let object = serde_json::to_value(refused("")).unwrap();
+        let stack = stack("web", &json!({}), &json!({ "lastUpdate": { "name": "web-1" } }));
+        let stack = serde_json::to_value(stack).unwrap();
+        let (cluster, _) = cluster(move |target| {
+            Some((200, if target.contains("/updates/") { object.clone() } else { stack.clone() }))
+        });
+        let flags = LogFlags { stack: "web".to_owned(), run: None, follow: false, tail: None, raw: false };
+        let error = Box::pin(run(&cluster, &flags)).await.unwrap_err();
+        assert_eq!(error.to_string(), "run web-1 did not start: Secret keys lacks the key token");
+    }
+
+    #[tokio::test]
+    async fn a_stalled_stack_without_runs_needs_an_explanation() {
+        for (conditions, expected) in [
+            (json!([condition("Stalled", "True", "WorkspaceFailed", "why")]), "kubectl pulumi explain -n apps web"),
+            (json!([condition("Reconciling", "True", "StackProcessing", "why")]), "use --follow"),
+        ] {
+            let stack = serde_json::to_value(stack("web", &json!({}), &json!({ "conditions": conditions }))).unwrap();
+            let (cluster, _) = cluster(move |_| Some((200, stack.clone())));
+            let flags = LogFlags { stack: "web".to_owned(), run: None, follow: false, tail: None, raw: false };
+            let error = Box::pin(run(&cluster, &flags)).await.unwrap_err();
+            assert!(error.to_string().ends_with(expected), "{error}");
         }
     }
 

@@ -29,7 +29,7 @@ use crate::ui::response;
 use crate::ui::row::{self, Key, Row};
 use crate::ui::state::{Answer, Ui, Visitor};
 use crate::view::dependencies::dependencies_of;
-use crate::view::steps::State;
+use crate::view::steps::{Related, State};
 use crate::view::{phase, runs};
 
 /// Maximum number of outputs that the page shows.
@@ -151,7 +151,7 @@ fn content(facts: &Facts, forms: &Forms<'_>, now: Timestamp) -> Markup {
             div id="live-state" role="status" {}
             @if let Some(done) = facts.done { p.notice.good role="status" { (done) } }
             @if let Some(notice) = review.notice() { p.notice.good role="status" { (notice) } }
-            @if !review.is_ahead_of_status() { (explanation(stack)) }
+            @if !review.is_ahead_of_status() { (explanation(stack, facts.workspace.as_ref())) }
             (forms.actions(stack, review))
             (forms.resolutions(stack))
             @if let Some(plan) = &status.plan { (plan_section(plan, facts.preview.as_ref(), review, forms)) }
@@ -174,8 +174,8 @@ fn heading(stack: &Stack, (namespace, name): &Key) -> Markup {
 }
 
 /// Returns the summary of the state, its cause and the next steps.
-fn explanation(stack: &Stack) -> Markup {
-    let state = State::of(stack);
+fn explanation(stack: &Stack, workspace: Option<&Workspace>) -> Markup {
+    let state = State::of(stack).with(Related { workspace, ..Related::default() });
     let steps = state.next_steps();
     html! {
         section aria-label="State" {

@@ -229,16 +229,135 @@ fn the_steps_name_the_object_that_the_user_must_correct() {
         condition("Stalled", "True", "SpecInvalid", invalid),
     ]);
     assert!(found.contains("kubectl edit namespace ") && !found.contains(" stack "), "{found}");
-    let missing = "Program apps/sourze does not exist";
-    let found = steps_of(&[
-        condition("Ready", "False", "SourceUnavailable", missing),
-        condition("Stalled", "True", "SourceUnavailable", missing),
-    ]);
-    assert!(found.contains("kubectl get programs -n ") && !found.contains("--with-source"), "{found}");
     let waits = "app-1: waiting for Secret \"keys\" (environment variable KEY): not found in namespace apps";
     let found = steps_of(&[
         condition("Ready", "Unknown", "StackProcessing", waits),
         condition("Reconciling", "True", "StackProcessing", waits),
     ]);
     assert!(found.starts_with("Create the object"), "{found}");
+}
+
+/// Returns the steps of a Stack that is stalled with a reason.
+fn stalled(reason: &str, spec: &Value, related: Related<'_>) -> String {
+    let status = json!({ "conditions": [condition("Stalled", "True", reason, "why")] });
+    State::of(&stack("web", spec, &status)).with(related).next_steps().join("\n")
+}
+
+#[test]
+fn only_a_flux_source_is_reconciled_on_its_own() {
+    let git = json!({ "projectRepo": "https://git.example/app", "branch": "main", "gitAuthSecret": "git",
+        "policyPacks": [{ "name": "house", "sourceRef": { "kind": "GitRepository", "name": "policies" } }] });
+    let flux = json!({ "fluxSource": { "sourceRef": { "kind": "GitRepository", "name": "app" } } });
+    let auth = json!({ "token": { "name": "token", "key": "token" } });
+    let template =
+        json!({ "workspaceTemplate": { "spec": { "git": { "url": "https://git.example/app", "auth": auth } } } });
+    let rows = [
+        (&git, "Correct spec.projectRepo, spec.branch, spec.gitAuthSecret, spec.policyPacks[house] in the Stack:"),
+        (&git, "kubectl edit -n apps secret git"),
+        (&flux, "kubectl pulumi reconcile -n apps web --with-source"),
+        (&flux, "Or correct spec.fluxSource in the Stack:\n    kubectl edit -n apps stack web"),
+        (&json!({ "programRef": { "name": "app" } }), "kubectl get programs -n apps"),
+        (&template, "Correct spec.workspaceTemplate.spec.git in the Stack:"),
+        (&template, "kubectl edit -n apps secret token"),
+    ];
+    for (spec, expected) in rows {
+        let waiting = json!({ "conditions": [condition("Reconciling", "True", "SourceUnavailable", "why")] });
+        let waiting = steps(&stack("web", spec, &waiting)).join("\n");
+        let found = stalled("SourceUnavailable", spec, Related::default());
+        assert_eq!(found, waiting);
+        assert!(found.contains(expected), "{spec}: {found}");
+        assert_eq!(found.contains("--with-source"), spec["fluxSource"].is_object(), "{found}");
+    }
+}
+
+#[test]
+fn the_events_of_a_pod_are_a_step_only_if_the_pod_exists() {
+    let workspace = |reason: &str| -> Workspace {
+        let status = json!({ "conditions": [condition("Ready", "False", reason, "why")] });
+        serde_json::from_value(json!({ "metadata": {}, "spec": {}, "status": status })).unwrap()
+    };
+    let template = json!({ "workspaceTemplate": { "spec": { "resources": {}, "podTemplate": {}, "git": {} } } });
+    let edit = "\n    kubectl edit -n apps stack web";
+    let rows = [
+        ("PodFailed", false, json!({}), "kubectl pulumi events -n apps web".to_owned()),
+        ("PodFailed", true, json!({}), format!("or correct the Stack:{edit}")),
+        ("SpecInvalid", true, json!({}), format!("the object that the cause names:{edit}")),
+        (
+            "SpecInvalid",
+            true,
+            template,
+            format!("spec.workspaceTemplate.spec.podTemplate, spec.workspaceTemplate.spec.resources:{edit}"),
+        ),
+    ];
+    for (reason, lacks_pod, spec, expected) in rows {
+        let workspace = workspace(reason);
+        let related = Related { workspace: Some(&workspace), lacks_pod, ..Related::default() };
+        let found = stalled("WorkspaceFailed", &spec, related);
+        assert!(found.ends_with(&expected), "{reason}: {found}");
+    }
+}
+
+#[test]
+fn a_run_that_did_not_start_has_no_log() {
+    let secret = |name: &str| json!({ "type": "Secret", "secret": { "name": name, "key": "token" } });
+    let status = json!({ "conditions": [condition("Reconciling", "True", "RetryingAfterFailure", "why")],
+        "lastUpdate": { "name": "web-1", "reason": "RunRefused" } });
+    let of = |spec: Value| steps(&stack("web", &spec, &status)).join("\n");
+    let one = of(json!({ "envRefs": { "A": secret("keys"), "B": secret("keys") } }));
+    assert!(
+        one.contains("kubectl edit -n apps stack web") && one.contains("kubectl edit -n apps secret keys"),
+        "{one}"
+    );
+    assert!(!one.contains("logs"), "{one}");
+    let unsafe_name = of(json!({ "envRefs": { "A": secret("$(reboot)") } }));
+    assert!(!unsafe_name.contains("reboot"), "a user copies the commands to a shell: {unsafe_name}");
+    let two = of(json!({ "envRefs": { "A": secret("keys"), "B": secret("other") } }));
+    assert!(!two.contains("secret"), "the steps do not name the wrong Secret: {two}");
+}
+
+#[test]
+fn the_steps_of_a_conflict_name_both_stacks() {
+    let shop = Related { same_pulumi_stack: Some("shop"), ..Related::default() };
+    let found = stalled("UpdateConflict", &json!({}), shop);
+    let hand_over =
+        "stack shop --type merge -p '{\"spec\":{\"destroyOnFinalize\":false}}' && kubectl delete -n apps stack shop";
+    assert!(found.contains("kubectl edit -n apps stack web") && found.ends_with(hand_over), "{found}");
+    let unknown = stalled("UpdateConflict", &json!({}), Related::default());
+    assert!(unknown.ends_with("kubectl delete -n apps stack OTHER"), "{unknown}");
+
+    let deleted = |applied: &str, backend: &str| {
+        let applied = json!({ "name": applied, "project": "shop", "backend": backend });
+        let status = json!({ "conditions": [condition("Stalled", "True", "UpdateConflict", "why")],
+            "appliedStack": applied });
+        let spec = json!({ "backend": "s3://user@state/?region=eu", "destroyOnFinalize": true });
+        let mut stack = stack("web", &spec, &status);
+        stack.metadata.deletion_timestamp = Some(Time(now()));
+        State::of(&stack).with(shop).next_steps().join("\n")
+    };
+    for (applied, backend) in [("dev", "s3://state"), ("organization/shop/dev", "s3://state")] {
+        let found = deleted(applied, backend);
+        assert!(found.starts_with("To hand the resources over to Stack shop"), "{found}");
+        assert!(
+            found.contains("kubectl patch -n apps stack web") && found.ends_with("kubectl delete -n apps stack shop")
+        );
+    }
+    for (applied, backend) in [("prod", "s3://state"), ("dev", "s3://other")] {
+        let found = deleted(applied, backend);
+        assert!(found.starts_with("To destroy the resources, restore") && !found.contains("delete -n"), "{found}");
+    }
+}
+
+#[test]
+fn a_missing_pulumi_stack_can_be_abandoned() {
+    let found = stalled("StackNotFound", &json!({}), Related::default());
+    assert!(found.contains("--decision create") && found.ends_with("--decision abandon"), "{found}");
+}
+
+#[test]
+fn remaining_resources_are_acknowledged_with_their_identifiers() {
+    let orphaned = |id: &str| json!({ "id": id, "name": "dev", "since": "2026-11-02T11:00:00Z" });
+    let status = json!({ "conditions": [condition("Ready", "True", "ProcessingCompleted", "done")],
+        "orphanedStacks": [orphaned("1d62187f"), orphaned("2e73298a")] });
+    let found = steps(&stack("web", &json!({}), &status)).join("\n");
+    assert!(found.ends_with("stack web pulumi.com/acknowledge=1d62187f,2e73298a"), "{found}");
 }

@@ -7,6 +7,7 @@ use pulumi_controller::api::auto::{Update, Workspace};
 use pulumi_controller::api::columns;
 use pulumi_controller::api::conditions::{self, DRIFTED, EXPIRING, ORPHANED, OUTPUTS_WRITTEN, READY, SETTINGS_IGNORED};
 use pulumi_controller::api::pulumi::{PolicyViolation, Stack, StackPlan, StackStatus};
+use pulumi_controller::view::phase::Phase;
 use pulumi_controller::view::time::age;
 use pulumi_controller::view::{links, phase, runs};
 
@@ -25,6 +26,18 @@ pub struct Facts {
     pub workspace: Option<Workspace>,
     /// The open run or, if no run is open, the last run.
     pub update: Option<Update>,
+    /// Whether the workspace pod of a stalled Stack does not exist.
+    pub lacks_pod: bool,
+    /// Name of the Stack that manages the same Pulumi stack.
+    pub same_pulumi_stack: Option<String>,
+}
+
+#[cfg(test)]
+impl Facts {
+    /// Returns the facts about a Stack without other objects.
+    pub fn of(stack: Stack) -> Self {
+        Facts { stack, workspace: None, update: None, lacks_pod: false, same_pulumi_stack: None }
+    }
 }
 
 /// Returns details about the state. Each detail can have several lines.
@@ -33,6 +46,11 @@ pub fn details(facts: &Facts, now: Timestamp) -> Vec<String> {
     let status = facts.stack.status.as_ref();
     if phase::is_suspended(&facts.stack) {
         details.push("the Stack is suspended, so no run starts".to_owned());
+    }
+    // The message of a stalled or waiting Stack is its cause.
+    if let Some(ready) = status.filter(|_| Phase::of(&facts.stack) == Phase::Ready) {
+        let ready = conditions::find(&ready.conditions, READY).map(|ready| ready.message.clone());
+        details.extend(ready.filter(|message| !message.is_empty()));
     }
     if let Some(pending) = status.and_then(|status| status.pending_since.as_ref()) {
         details.push(format!("a run has been due for {}", age(Some(pending), now)));
@@ -133,7 +151,7 @@ mod tests {
     const URN: &str = "urn:pulumi:dev::web::aws:s3/bucket:Bucket::logs";
 
     fn of(spec: &Value, status: &Value) -> Vec<String> {
-        details(&Facts { stack: stack("web", spec, status), workspace: None, update: None }, now())
+        details(&Facts::of(stack("web", spec, status)), now())
     }
 
     #[test]
@@ -143,9 +161,9 @@ mod tests {
         let permalink = "https://app.pulumi.com/acme/web/dev/updates/1";
         let run = json!({ "phase": "Running", "permalink": permalink, "progress": { "summary": "3 done" } });
         let facts = Facts {
-            stack: stack("web", &json!({ "suspend": true }), &status),
             workspace: Some(workspace(&json!({ "conditions": conditions }))),
             update: Some(update("web-1", "up", &run)),
+            ..Facts::of(stack("web", &json!({ "suspend": true }), &status))
         };
         let expected = [
             "the Stack is suspended, so no run starts",
@@ -169,7 +187,7 @@ mod tests {
         let ready = condition("Ready", "True", "Succeeded", "ready");
         let asleep = json!({ "sleep": { "since": "2026-11-02T11:22:00Z" }, "conditions": [ready] });
         let stack = stack("web", &json!({}), &json!({}));
-        let facts = Facts { stack, workspace: Some(workspace(&asleep)), update: None };
+        let facts = Facts { workspace: Some(workspace(&asleep)), ..Facts::of(stack) };
         let expected = "the Workspace has been sleeping since 2026-11-02T11:22:00Z; the next run creates its pod";
         assert_eq!(details(&facts, now()), [expected]);
     }
