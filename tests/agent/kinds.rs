@@ -118,8 +118,10 @@ async fn a_stack_with_resources_is_created_again_only_with_permission() {
     let result = applied(OperationKind::Up, false).await;
     assert_eq!(result.outcome(), Outcome::Succeeded, "{}", result.message);
     assert!(result.message.contains("contained no resources before the run"), "{}", result.message);
+    assert!(result.state_was_empty);
     let result = applied(OperationKind::Up, false).await;
     assert_eq!((result.outcome(), result.message.as_str()), (Outcome::Succeeded, ""));
+    assert!(!result.state_was_empty);
 }
 
 #[tokio::test]

@@ -297,6 +297,7 @@ impl Run {
             // A preview leaves no pending operations, because a preview changes no resources.
             interrupted: !self.parameters.kind.is_preview() && attempt.is_interrupted(),
             engine_began: attempt.summary.began(),
+            state_was_empty: lost_state && self.parameters.kind == OperationKind::Up,
             violations: attempt.summary.violations().clone(),
             ..operation_result.with_last_output(&attempt.stdout, &attempt.stderr)
         };

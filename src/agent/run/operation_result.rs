@@ -41,6 +41,8 @@ pub(super) struct OperationResult {
     pub(super) outputs: Vec<Output>,
     /// Whether outputs of a successful `up` are unknown. The result then contains no hidden values of outputs.
     pub(super) outputs_unavailable: bool,
+    /// Whether the state contained no resources before an `up`, although earlier runs have created resources.
+    pub(super) state_was_empty: bool,
     pub(super) changes: BTreeMap<String, u64>,
     pub(super) permalink: Option<String>,
     /// Last CLI output, without secrets.
@@ -220,6 +222,7 @@ impl OperationResult {
             outputs_unavailable: self.outputs_unavailable || is_too_large,
             retry_after_seconds: self.retry_after.map_or(0, |delay| delay.as_secs().saturating_add(1)),
             ignored_variables: Vec::new(),
+            state_was_empty: self.state_was_empty,
         }
     }
 }

@@ -87,6 +87,11 @@ pub struct UpdateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs_unavailable: Option<bool>,
 
+    /// Whether the state of the Pulumi stack in `spec.appliedStack` contained no resources before the run, so that the
+    /// run created resources again. Absent if not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_was_empty: Option<bool>,
+
     /// Minimum time before the next attempt in seconds. Set if a server limits the number of requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<i64>,

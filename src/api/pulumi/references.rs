@@ -288,8 +288,11 @@ pub struct OrphanedStack {
     pub id: String,
     #[serde(flatten)]
     pub pulumi_stack: PulumiStack,
-    /// Time at which a run first used another Pulumi stack.
+    /// Time at which a run first used another Pulumi stack, or found the empty state.
     pub since: Time,
+    /// Whether the Stack still manages the Pulumi stack, but its state has lost the earlier resources. Absent if not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_lost: Option<bool>,
 }
 
 /// Fields that the controller reads from `status.artifact` of a source.

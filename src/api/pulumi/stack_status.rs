@@ -156,8 +156,8 @@ pub struct StackStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_confirmed: Option<bool>,
 
-    /// Pulumi stacks whose resources no Stack manages, because this Stack now uses another Pulumi stack. A user
-    /// acknowledges an entry with the annotation `pulumi.com/acknowledge`. At most ten entries, newest first.
+    /// Pulumi stacks whose resources no Stack manages, because this Stack now uses another Pulumi stack or because the
+    /// state has lost the resources. A user acknowledges an entry with the annotation `pulumi.com/acknowledge`. At most ten entries, newest first.
     /// Example: `[{id: 1a2b3c4d, name: dev, project: web}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = bounds::ORPHANED_STACKS))]

@@ -120,6 +120,9 @@ pub fn recorded(
     violations: Option<&PolicyViolations>,
 ) -> Vec<Event> {
     let Some(last) = &status.last_update else { return Vec::new() };
+    let before = stack.status.as_ref().map(|before| before.orphaned_stacks.as_slice()).unwrap_or_default();
+    let lost = orphaned_stacks::lost_states(before, &status.orphaned_stacks);
+    let lost = lost.map(|message| Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message));
     let ended = ended(stack, last, planned, violations);
     let lists_violations = match last.state.as_deref() {
         Some("succeeded") => is_kind(last, UpdateKind::Preview),
@@ -127,7 +130,7 @@ pub fn recorded(
     };
     // The last event must be the result of the run, because a comment on a pull request contains only the last event.
     let violated = policy_violations(stack, status).filter(|_| ended.is_empty() || !lists_violations);
-    violated.into_iter().chain(ended).collect()
+    lost.chain(violated).chain(ended).collect()
 }
 
 /// Returns the event about the drift that a drift check found. Returns `None` if the previous check found the same

@@ -45,6 +45,8 @@ pub struct RunOutcome {
     pub interrupted: bool,
     /// Whether the outputs are unknown, or the controller could not store them.
     pub outputs_unavailable: bool,
+    /// Whether the state contained no resources before the run, although earlier runs have created resources.
+    pub state_was_empty: bool,
     /// Minimum time before the next attempt in seconds.
     pub retry_after: Option<i64>,
     /// Evidence that the run has ended, or `None` if the run did not start.
@@ -94,6 +96,7 @@ impl RunOutcome {
             pending_creates: Vec::new(),
             interrupted: false,
             outputs_unavailable: false,
+            state_was_empty: false,
             retry_after: None,
             evidence: None,
             project: None,
@@ -122,6 +125,7 @@ impl RunOutcome {
             pending_creates: result.pending_creates.iter().take(MAX_LISTED).map(|urn| one_line(urn)).collect(),
             interrupted: result.interrupted || result.outcome() == proto::Outcome::Interrupted,
             outputs_unavailable,
+            state_was_empty: result.state_was_empty,
             retry_after: retry_after(result),
             evidence: Some(TerminationEvidence::Agent),
             project: result.project.as_ref().map(project),

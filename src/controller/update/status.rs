@@ -134,6 +134,7 @@ pub fn recorded(update: &Update, outcome: &RunOutcome, progress: Option<&RunProg
     status.interrupted = outcome.interrupted.then_some(true);
     status.termination_evidence = outcome.evidence;
     status.outputs_unavailable = outcome.outputs_unavailable.then_some(true);
+    status.state_was_empty = outcome.state_was_empty.then_some(true);
     status.retry_after_seconds = outcome.retry_after;
     status.outputs = (!outcome.outputs.is_empty()).then(|| names::outputs_secret(&update.name_any()));
     let resolution = update

@@ -1,6 +1,7 @@
 //! Tests for the events about runs.
 
 use super::*;
+use crate::api::auto::UpdateStatus;
 use crate::api::pulumi::{PolicyViolation, RunInputs, StackSpec, StackStatus};
 use crate::artifact::Digest;
 
@@ -141,6 +142,22 @@ fn the_next_step_reports_a_run_in_the_pulumi_stack_of_another_stack() {
     status.applied_stack = Some(PulumiStack { name: "prod".to_owned(), ..PulumiStack::default() });
     let status = StackStatus { last_update, ..StackStatus::default() };
     assert_eq!(brief(&recorded(&stack, &status, None, None)), Vec::<String>::new(), "no resources remain");
+}
+
+#[test]
+fn a_state_that_was_empty_is_reported_once() {
+    let stack = stack(None);
+    let last_update = Some(last("up", "succeeded", &[("create", 2)]));
+    let applied_stack = Some(PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+    let mut status = StackStatus { last_update, applied_stack, ..StackStatus::default() };
+    let result = UpdateStatus { state_was_empty: Some(true), ..UpdateStatus::default() };
+    orphaned_stacks::record_lost_state(&mut status, &result, jiff::Timestamp::UNIX_EPOCH);
+    let is_about_loss = |event: &&Event| format!("{event:?}").contains("contained no resources before the run");
+    let events = recorded(&stack, &status, None, None);
+    assert_eq!(events.iter().filter(is_about_loss).count(), 1, "{:?}", brief(&events));
+    let stack = Stack { status: Some(status.clone()), ..stack };
+    let events = recorded(&stack, &status, None, None);
+    assert_eq!(events.iter().filter(is_about_loss).count(), 0, "{:?}", brief(&events));
 }
 
 #[test]

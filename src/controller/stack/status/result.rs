@@ -20,7 +20,7 @@ use crate::controller::stack::backoff::StackBackoff;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::status::runs;
 use crate::controller::stack::status::state::{State, failure_reason, is_conflict, success_reason, with_state};
-use crate::controller::stack::{annotations, approval, drift, identity, pko_migration, schedule};
+use crate::controller::stack::{annotations, approval, drift, identity, orphaned_stacks, pko_migration, schedule};
 use crate::source::git::has_git_fields;
 
 /// Maximum length of a failure message in the status, in bytes.
@@ -71,6 +71,7 @@ pub fn with_result(stack: &Stack, update: &Update, outputs: Option<&Secret>, now
     };
     let is_confirmed = identity::confirms_state(update);
     identity::record_applied(&mut status, identity::recorded(stack), applied, is_confirmed, &current, now);
+    orphaned_stacks::record_lost_state(&mut status, &result, now);
     status.project_info = result.project_info.clone().or(status.project_info);
     if last.reason.is_none() && current.kind == UpdateKind::Up {
         status.last_applied_revision = current.commit.clone();
