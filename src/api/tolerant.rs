@@ -13,10 +13,14 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use super::conditions;
+
 /// Maximum number of JSON values in an object. A parsed object can require a hundred times as much memory as its text,
 /// for example `[{"":0},{"":0}]`. The largest Program, with 5,000 resources and eight properties per resource, has
 /// about 60,000 values, and about 60,000 further values in its managed fields.
 const MAX_VALUES: usize = 100_000;
+/// Maximum length of the path of a field in a message, in bytes.
+const MAX_FIELD: usize = 256;
 
 /// Object with a parsed identity and unparsed content as JSON text. [`Tolerant::parse`] parses the content.
 #[derive(Clone, Debug)]
@@ -31,8 +35,8 @@ pub struct Tolerant<K> {
 pub enum ParseError {
     #[error("the object has {0} JSON values, more than the maximum of {MAX_VALUES}; divide or shorten it")]
     TooManyValues(usize),
-    #[error("the object cannot be parsed: {0}; correct the object")]
-    Malformed(#[from] serde_json::Error),
+    #[error("the object cannot be parsed: {field}: {error}; correct the object")]
+    Malformed { field: String, error: serde_json::Error },
 }
 
 /// Identity of an object, and the resource version from which a watch continues.
@@ -58,15 +62,73 @@ impl<K: DeserializeOwned> Tolerant<K> {
     pub fn parse(&self) -> Result<K, ParseError> {
         let text = self.text.get();
         if count_values(text) <= MAX_VALUES {
-            let retry = || serde_json::from_str(&change_managed_fields(text, valid_entries)?);
-            return Ok(serde_json::from_str(text).or_else(|_| retry())?);
+            let first = match serde_json::from_str(text) {
+                Ok(object) => return Ok(object),
+                Err(error) => malformed(text, error),
+            };
+            let retry = change_managed_fields(text, valid_entries).and_then(|text| serde_json::from_str(&text));
+            return retry.map_err(|_| first);
         }
-        let text = change_managed_fields(text, |_| None)?;
+        let text = change_managed_fields(text, |_| None).map_err(|error| malformed(text, error))?;
         match count_values(&text) {
             values if values > MAX_VALUES => Err(ParseError::TooManyValues(values)),
-            _ => Ok(serde_json::from_str(&text)?),
+            _ => serde_json::from_str(&text).map_err(|error| malformed(&text, error)),
         }
     }
+}
+
+/// Returns the error about an object whose JSON text serde rejects. The error of serde contains only a position, because
+/// the field is in the text, not in the type.
+fn malformed(text: &str, error: serde_json::Error) -> ParseError {
+    let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len);
+    let position = lines.sum::<usize>() + error.column().saturating_sub(1);
+    let field = field_at(text.as_bytes().get(..position).unwrap_or(text.as_bytes()));
+    ParseError::Malformed { field: conditions::shorten(&field, MAX_FIELD), error }
+}
+
+/// Returns the path of the field whose value contains the end of this JSON text, such as `spec.targets[1]`.
+fn field_at(text: &[u8]) -> String {
+    let mut path: Vec<Part<'_>> = Vec::new();
+    let (mut start, mut is_escaped, mut is_key) = (None, false, false);
+    for (index, byte) in text.iter().enumerate() {
+        match (byte, start) {
+            (_, Some(_)) if is_escaped => is_escaped = false,
+            (b'\\', Some(_)) => is_escaped = true,
+            (b'"', Some(first)) => {
+                start = None;
+                if let (true, Some(Part::Field(name))) = (std::mem::take(&mut is_key), path.last_mut()) {
+                    *name = text.get(first..index).unwrap_or_default();
+                }
+            }
+            (b'"', None) => start = Some(index + 1),
+            (b'{', None) => {
+                path.push(Part::Field(&[]));
+                is_key = true;
+            }
+            (b'[', None) => path.push(Part::Item(0)),
+            (b'}' | b']', None) => drop(path.pop()),
+            (b',', None) => match path.last_mut() {
+                Some(Part::Item(number)) => *number += 1,
+                _ => is_key = true,
+            },
+            _ => {}
+        }
+    }
+    let mut found = String::new();
+    for part in path {
+        match part {
+            Part::Field(name) if found.is_empty() => found.push_str(&String::from_utf8_lossy(name)),
+            Part::Field(name) => found.push_str(&format!(".{}", String::from_utf8_lossy(name))),
+            Part::Item(number) => found.push_str(&format!("[{number}]")),
+        }
+    }
+    found
+}
+
+/// Part of the path of a JSON value.
+enum Part<'a> {
+    Field(&'a [u8]),
+    Item(usize),
 }
 
 /// Replaces the managed fields in the JSON text of an object with the result of `change`, without parsing the values of
@@ -228,7 +290,8 @@ mod tests {
     fn the_name_of_a_malformed_object_is_known() {
         let object = stack("1");
         let error = object.parse().expect_err("a number is not a map").to_string();
-        assert!(error.starts_with("the object cannot be parsed: invalid type: integer `1`, expected a map"), "{error}");
+        let expected = "the object cannot be parsed: spec.config: invalid type: integer `1`, expected a map";
+        assert!(error.starts_with(expected), "{error}");
         assert_eq!(object.meta().name.as_deref(), Some("web"));
     }
 
@@ -263,8 +326,27 @@ mod tests {
         let text = format!(r#"{{"metadata":{{"name":"web"}},"spec":{{"stack":"dev","expiresAt":"{LATE}"}}}}"#);
         let object: Tolerant<Stack> = serde_json::from_str(&text).expect("an object with a name");
         let error = object.parse().expect_err("an invalid time").to_string();
-        assert!(error.starts_with("the object cannot be parsed: "), "{error}");
+        assert!(error.starts_with("the object cannot be parsed: spec.expiresAt: "), "{error}");
         assert_eq!(object.meta().name.as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn the_error_about_a_malformed_object_names_the_field() {
+        for (spec, field) in [
+            (r#"{"stack":"dev","ttl":{"a":"b"}}"#, "spec.ttl"),
+            (r#"{"stack":"dev","targets":["a","b",3]}"#, "spec.targets[2]"),
+            (
+                r#"{"stack":"d\"}e\\v","targets":["a"],"dependsOn":[{"name":"a"},{"name":[]}]}"#,
+                "spec.dependsOn[1].name",
+            ),
+            ("{\n  \"stack\": \"dev\",\n  \"suspend\": 7\n}", "spec.suspend"),
+            (r#""dev""#, "spec"),
+        ] {
+            let text = format!(r#"{{"metadata":{{"name":"web"}},"spec":{spec}}}"#);
+            let object: Tolerant<Stack> = serde_json::from_str(&text).expect("an object with a name");
+            let error = object.parse().expect_err("an invalid field").to_string();
+            assert!(error.starts_with(&format!("the object cannot be parsed: {field}: ")), "{error}");
+        }
     }
 
     #[test]

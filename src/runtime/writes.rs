@@ -423,7 +423,7 @@ fn encode<K: Object>(verb: &'static str, object: &impl Serialize) -> Result<(Att
 /// Parses the object in a response. A user may have written managed fields that kube-rs cannot parse.
 fn parse<K: DeserializeOwned>(object: Tolerant<K>) -> Result<K, kube::Error> {
     object.parse().map_err(|error| match error {
-        ParseError::Malformed(error) => kube::Error::SerdeError(error),
+        ParseError::Malformed { error, .. } => kube::Error::SerdeError(error),
         ParseError::TooManyValues(_) => kube::Error::Service(Box::new(error)),
     })
 }
