@@ -131,7 +131,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Starts an operation, unless the operation is already in the journal or a user has an interactive session.
+    /// Starts an operation, unless the operation is already in the journal, another operation is running, or a user has an
+    /// interactive session.
     /// `call` is the guard of the call, and `config_inputs` is the keyed hash of the configuration files for the
     /// operation.
     pub fn run(
@@ -141,8 +142,8 @@ impl Operations {
         config_inputs: String,
     ) -> Result<Admission, Refusal> {
         journal::validate_id(&request.id).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        if self.knows(&request)? {
-            return Ok(Admission::Known);
+        if let Some(admission) = self.admission_without_start(&request)? {
+            return Ok(admission);
         }
         let parameters = OperationRequest::of(&request)?;
         self.refuse_other_agent(&request)?;
@@ -217,6 +218,18 @@ impl Operations {
     ) -> Result<RunPolicies, Refusal> {
         let directory_of = |artifact: &proto::Artifact| self.source.policy_pack_directory(artifact);
         RunPolicies::new(parameters.kind, &desired.policy_packs, directory_of, &self.layout, environment)
+    }
+
+    /// Returns the reply if the operation is in the journal or must wait for another operation. The controller starts the
+    /// runs of a Workspace one after another, but a client can delete the Update of an open run.
+    fn admission_without_start(&self, request: &proto::RunRequest) -> Result<Option<Admission>, Refusal> {
+        if self.knows(request)? {
+            return Ok(Some(Admission::Known));
+        }
+        let other = self.workspace_lock.open_operation().filter(|id| *id != request.id);
+        let other = other.filter(|_| !self.workspace_lock.is_draining());
+        let held = |id| Admission::Held(format!("run {id}, whose Update was deleted, is still open in the pod"));
+        Ok(other.map(held))
     }
 
     /// Returns whether an operation is in the journal.

@@ -43,8 +43,11 @@ fn a_run_that_another_call_is_starting_is_not_started_again() {
     let run = |id: &str| operations.run(&operations.starting.register(id), request(id), String::new());
     let _guard = operations.workspace_lock.lock_for_operation("one").unwrap();
     assert!(matches!(run("one"), Ok(Admission::Known)));
-    let Err(refusal) = run("two") else { panic!("expected an error: another operation is running") };
-    assert!(refusal.to_string().contains("operation one is running"), "{refusal}");
+    let Ok(Admission::Held(why)) = run("two") else { panic!("expected a wait: another operation is running") };
+    assert_eq!(why, "run one, whose Update was deleted, is still open in the pod");
+    operations.workspace_lock.drain();
+    let Err(refusal) = run("two") else { panic!("expected an error: the pod will be replaced") };
+    assert!(refusal.to_string().contains("draining"), "{refusal}");
 }
 
 #[test]
