@@ -139,6 +139,7 @@ fn decide(observed: &Observed, policy: &ApprovalPolicy, plan: &StackPlan, state:
         approvals: votes.approvers.len(),
         required: policy.required_approvers(),
         ignored: votes.ignored,
+        misdirected: state.misdirected,
     };
     Gate::Await(message::awaiting(plan, &awaited))
 }

@@ -2,7 +2,7 @@
 
 use kube::ResourceExt;
 
-use crate::api::auto::PlannedResource;
+use crate::api::auto::{PlannedResource, PreviewOf};
 use crate::api::conditions;
 use crate::api::pulumi::{Approval, Stack, StackPlan};
 use crate::controller::stack::status::planned_changes;
@@ -25,18 +25,25 @@ pub struct Awaited<'a> {
     pub required: usize,
     /// Reason why the controller ignores one or more approvals.
     pub ignored: Option<&'static str>,
+    /// Number of approvals of other plans that users created after this plan.
+    pub misdirected: usize,
 }
 
 /// Returns the message about a plan that requires an approval. The column `STATUS` shows only the beginning.
 pub fn awaiting(plan: &StackPlan, awaited: &Awaited<'_>) -> String {
-    let Awaited { reasons, approvals, required, ignored } = awaited;
+    let Awaited { reasons, approvals, required, ignored, misdirected } = awaited;
     let (changes, origin, losses) = (planned_changes(&plan.changes), origin(plan), losses(plan));
     let reasons = if reasons.is_empty() { String::new() } else { format!("; reason: {}", reasons.join("; ")) };
     let ignored = ignored.map(|why| format!("; {}{why}", conditions::APPROVAL_DOES_NOT_COUNT)).unwrap_or_default();
+    let misdirected = match misdirected {
+        0 => String::new(),
+        1 => "; 1 later Approval is for another plan".to_owned(),
+        more => format!("; {more} later Approvals are for other plans"),
+    };
     let digest = plan.digest.hex();
     let short = digest.get(..SHORT_DIGEST).unwrap_or(digest);
     format!(
-        "approval needed ({approvals}/{required}): {changes}, plan {short}; {origin}{losses}{reasons}{ignored}; digest {}",
+        "approval needed ({approvals}/{required}): {changes}, plan {short}; {origin}{losses}{reasons}{ignored}{misdirected}; digest {}",
         plan.digest
     )
 }
@@ -84,6 +91,13 @@ fn losses(plan: &StackPlan) -> String {
     let named: Vec<String> = losses.iter().take(MAX_LISTED).map(|r| format!("{} {}", r.operation, r.urn)).collect();
     let total: i64 =
         operations::listed().filter(|o| is_loss(o)).filter_map(|operation| plan.changes.get(operation)).sum();
+    // The numbers of the engine contain the root resource of the Pulumi stack, and the list does not.
+    let is_complete = usize::try_from(plan.resource_count).unwrap_or_default() <= plan.resources.len();
+    let total = match plan.operation {
+        _ if is_complete => 0,
+        PreviewOf::Destroy => plan.resource_count,
+        PreviewOf::Up | PreviewOf::Refresh => total,
+    };
     let more = usize::try_from(total).unwrap_or_default().max(losses.len()).saturating_sub(named.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     if named.is_empty() { String::new() } else { format!(" ({}{more})", named.join(", ")) }
@@ -92,7 +106,6 @@ fn losses(plan: &StackPlan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::auto::PreviewOf;
     use crate::api::columns;
     use crate::api::pulumi::StackSpec;
     use crate::artifact::Digest;
@@ -117,6 +130,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_number_of_further_resources_does_not_contain_the_root_resource() {
+        let of = |listed: i64, count: i64| {
+            let plan = StackPlan { operation: PreviewOf::Destroy, resource_count: count, ..plan(listed) };
+            losses(&StackPlan { changes: [("delete".to_owned(), count + 1)].into(), ..plan })
+        };
+        assert!(of(1, 1).ends_with("Bucket::b0)"), "{}", of(1, 1));
+        assert!(of(7, 7).ends_with("Bucket::b4 and 2 more)"), "{}", of(7, 7));
+        assert!(of(7, 90).ends_with("Bucket::b4 and 85 more)"), "the list is truncated: {}", of(7, 90));
+    }
+
     fn without_deletes() -> StackPlan {
         let mut plan = plan(0);
         plan.changes.remove("delete");
@@ -135,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_status_column_shows_the_number_of_approvals_and_the_changes() {
-        let awaited = Awaited { reasons: &[], approvals: 0, required: 1, ignored: None };
+        let awaited = Awaited { reasons: &[], approvals: 0, required: 1, ignored: None, misdirected: 0 };
         let of = |plan: &StackPlan| columns::text(&awaiting(plan, &awaited), columns::MAX_STATUS);
         let mut plan = without_deletes();
         let digest: String = plan.digest.hex().chars().take(8).collect();
@@ -150,11 +174,13 @@ mod tests {
         let digest = Digest::of(b"plan").to_string();
         let short: String = Digest::of(b"plan").hex().chars().take(8).collect();
         let reasons = ["it deletes or loses 1 resource(s), more than the limit of 0".to_owned()];
-        let awaited = Awaited { reasons: &reasons, approvals: 1, required: 2, ignored: Some("the author is unknown") };
+        let ignored = Some("the author is unknown");
+        let awaited = Awaited { reasons: &reasons, approvals: 1, required: 2, ignored, misdirected: 1 };
         let message = awaiting(&without_deletes(), &awaited);
         let expected = format!(
             "approval needed (1/2): 2 to create, plan {short}; up of revision main@sha1:a; reason: it deletes or loses 1 \
-             resource(s), more than the limit of 0; an approval does not count: the author is unknown; digest {digest}"
+             resource(s), more than the limit of 0; an approval does not count: the author is unknown; 1 later Approval is for another \
+             plan; digest {digest}"
         );
         assert_eq!(message, expected);
         let mut stack = Stack::new("web", StackSpec::default());

@@ -32,20 +32,26 @@ pub async fn observe(
     let update = context.reader.get_opt::<Update>(&namespace, &plan.update_name).await?;
     let changes = update.and_then(|update| update.status?.plan);
     let changes = changes.filter(|changes| changes.file_digest.as_ref() == Some(&plan.file_digest));
-    let approvals = approvals(stack, plan, context).await?;
+    let (approvals, misdirected) = approvals(stack, plan, context).await?;
     let expression = match &changes {
         Some(changes) => evaluate(stack, plan, changes, context).await,
         None => None,
     };
-    Ok(Some(ObservedPlan { changes, approvals, expression }))
+    Ok(Some(ObservedPlan { changes, approvals, misdirected, expression }))
 }
 
-/// Returns the Approvals for the plan. The cache can contain deleted Approvals, so the function also reads each
-/// Approval from the API server.
-async fn approvals(stack: &Stack, plan: &StackPlan, context: &Context) -> Result<Vec<Approval>, ReadError> {
+/// Returns the Approvals for the plan, and the number of later approvals of other plans. The cache can contain deleted
+/// Approvals, so the function also reads each Approval for the plan from the API server.
+async fn approvals(stack: &Stack, plan: &StackPlan, context: &Context) -> Result<(Vec<Approval>, usize), ReadError> {
     let namespace = stack.namespace().unwrap_or_default();
     let digest = plan.digest.to_string();
     let mut known: Vec<Arc<Approval>> = context.approvals.in_group(&(namespace.clone(), stack.name_any()));
+    let is_misdirected = |approval: &&Arc<Approval>| {
+        let is_later =
+            plan.created.as_ref().is_some_and(|plan| approval.creation_timestamp().is_some_and(|it| it > *plan));
+        is_later && approval.spec.plan_digest != digest && approval.spec.decision == ApprovalDecision::Approve
+    };
+    let misdirected = known.iter().filter(is_misdirected).count();
     known.retain(|approval| approval.spec.plan_digest == digest);
     // Rejections come first, because the number of reads is limited, and a single rejection prevents the run.
     let order = |approval: &Arc<Approval>| {
@@ -58,7 +64,7 @@ async fn approvals(stack: &Stack, plan: &StackPlan, context: &Context) -> Result
         let live = context.reader.get_opt::<Approval>(&namespace, &approval.name_any()).await?;
         approvals.extend(live.filter(|live| live.metadata.deletion_timestamp.is_none()));
     }
-    Ok(approvals)
+    Ok((approvals, misdirected))
 }
 
 /// Evaluates `autoApproveExpr`. Returns `None` unless the mode is `OnRisk`.

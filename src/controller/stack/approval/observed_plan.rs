@@ -12,6 +12,8 @@ pub struct ObservedPlan {
     pub changes: Option<UpdatePlan>,
     /// Approvals of the plan.
     pub approvals: Vec<Approval>,
+    /// Number of approvals of other plans that users created after this plan, for example with an outdated digest.
+    pub misdirected: usize,
     /// Result of `autoApproveExpr`. `None` if the expression is not set or its evaluation is not complete.
     pub expression: Option<Result<bool, ExpressionError>>,
 }

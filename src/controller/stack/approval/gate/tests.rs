@@ -62,7 +62,7 @@ fn observed(policy: Value, approvals: Vec<Approval>) -> Observed {
     };
     stack.status = Some(StackStatus { plan: Some(Box::new(plan)), last_update: Some(last), ..StackStatus::default() });
     let changes = UpdatePlan { resources: vec![resource], resource_count: 1, file_digest: None };
-    let plan = Some(ObservedPlan { changes: Some(changes), approvals, expression: None });
+    let plan = Some(ObservedPlan { changes: Some(changes), approvals, misdirected: 0, expression: None });
     Observed { plan, ..Observed::of(stack) }
 }
 
