@@ -203,7 +203,7 @@ async fn record_binding(
     let is_pinned = is_pinned.unwrap_or(context.eviction_protection);
     if let Err(error) = pod_mark::mark(pod, update, is_pinned, &context.writer).await {
         drop(permit);
-        return mark_failed(update, pod, error, context, now).await;
+        return mark_failed(update, (pod, is_pinned), error, context, now).await;
     }
     failpoint::hit("update-pod-marked");
     context.hold_slot(update, permit, now);
@@ -249,12 +249,12 @@ async fn report_slot_wait(
 /// reconciliation is retried without a report.
 async fn mark_failed(
     update: &Update,
-    pod: &Pod,
+    (pod, is_pinned): (&Pod, bool),
     error: WriteError,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
-    let Some(message) = pod_mark::rejection(pod, &error) else { return Err(error.into()) };
+    let Some(message) = pod_mark::rejection(pod, is_pinned, &error) else { return Err(error.into()) };
     if warn_of_wait(update, update_reason::POD_PATCH_REJECTED, &message, context, now).await? {
         tracing::warn!(error = &error as &dyn std::error::Error, "the API server rejected the mark of the pod");
     }

@@ -57,8 +57,12 @@ pub async fn mark(pod: &Pod, update: &Update, is_pinned: bool, writer: &Writer) 
 
 /// Returns the message for the status if the API server rejected the mark of the pod and a retry has the same result
 /// until a user removes the cause. Returns `None` for all other errors, such as a conflict or a timeout.
-pub fn rejection(pod: &Pod, error: &WriteError) -> Option<String> {
+pub fn rejection(pod: &Pod, is_pinned: bool, error: &WriteError) -> Option<String> {
     let solution = match error {
+        error if error.is_denied_by_admission() && is_pinned => {
+            "exclude the pod from the webhook or policy that denied the request, or, if it denies the annotations for autoscalers, set \
+             evictionProtection of the Workspace (spec.workspaceTemplate.spec.evictionProtection of a Stack) to false"
+        }
         error if error.is_denied_by_admission() => "exclude the pod from the webhook or policy that denied the request",
         error if error.is_forbidden() => "allow the controller to patch pods in the namespace",
         error if error.is_content_rejected() => {
@@ -211,10 +215,10 @@ mod tests {
     }
 
     /// Returns the message for the status after the API server has responded with this error.
-    fn message(code: u16, message: &str) -> Option<String> {
+    fn message(code: u16, message: &str, is_pinned: bool) -> Option<String> {
         let pod = from_value(json!({"metadata": {"name": "web-workspace-0"}})).expect("valid pod");
         let (reason, message) = ("Reason".to_owned(), message.to_owned());
-        rejection(&pod, &WriteError::Refused { attempt: attempt(), code, reason, message })
+        rejection(&pod, is_pinned, &WriteError::Refused { attempt: attempt(), code, reason, message })
     }
 
     #[test]
@@ -245,14 +249,17 @@ mod tests {
             let start = format!(
                 "the API server rejected the metadata that protects pod web-workspace-0 during the run: {cause}; "
             );
-            let found = message(code, cause);
+            let found = message(code, cause, true);
             let is_expected = |found: &String, solution: &str| found.starts_with(&format!("{start}{solution}"));
             match solution {
                 Some(solution) => assert!(found.iter().any(|found| is_expected(found, solution)), "{code} {found:?}"),
                 None => assert_eq!(found, None, "{code} {cause}"),
             }
         }
-        let long = message(422, &"x".repeat(100_000)).expect("a message");
+        let advice =
+            |is_pinned: bool| message(403, webhook, is_pinned).is_some_and(|it| it.contains("evictionProtection"));
+        assert_eq!((advice(true), advice(false)), (true, false));
+        let long = message(422, &"x".repeat(100_000), true).expect("a message");
         assert!(long.len() < 2 * MAX_CAUSE && long.contains(remove), "the solution follows a long cause: {long}");
     }
 
@@ -265,7 +272,7 @@ mod tests {
             WriteError::Nameless { attempt: attempt() },
         ];
         for error in errors {
-            assert_eq!(rejection(&pod, &error), None, "{error}");
+            assert_eq!(rejection(&pod, true, &error), None, "{error}");
         }
     }
 
