@@ -38,8 +38,8 @@ pub enum StackSpecError {
     Oidc { field: &'static str, rule: &'static str },
     #[error("spec.pulumiCloudOIDC and spec.{field} are mutually exclusive: remove one of them")]
     OidcWithToken { field: &'static str },
-    #[error("spec.pulumiCloudOIDC requires Pulumi Cloud, but spec.{field} is {url}: remove one of them")]
-    OidcWithBackend { field: &'static str, url: String },
+    #[error("spec.{needs} requires Pulumi Cloud, but spec.{field} is {url}: remove one of them")]
+    SelfManagedBackend { needs: &'static str, field: &'static str, url: String },
     #[error("metadata of the Stack has no {0}")]
     Metadata(&'static str),
 }
@@ -102,10 +102,14 @@ pub fn check_address(stack: &Stack) -> Result<(), StackSpecError> {
     stack.spec.backend_url().map_or(Ok(()), backend::check).map_err(field("backend"))
 }
 
-/// Checks the Pulumi Cloud login settings. The Workspace controller reports conflicts with fields of
+/// Checks the settings that require Pulumi Cloud. The Workspace controller reports conflicts with fields of
 /// `workspaceTemplate`.
-pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
-    let spec = &stack.spec;
+pub fn check_pulumi_cloud(stack: &Stack) -> Result<(), StackSpecError> {
+    check_oidc(&stack.spec)?;
+    if stack.spec.environment.is_empty() { Ok(()) } else { check_backend(&stack.spec, "environment") }
+}
+
+fn check_oidc(spec: &StackSpec) -> Result<(), StackSpecError> {
     let Some(oidc) = &spec.pulumi_cloud_oidc else { return Ok(()) };
     if let Some((field, rule)) = oidc.invalid_field() {
         return Err(StackSpecError::Oidc { field, rule });
@@ -117,6 +121,12 @@ pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
     if let Some((field, _)) = tokens.into_iter().find(|(_, is_set)| *is_set) {
         return Err(StackSpecError::OidcWithToken { field });
     }
+    check_backend(spec, "pulumiCloudOIDC")
+}
+
+/// Returns an error if the spec contains the URL of a self-managed backend, although the field `needs` requires Pulumi
+/// Cloud.
+fn check_backend(spec: &StackSpec, needs: &'static str) -> Result<(), StackSpecError> {
     let (field, url) = match spec.env_refs.get(backend::URL_VARIABLE) {
         Some(reference) => {
             ("envRefs.PULUMI_BACKEND_URL", reference.literal.as_ref().map(|literal| literal.value.as_str()))
@@ -126,7 +136,7 @@ pub fn check_oidc(stack: &Stack) -> Result<(), StackSpecError> {
     match url.filter(|url| backend::is_self_managed(url)) {
         Some(url) => {
             let url = backend::without_credentials(url).unwrap_or_default();
-            Err(StackSpecError::OidcWithBackend { field, url })
+            Err(StackSpecError::SelfManagedBackend { needs, field, url })
         }
         None => Ok(()),
     }

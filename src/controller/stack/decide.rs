@@ -58,7 +58,7 @@ fn desired(observed: &Observed, now: Timestamp) -> Action {
         return suspended(observed);
     }
     let stack = &observed.stack;
-    let workspace = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack));
+    let workspace = build_workspace::check_address(stack).and_then(|()| build_workspace::check_pulumi_cloud(stack));
     if let Err(message) = workspace.map_err(|error| error.to_string()).and_then(|()| expiry::check(stack)) {
         return Action::Invalid(message);
     }

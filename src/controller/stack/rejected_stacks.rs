@@ -42,7 +42,7 @@ enum Rejection {
 /// Returns the error about a Stack, in the order of the checks of the controller.
 fn rejection(stack: &Stack) -> Option<Rejection> {
     let spec = &stack.spec;
-    let checked = build_workspace::check_address(stack).and_then(|()| build_workspace::check_oidc(stack));
+    let checked = build_workspace::check_address(stack).and_then(|()| build_workspace::check_pulumi_cloud(stack));
     if let Err(error) = checked.and_then(|()| build_workspace::check_times(stack)) {
         return Some(Rejection::Stack(error));
     }
@@ -94,10 +94,9 @@ fn kind(rejection: &Rejection) -> Option<&'static str> {
             StackSpecError::Template(_) => Some("Template"),
             StackSpecError::Duration { .. } => Some("stack duration"),
             // The operator does not have the fields.
-            StackSpecError::PathKey(_)
-            | StackSpecError::Oidc { .. }
-            | StackSpecError::OidcWithToken { .. }
-            | StackSpecError::OidcWithBackend { .. } => None,
+            StackSpecError::PathKey(_) | StackSpecError::Oidc { .. } | StackSpecError::OidcWithToken { .. } => None,
+            // The Pulumi CLI rejects ESC environments with a self-managed backend.
+            StackSpecError::SelfManagedBackend { .. } => None,
             // The size of an object in the API server is limited.
             StackSpecError::TooLarge(_) | StackSpecError::Metadata(_) => None,
         },

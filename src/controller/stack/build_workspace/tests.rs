@@ -232,7 +232,7 @@ fn the_login_to_pulumi_cloud_excludes_other_tokens_and_backends() {
     let check = |more: &Value| {
         let mut spec = json!({"stack": "dev", "pulumiCloudOIDC": {"organization": "acme"}});
         spec.as_object_mut().expect("is a map").extend(more.as_object().expect("is a map").clone());
-        let found = check_oidc(&stack(serde_json::from_value(spec).expect("valid spec")));
+        let found = check_pulumi_cloud(&stack(serde_json::from_value(spec).expect("valid spec")));
         found.map_err(|error| error.to_string())
     };
     let valid = [
@@ -268,6 +268,16 @@ fn the_login_to_pulumi_cloud_excludes_other_tokens_and_backends() {
         let error = check(&more).expect_err("should be rejected");
         assert!(error.starts_with(message), "{error}");
     }
+    let of_environment = |spec: Value| {
+        let found = check_pulumi_cloud(&stack(serde_json::from_value(spec).expect("valid spec")));
+        found.map_err(|error| error.to_string())
+    };
+    let environment = json!(["aws/prod"]);
+    let message = "spec.environment requires Pulumi Cloud, but spec.backend is s3://state: remove one of them";
+    let found = of_environment(json!({"stack": "dev", "environment": environment, "backend": "s3://state"}));
+    assert_eq!(found, Err(message.to_owned()));
+    assert_eq!(of_environment(json!({"stack": "dev", "environment": environment})), Ok(()), "Pulumi Cloud");
+    assert_eq!(of_environment(json!({"stack": "dev", "backend": "s3://state"})), Ok(()), "no environment");
     let spec = StackSpec {
         pulumi_cloud_oidc: Some(Box::new(crate::api::pulumi::PulumiCloudOidc {
             organization: "acme".to_owned(),
@@ -275,7 +285,7 @@ fn the_login_to_pulumi_cloud_excludes_other_tokens_and_backends() {
         })),
         ..StackSpec::default()
     };
-    assert_eq!(check_oidc(&stack(StackSpec::default())), Ok(()));
+    assert_eq!(check_pulumi_cloud(&stack(StackSpec::default())), Ok(()));
     assert_eq!(planned(spec)["spec"]["pulumiCloudOIDC"], json!({"organization": "acme"}));
 }
 
