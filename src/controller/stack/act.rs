@@ -18,7 +18,7 @@ use crate::controller::stack::observed::Observed;
 use crate::controller::stack::run_events::{self, with_last_revision};
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::step::{
-    FIRST_START_CHECK, Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, write, write_rejected,
+    FIRST_START_CHECK, Next, REJECTED_RETRY, WATCHED_RETRY, next_step, requeue, suspended, write, write_rejected,
 };
 use crate::controller::stack::waiting::stall;
 use crate::controller::stack::{
@@ -510,7 +510,7 @@ async fn settle(
     }
     let (state, known) = match settled {
         Settled::Done(again) => (State::Done, again.map(|wait| wait.unsigned_abs())),
-        Settled::Suspended => (State::Suspended, None),
+        Settled::Suspended => (suspended(observed), None),
         Settled::DeletionSuspended => (State::DeletionSuspended, None),
         Settled::FailedPermanently => (State::FailedPermanently, None),
         Settled::DecisionRequired(reason) => (State::DecisionRequired(reason), None),

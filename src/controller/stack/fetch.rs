@@ -13,7 +13,7 @@ use crate::controller::stack::observed::Observed;
 use crate::controller::stack::policy_packs::ResolvedPack;
 use crate::controller::stack::run_events;
 use crate::controller::stack::status::State;
-use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue};
+use crate::controller::stack::step::{Next, WATCHED_RETRY, requeue, suspended};
 use crate::runtime::events::{Event, EventKind};
 use crate::runtime::failpoint;
 use crate::runtime::reconcile::ReconcileError;
@@ -102,7 +102,7 @@ async fn fetch_wanted(
         }
         Origin::Git(origin) => {
             context.git.fetch_again(origin);
-            return report(stack, &State::Working(format!("fetching {what}")), None, context, now).await;
+            return report(observed, &State::Working(format!("fetching {what}")), None, context, now).await;
         }
         // The pod already contains the source, so a fetch is not necessary.
         Origin::InPod => return Ok(Next::Rest(Some(WATCHED_RETRY))),
@@ -131,9 +131,9 @@ async fn fetch_wanted(
                 State::SourceUnavailable(message)
             };
             match retry_policy(&error) {
-                RetryPolicy::After(known) => report(stack, &state, known, context, now).await,
+                RetryPolicy::After(known) => report(observed, &state, known, context, now).await,
                 RetryPolicy::Backoff => {
-                    report(stack, &state, None, context, now).await?;
+                    report(observed, &state, None, context, now).await?;
                     Err(ReconcileError::reported(error))
                 }
             }
@@ -144,16 +144,17 @@ async fn fetch_wanted(
 /// Writes the state's conditions. A suspended Stack keeps its conditions, because its Workspace reports that the pod
 /// waits for the source.
 async fn report(
-    stack: &Stack,
+    observed: &Observed,
     state: &State,
     known: Option<Duration>,
     context: &Context,
     now: Timestamp,
 ) -> Result<Next, ReconcileError> {
+    let stack = &observed.stack;
     if !stack.spec.suspend.unwrap_or_default() || stack.metadata.deletion_timestamp.is_some() {
         return requeue(stack, state, known, context, now).await;
     }
-    requeue(stack, &State::Suspended, None, context, now).await?;
+    requeue(stack, &suspended(observed), None, context, now).await?;
     Ok(Next::Rest(known.or(Some(WATCHED_RETRY))))
 }
 

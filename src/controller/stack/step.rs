@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use crate::api::names;
 use crate::api::pulumi::{Stack, StackStatus};
 use crate::controller::stack::context::Context;
+use crate::controller::stack::observed::Observed;
 use crate::controller::stack::status::{self, State};
 use crate::controller::stack::{drift, ignored_settings};
 use crate::runtime::reconcile::ReconcileError;
@@ -48,6 +49,11 @@ pub async fn write(stack: &Stack, status: &StackStatus, context: &Context) -> Re
 pub async fn next_step(stack: &Stack, status: &StackStatus, context: &Context) -> Result<Next, ReconcileError> {
     let written = write(stack, status, context).await?;
     Ok(Next::Again(Box::new(written.unwrap_or_else(|| stack.clone()))))
+}
+
+/// Returns the state of a suspended Stack. A duplicate would not run after the suspension.
+pub fn suspended(observed: &Observed) -> State {
+    State::Suspended(observed.duplicate.as_ref().map(ToString::to_string))
 }
 
 /// Writes the state's conditions. Requeues the Stack after `known`. If `known` is `None`, uses the state's default
@@ -115,7 +121,7 @@ fn requeue_interval(state: &State, known: Option<Duration>, requeue_dependency: 
         | State::AwaitingApproval(_)
         | State::PlanRejected(_)
         | State::DestroyUnconfirmed(_)
-        | State::Suspended
+        | State::Suspended(_)
         | State::DeletionSuspended => None,
         State::Done | State::Failed | State::Invalid(_) | State::AwaitingPermission(..) => known,
         State::SourceUnavailable(_) | State::SourceStalled(_) | State::PrerequisiteNotSatisfied(_) => {
@@ -177,7 +183,7 @@ mod tests {
             (State::DecisionRequired(reason), None, None),
             (State::Abandoned, None, None),
             (State::Canceled, None, None),
-            (State::Suspended, None, None),
+            (State::Suspended(None), None, None),
             (State::DeletionSuspended, None, None),
             (State::Done, None, None),
             (State::Done, Some(3600), Some(3600)),

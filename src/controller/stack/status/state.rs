@@ -65,7 +65,8 @@ pub enum State {
     Invalid(String),
     Denied(String),
     Done,
-    Suspended,
+    /// Contains the Stack that already manages the Pulumi stack, if any.
+    Suspended(Option<String>),
     DeletionSuspended,
 }
 
@@ -76,8 +77,8 @@ pub fn with_state(stack: &Stack, state: &State, now: Timestamp) -> StackStatus {
     let generation = stack.metadata.generation.unwrap_or_default();
     let (reconcile_request, requested_at) = requests(stack);
     // A suspended Stack keeps its conditions. The message of the condition `Ready` starts with a note.
-    if *state == State::Suspended {
-        suspend(stack, &mut status, now);
+    if let State::Suspended(duplicate_of) = state {
+        suspend(stack, &mut status, duplicate_of.as_deref(), now);
     } else {
         let last = status.last_update.clone();
         status.suspended = None;
@@ -130,7 +131,7 @@ fn pending_since(before: Option<Time>, state: &State, now: Timestamp) -> Option<
         | State::Invalid(_)
         | State::Denied(_)
         | State::Done
-        | State::Suspended
+        | State::Suspended(_)
         | State::DeletionSuspended => None,
     }
 }
@@ -206,7 +207,7 @@ fn desired_conditions(stack: &Stack, state: &State, last: Option<&LastUpdate>) -
         State::DestroyUnconfirmed(message) => stalled(stack_reason::DESTROY_UNCONFIRMED, message, message),
         State::Invalid(message) => stalled(stack_reason::SPEC_INVALID, message, message),
         State::Denied(message) => stalled(stack_reason::ACCESS_DENIED, message, message),
-        State::Done | State::Suspended => DesiredConditions {
+        State::Done | State::Suspended(_) => DesiredConditions {
             ready: (Status::True, Detail(success_reason(last), done(last))),
             reconciling: None,
             stalled: None,
@@ -352,7 +353,7 @@ pub fn planned_changes(changes: &BTreeMap<String, i64>) -> String {
     if changes.is_empty() { "no changes".to_owned() } else { changes.join(", ") }
 }
 
-fn suspend(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
+fn suspend(stack: &Stack, status: &mut StackStatus, duplicate_of: Option<&str>, now: Timestamp) {
     let generation = stack.metadata.generation.unwrap_or_default();
     // The suspension itself changes the generation. The message must contain the note only if the spec changes in
     // addition to the suspension, or after it.
@@ -377,11 +378,12 @@ fn suspend(stack: &Stack, status: &mut StackStatus, now: Timestamp) {
             (Status::False, stack_reason::SUSPENDED.to_owned(), message.to_owned())
         }
     };
-    const NOTE: &str = "suspended: ";
-    const NOTE_ABOUT_CHANGE: &str = "suspended, spec changed: ";
-    let has_changed = message.starts_with(NOTE_ABOUT_CHANGE) || has_changed;
-    let bare = [NOTE, NOTE_ABOUT_CHANGE].iter().find_map(|note| message.strip_prefix(note)).unwrap_or(&message);
-    let message = format!("{}{bare}", if has_changed { NOTE_ABOUT_CHANGE } else { NOTE });
+    const NOTE: &str = "suspended";
+    const NOTE_ABOUT_CHANGE: &str = ", spec changed";
+    let (notes, bare) = message.strip_prefix(NOTE).and_then(|rest| rest.split_once(": ")).unwrap_or(("", &message));
+    let changed = if has_changed || notes.starts_with(NOTE_ABOUT_CHANGE) { NOTE_ABOUT_CHANGE } else { "" };
+    let duplicate = duplicate_of.map(|other| format!(", duplicate of Stack {other}")).unwrap_or_default();
+    let message = format!("{NOTE}{changed}{duplicate}: {bare}");
     let condition = ConditionUpdate { kind: READY, status: ready, reason: &reason, message: &message };
     conditions::set(&mut status.conditions, &condition, generation, now);
     if let Some(stalled) = status.conditions.iter_mut().find(|c| c.type_ == STALLED) {

@@ -352,15 +352,31 @@ fn a_suspended_stack_keeps_its_conditions_until_the_spec_changes() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Done, at(10)));
     stack.metadata.generation = Some(4);
-    let suspended = with_state(&stack, &State::Suspended, at(20));
+    let suspended = with_state(&stack, &State::Suspended(None), at(20));
     assert_eq!(brief(&suspended), ["Ready=True/ProcessingCompleted"]);
     assert_eq!(suspended.conditions[0].message, "suspended: up to date");
     stack.status = Some(suspended);
     stack.metadata.generation = Some(5);
-    let edited = with_state(&stack, &State::Suspended, at(30));
+    let edited = with_state(&stack, &State::Suspended(None), at(30));
     assert_eq!(edited.conditions[0].message, "suspended, spec changed: up to date");
     stack.status = Some(edited.clone());
-    assert_eq!(with_state(&stack, &State::Suspended, at(40)), edited, "an unchanged status is not written again");
+    assert_eq!(with_state(&stack, &State::Suspended(None), at(40)), edited, "an unchanged status is not written again");
+}
+
+#[test]
+fn a_suspended_duplicate_names_the_other_stack() {
+    let mut stack = stack(None);
+    stack.status = Some(with_state(&stack, &State::Done, at(10)));
+    let mut message = |duplicate_of: Option<&str>, generation: i64| {
+        stack.metadata.generation = Some(generation);
+        let suspended = with_state(&stack, &State::Suspended(duplicate_of.map(str::to_owned)), at(20));
+        stack.status = Some(suspended.clone());
+        suspended.conditions[0].message.clone()
+    };
+    assert_eq!(message(Some("apps/web"), 4), "suspended, duplicate of Stack apps/web: up to date");
+    assert_eq!(message(Some("apps/web"), 4), "suspended, duplicate of Stack apps/web: up to date");
+    assert_eq!(message(Some("apps/a"), 5), "suspended, spec changed, duplicate of Stack apps/a: up to date");
+    assert_eq!(message(None, 5), "suspended, spec changed: up to date");
 }
 
 #[test]
@@ -373,7 +389,7 @@ fn a_suspension_together_with_another_change_does_not_say_up_to_date() {
         Some(StackStatus { last_update: Some(LastUpdate { inputs, ..LastUpdate::default() }), ..Default::default() });
     stack.status = Some(with_state(&stack, &State::Done, at(10)));
     (stack.metadata.generation, stack.spec.suspend) = (Some(9), Some(true));
-    let message = |stack: &Stack| with_state(stack, &State::Suspended, at(20)).conditions[0].message.clone();
+    let message = |stack: &Stack| with_state(stack, &State::Suspended(None), at(20)).conditions[0].message.clone();
     assert!(message(&stack).starts_with("suspended: "), "{}", message(&stack));
     stack.spec.targets = vec!["urn".to_owned()];
     assert!(message(&stack).starts_with("suspended, spec changed: "), "{}", message(&stack));
@@ -383,12 +399,16 @@ fn a_suspension_together_with_another_change_does_not_say_up_to_date() {
 fn suspending_a_stack_removes_its_reconciling_condition() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::Working("step".to_owned()), at(10)));
-    let suspended = with_state(&stack, &State::Suspended, at(20));
+    let suspended = with_state(&stack, &State::Suspended(None), at(20));
     assert_eq!(brief(&suspended), ["Ready=False/Suspended"]);
     assert_eq!(suspended.summary.as_deref(), Some("suspended: no run has completed"));
     assert!(!stack_state(&suspended).is_failing, "{suspended:?}");
     stack.status = Some(suspended.clone());
-    assert_eq!(with_state(&stack, &State::Suspended, at(30)), suspended, "an unchanged status is not written again");
+    assert_eq!(
+        with_state(&stack, &State::Suspended(None), at(30)),
+        suspended,
+        "an unchanged status is not written again"
+    );
 }
 
 /// `kubectl get` displays the first [`columns::MAX_STATUS`] characters of the message.
@@ -445,7 +465,7 @@ fn suspending_a_stack_replaces_a_repeated_error_by_the_last_result() {
         let error = ConditionUpdate { kind, status: Status::False, reason, message: "connection refused" };
         conditions::set(&mut status.conditions, &error, 3, at(10));
         stack.status = Some(status);
-        let suspended = with_state(&stack, &State::Suspended, at(20));
+        let suspended = with_state(&stack, &State::Suspended(None), at(20));
         assert_eq!(brief(&suspended), [expected]);
         assert_eq!(suspended.conditions[0].message, message);
     }
@@ -565,7 +585,7 @@ fn handled_requests_are_recorded_and_kept_in_every_state() {
         State::Done,
         State::Failed,
         State::FailedPermanently,
-        State::Suspended,
+        State::Suspended(None),
         State::SourceUnavailable("x".to_owned()),
     ];
     for state in states {

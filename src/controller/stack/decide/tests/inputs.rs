@@ -281,7 +281,7 @@ fn a_resumed_stack_runs_even_if_its_spec_is_unchanged() {
     last.inputs.run_spec_digest = Some(run_spec::digest(&stack));
     stack.status = Some(StackStatus { last_update: Some(last), ..StackStatus::default() });
     (stack.metadata.generation, stack.spec.suspend) = (Some(2), Some(true));
-    stack.status = Some(status::with_state(&stack, &status::State::Suspended, now()));
+    stack.status = Some(status::with_state(&stack, &status::State::Suspended(None), now()));
     (stack.metadata.generation, stack.spec.suspend) = (Some(3), None);
     assert_eq!(decide(&observed(stack), now()).name(), "ApplyWorkspace");
 }

@@ -52,7 +52,7 @@ fn a_wait_begins_with_the_condition_and_the_wait_for_an_approval_with_the_plan()
 fn a_suspended_stack_does_not_wait() {
     let mut stack = stack(None);
     stack.status = Some(with_state(&stack, &State::PrerequisiteNotSatisfied("why".to_owned()), at(10)));
-    assert_eq!(stack_state(&with_state(&stack, &State::Suspended, at(20))).wait, None);
+    assert_eq!(stack_state(&with_state(&stack, &State::Suspended(None), at(20))).wait, None);
 }
 
 #[test]
