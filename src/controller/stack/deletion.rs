@@ -158,11 +158,24 @@ fn with_finalizers(object: &impl ResourceExt) -> String {
     format!("{}{held}", object.name_any())
 }
 
-/// Returns the Pulumi stack whose resources remain because `spec.preview` is set. The controller does not destroy the
-/// resources of such a Stack, because another Stack may now manage the Pulumi stack.
-pub fn left_by_preview(stack: &Stack) -> Option<PulumiStack> {
-    let is_kept = stack.spec.destroy_on_finalize.unwrap_or_default() && stack.spec.preview.unwrap_or_default();
-    is_kept.then(|| identity::recorded(stack)).flatten()
+/// Setting because of which the resources of a deleted Stack remain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// `spec.destroyOnFinalize` is not `true`.
+    ByUser,
+    /// `spec.preview`. The controller does not destroy the resources of such a Stack, because another Stack may now manage
+    /// the Pulumi stack.
+    ByPreview,
+}
+
+/// Returns the Pulumi stack whose resources remain after the deletion of the Stack, and the setting that keeps them.
+pub fn kept(stack: &Stack) -> Option<(Kept, PulumiStack)> {
+    let by = match (stack.spec.destroy_on_finalize.unwrap_or_default(), stack.spec.preview.unwrap_or_default()) {
+        (false, _) => Kept::ByUser,
+        (true, true) => Kept::ByPreview,
+        (true, false) => return None,
+    };
+    identity::recorded(stack).map(|applied| (by, applied))
 }
 
 /// Returns the artifact for the destroy, and whether its bytes are available. The order of preference is: the artifact

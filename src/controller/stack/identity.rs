@@ -181,14 +181,16 @@ pub fn was_removed_before(
 
 /// Returns the applied Pulumi stack if a run uses another Pulumi stack, `next`. The resources in the applied Pulumi
 /// stack then remain. `recorded` is the Pulumi stack in `status.currentUpdate`. Returns `None` if `next` equals
-/// `recorded`, or if the last run already used `next`. The controller therefore reports the change only once.
+/// `recorded`, or if the last run was not a preview and already used `next`. The controller therefore reports the change
+/// only once.
 pub fn orphaned_stack<'a>(
     status: &'a StackStatus,
     next: &PulumiStack,
     recorded: Option<&PulumiStack>,
 ) -> Option<&'a PulumiStack> {
     let applied = status.applied_stack.as_ref()?;
-    let last = status.last_update.as_ref().and_then(|last| last.pulumi_stack.as_ref());
+    let last = status.last_update.as_ref().filter(|last| !is(last, UpdateKind::Preview));
+    let last = last.and_then(|last| last.pulumi_stack.as_ref());
     let is_known = |known: &PulumiStack| differ(applied, known) && !differ(known, next);
     (differ(applied, next) && ![last, recorded].into_iter().flatten().any(is_known)).then_some(applied)
 }

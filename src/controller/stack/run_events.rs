@@ -7,6 +7,7 @@ use crate::api::conditions::{self, drift_reason, stack_reason, update_reason};
 use crate::api::pulumi::{
     CurrentUpdate, EnforcementLevel, LastUpdate, PolicyViolation, PolicyViolations, PulumiStack, Stack, StackStatus,
 };
+use crate::controller::stack::deletion::Kept;
 use crate::controller::stack::markdown::inline;
 use crate::controller::stack::run::RunCandidate;
 use crate::controller::stack::{deletion, drift, identity, orphaned_stacks, policy_report, schedule, status};
@@ -43,24 +44,29 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     (!is_repetition).then_some(event)
 }
 
-/// Returns a warning event if the recorded run `current` uses a different Pulumi stack than the applied one. The
-/// resources in the applied Pulumi stack then remain.
+/// Returns a warning event if the recorded `up` uses a different Pulumi stack than the applied one. The resources in the
+/// applied Pulumi stack then remain. A preview, for example of a plan that nobody approves, manages no Pulumi stack.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
+    if current.kind != UpdateKind::Up {
+        return None;
+    }
     resources_remain(stack, current, current.pulumi_stack.as_ref()?, None)
 }
 
-/// Returns the warning events about the resources that remain after the deletion of the Stack: resources in earlier
-/// Pulumi stacks, and resources that the controller does not destroy because `spec.preview` is set.
+/// Returns the events about the resources that remain after the deletion of the Stack: resources in earlier Pulumi
+/// stacks, and resources that the controller does not destroy because of `spec.destroyOnFinalize` or `spec.preview`.
 pub fn left_behind(stack: &Stack) -> Vec<Event> {
-    let by_preview = deletion::left_by_preview(stack);
-    let by_preview = by_preview.map(|applied| {
-        let why = format!("without a destroy because spec.preview is set; its resources in {applied} remain");
-        left(stack, &why, &applied, " without spec.preview")
+    let kept = deletion::kept(stack).map(|(by, applied)| match by {
+        Kept::ByPreview => {
+            let why = format!("without a destroy because spec.preview is set; its resources in {applied} remain");
+            left(stack, &why, &applied, " without spec.preview")
+        }
+        Kept::ByUser => Event::new(stack, EventKind::Normal, RESOURCES_ORPHANED, kept_message(&applied)),
     });
     let listed = stack.status.as_ref().map(|status| status.orphaned_stacks.as_slice()).unwrap_or_default();
     let listed = orphaned_stacks::message_after_deletion(listed);
     let listed = listed.map(|message| Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message));
-    by_preview.into_iter().chain(listed).collect()
+    kept.into_iter().chain(listed).collect()
 }
 
 /// Returns a warning event for a Stack that was deleted before its destroy has ended. `deleted` is the last version of the
@@ -83,9 +89,18 @@ pub fn left_by_removed_finalizer(deleted: &Stack) -> Option<Event> {
     Some(left(deleted, &why, applied, ""))
 }
 
+/// Returns the message about resources that the user keeps. Another Stack can manage them already, for example after a
+/// rename.
+fn kept_message(applied: &PulumiStack) -> String {
+    format!(
+        "the Stack was deleted without a destroy because spec.destroyOnFinalize is not true; its resources in {applied} remain. If no other \
+         Stack manages them, create a Stack for this Pulumi stack, or delete them with `pulumi destroy`"
+    )
+}
+
 fn left(stack: &Stack, why: &str, applied: &PulumiStack, condition: &str) -> Event {
     let message = format!(
-        "the Stack was deleted {why}. To delete them, run `pulumi destroy` for {applied}, or create a Stack for it{condition}"
+        "the Stack was deleted {why}. To delete them, run `pulumi destroy` for {applied}. To manage them again, create a Stack for it{condition}"
     );
     Event::new(stack, EventKind::Warning, RESOURCES_ORPHANED, message)
 }
@@ -188,6 +203,7 @@ fn ended(
     // If the backend URL is in a Secret, only the agent reads the URL. The controller therefore detects a change to the
     // URL only after the run.
     let orphaned = current
+        .filter(|_| is_kind(last, UpdateKind::Up))
         .zip(last.pulumi_stack.as_ref())
         .and_then(|(current, next)| resources_remain(stack, current, next, current.pulumi_stack.as_ref()));
     outcome(stack, last, planned, violations).into_iter().chain(orphaned).collect()

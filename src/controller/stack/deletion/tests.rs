@@ -291,10 +291,13 @@ fn only_a_stack_that_may_have_resources_is_destroyed() {
         let applied = PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() };
         stack.status.as_mut().expect("value is set").applied_stack = Some(applied);
         (stack.spec.preview, stack.spec.destroy_on_finalize) = (Some(preview), Some(destroy));
-        left_by_preview(&stack).map(|left| left.name)
+        kept(&stack).map(|(by, left)| (by, left.name))
     };
-    assert_eq!(left(true, true).as_deref(), Some("dev"));
-    assert_eq!((left(false, true), left(true, false)), (None, None));
+    assert_eq!(left(true, true), Some((Kept::ByPreview, "dev".to_owned())));
+    assert_eq!(left(false, true), None);
+    for preview in [false, true] {
+        assert_eq!(left(preview, false), Some((Kept::ByUser, "dev".to_owned())));
+    }
     fn status(stack: &mut Stack) -> &mut StackStatus {
         stack.status.as_mut().expect("value is set")
     }

@@ -164,11 +164,16 @@ fn remaining_resources_are_reported_once_for_each_pulumi_stack_change() {
         ..StackStatus::default()
     };
     let (a, b, c) = (|| of("s3://a"), || of("s3://b"), || of("s3://c"));
+    let previewed = |mut status: StackStatus| {
+        status.last_update.as_mut().expect("value is set").kind = Some("preview".to_owned());
+        status
+    };
     let rows = [
         ("no stack was applied", status(None, Some(a())), b(), None, false),
         ("the stack has not changed", status(Some(a()), Some(a())), a(), None, false),
         ("the backend has changed", status(Some(a()), Some(a())), b(), None, true),
         ("the first run failed", status(Some(a()), Some(b())), b(), None, false),
+        ("only a preview used the stack", previewed(status(Some(a()), Some(b()))), b(), None, true),
         ("the spec changed a second time", status(Some(a()), Some(b())), c(), None, true),
         ("the spec was restored", status(Some(a()), Some(b())), a(), None, false),
         ("no record of the last run", status(Some(a()), None), b(), None, true),

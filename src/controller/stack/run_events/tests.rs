@@ -180,8 +180,8 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
         let current = stack.status.as_ref().and_then(|status| status.current_update.clone()).expect("value is set");
         orphan_event(&stack, &current).map(|event| brief(&[event]))
     };
-    let ended_in = |recorded: Option<&str>, backend: &str| {
-        let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last("up", "failed", &[]) };
+    let ended_in = |kind: &str, recorded: Option<&str>, backend: &str| {
+        let last = LastUpdate { pulumi_stack: Some(of(Some(backend))), ..last(kind, "failed", &[]) };
         brief(&ended(&with(recorded), &last, None, None))
             .into_iter()
             .filter(|line| line.contains(RESOURCES_ORPHANED))
@@ -196,9 +196,33 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
         "{events:?}"
     );
     assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
-    assert_eq!(ended_in(Some("s3://b"), "s3://b"), 0, "already reported when the run started");
-    assert_eq!(ended_in(None, "s3://b"), 1, "only the agent reported the backend");
-    assert_eq!(ended_in(None, "s3://a"), 0);
+    let preview = CurrentUpdate { kind: UpdateKind::Preview, pulumi_stack: Some(of(Some("s3://b"))), ..current() };
+    assert!(orphan_event(&with(None), &preview).is_none(), "a preview manages no Pulumi stack");
+    assert_eq!(ended_in("up", Some("s3://b"), "s3://b"), 0, "already reported when the run started");
+    assert_eq!(ended_in("up", None, "s3://b"), 1, "only the agent reported the backend");
+    assert_eq!(ended_in("preview", None, "s3://b"), 0, "a preview manages no Pulumi stack");
+    assert_eq!(ended_in("up", None, "s3://a"), 0);
+}
+
+#[test]
+fn the_deletion_of_a_stack_without_a_destroy_names_the_remaining_resources() {
+    let deleted = |destroy: Option<bool>, preview: bool, applied: bool| {
+        let mut stack = stack(None);
+        (stack.spec.destroy_on_finalize, stack.spec.preview) = (destroy, Some(preview));
+        let applied_stack = applied.then(|| PulumiStack { name: "dev".to_owned(), ..PulumiStack::default() });
+        stack.status = Some(StackStatus { applied_stack, ..StackStatus::default() });
+        brief(&left_behind(&stack))
+    };
+    let kept = deleted(None, false, true);
+    assert_eq!(kept.len(), 1);
+    let expected = "Normal ResourcesOrphaned: the Stack was deleted without a destroy because spec.destroyOnFinalize is not true; its \
+                    resources in stack dev in";
+    assert!(kept[0].starts_with(expected), "{kept:?}");
+    assert_eq!(deleted(Some(false), true, true), kept);
+    let previewed = deleted(Some(true), true, true);
+    assert!(previewed[0].starts_with("Warning ResourcesOrphaned: ") && previewed[0].ends_with(" without spec.preview"));
+    assert_eq!(deleted(Some(true), false, true), [""; 0], "the destroy has ended or a user has abandoned it");
+    assert_eq!(deleted(None, false, false), [""; 0], "no run has changed resources");
 }
 
 #[test]
