@@ -14,8 +14,10 @@ use anyhow::{Context, Result};
 use clap::{ArgAction, CommandFactory};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use protox::prost_reflect::DescriptorPool;
+use pulumi_controller::api::cli_options;
 use pulumi_controller::api::definitions::custom_resource_definitions;
 use pulumi_controller::cli::CommandLine;
+use pulumi_controller::controller::stack::settings_without_effect;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -122,6 +124,67 @@ fn expect_between(path: &Path, [start, end]: [&str; 2], expected: &str) -> Resul
     let (before, rest) = text.split_once(start).with_context(|| missing(start))?;
     let (_, after) = rest.split_once(end).with_context(|| missing(end))?;
     expect_file(path, &[before, start, expected, end, after].concat())
+}
+
+/// Start and end markers of the table of settings without effect in the documentation.
+const SETTINGS: [&str; 2] = [
+    "<!-- settings: generated from src/controller/stack/ignored_settings.rs and the schema by `make generate` -->\n",
+    "<!-- /settings -->\n",
+];
+
+#[test]
+fn the_documented_settings_without_effect_match_the_code() -> Result<()> {
+    expect_between(&root().join("docs/spec/v1/stack.md"), SETTINGS, &table_of_settings()?)
+}
+
+/// Returns the table of the combinations of settings that the API server rejects or that have no effect. A rule that the
+/// API server evaluates for the complete Stack has the path `spec`.
+fn table_of_settings() -> Result<String> {
+    let crd = custom_resource_definitions().into_iter().find(|crd| crd.spec.names.kind == "Stack");
+    let version = crd.and_then(|crd| crd.spec.versions.into_iter().find(|version| version.storage));
+    let schema = serde_json::to_value(version.context("Stack has no storage version")?.schema)?;
+    let mut rejected = Vec::new();
+    collect_rules("", schema.get("openAPIV3Schema").context("Stack has no schema")?, &mut rejected);
+    let mut table = "\n| setting | combination | result |\n|---|---|---|\n".to_owned();
+    let mut add = |settings: &[String], combination: &str, result: &str| {
+        let settings = settings.iter().map(|setting| format!("`{setting}`")).collect::<Vec<_>>().join(", ");
+        table.push_str(&format!("| {settings} | {combination} | {result} |\n"));
+    };
+    for (settings, message) in rejected {
+        add(&settings, &format!("`{message}`"), "the API server rejects the Stack");
+    }
+    let variables: Vec<String> = cli_options::refused().collect();
+    add(&variables, "in `envRefs` or `workspaceTemplate`", "the Stack is `Stalled` with the reason `SpecInvalid`");
+    let mut ignored = settings_without_effect();
+    ignored.sort_unstable();
+    for (setting, combination) in ignored {
+        add(&[setting.to_owned()], combination, "condition `SettingsIgnored`");
+    }
+    table.push('\n');
+    Ok(table)
+}
+
+/// Adds the message of each rule that combines several fields of the spec, and these fields.
+fn collect_rules(path: &str, schema: &Value, found: &mut Vec<(Vec<String>, String)>) {
+    let list = |field: &str| schema.get(field).and_then(Value::as_array).into_iter().flatten();
+    for rule in list("x-kubernetes-validations") {
+        let text = |field: &str| rule.get(field).and_then(Value::as_str);
+        let (Some(text), Some(message)) = (text("rule"), text("message")) else { continue };
+        let is_part = |c: char| c.is_alphanumeric() || c == '.';
+        let fields = text.split("self.").skip(1).map(|rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
+        let fields: BTreeSet<String> = fields
+            .map(|field| format!("{path}{field}"))
+            .filter_map(|field| field.strip_prefix("spec.").map(str::to_owned))
+            .collect();
+        let is_parent = |field: &String| fields.iter().any(|other| other.starts_with(&format!("{field}.")));
+        let fields: Vec<String> = fields.iter().filter(|field| !is_parent(field)).cloned().collect();
+        if fields.len() > 1 {
+            found.push((fields, message.to_owned()));
+        }
+    }
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        collect_rules(&format!("{path}{name}."), property, found);
+    }
 }
 
 fn table_of_flags() -> Result<String> {

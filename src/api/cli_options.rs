@@ -72,6 +72,11 @@ pub fn effect_of_removal(name: &str) -> Option<&'static str> {
     }
 }
 
+/// Returns the variables with which a run does not start.
+pub fn refused() -> impl Iterator<Item = String> {
+    RESTRICTIONS.into_iter().chain(CONFIGURATION).map(|flag| format!("{PREFIX}{flag}"))
+}
+
 /// Returns the advice for a variable that the agent removes.
 pub fn instead_of(name: &str) -> String {
     match FIELDS.iter().find(|(of, _)| flag(name) == Some(*of)) {

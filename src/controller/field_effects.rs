@@ -84,6 +84,7 @@ const FIELDS: &[(&str, Effect)] = &[
         Reported(&[
             r#"{"destroyOnFinalize": true, "preview": true}"#,
             r#"{"destroyOnFinalize": false, "removeStack": true}"#,
+            r#"{"destroyOnFinalize": true, "removeStack": true, "preview": true}"#,
         ]),
     ),
     ("Stack.removeStack", Rejected(&[r#"{"removeStack": true}"#])),
@@ -144,8 +145,8 @@ const FIELDS: &[(&str, Effect)] = &[
     ("Stack.drift.expectNoChanges", Always),
     ("Stack.drift.mode", Always),
     ("Stack.drift.ignore[].*", Always),
-    ("Stack.schedule.windows[].*", Always),
-    ("Stack.schedule.freezes[].*", Always),
+    ("Stack.schedule.windows[].*", Reported(&[r#"{"preview": true, "schedule": {"windows": []}}"#])),
+    ("Stack.schedule.freezes[].*", Reported(&[r#"{"preview": true, "schedule": {"freezes": []}}"#])),
     ("Stack.ttl", Described("`0s` has no effect")),
     ("Stack.expiresAt", Always),
     ("Stack.approval.*", Reported(&[r#"{"preview": true, "approval": {"mode": "Always"}}"#])),
@@ -162,6 +163,7 @@ const FIELDS: &[(&str, Effect)] = &[
             r#"{"updateTemplate": {"status": {}}}"#,
             r#"{"updateTemplate": {"metadata": {"labels": {"pulumi.com/stack-name": "other"}}}}"#,
             r#"{"updateTemplate": {"spec": {"remove": true}}}"#,
+            r#"{"updateTemplate": {"spec": {"targetDependents": true}}}"#,
         ]),
     ),
     (
@@ -402,6 +404,11 @@ fn settings_with_an_effect_are_neither_rejected_nor_reported() {
         json!({"updateTemplate": {"spec": {"target": ["urn"]}}, "targetDependents": true}),
         json!({"destroyOnFinalize": true, "removeStack": true, "runProgram": true}),
         json!({"removeStack": false, "expectNoRefreshChanges": false, "targetDependents": false}),
+        json!({"targets": ["urn"], "updateTemplate": {"spec": {"targetDependents": true}}}),
+        // An Update checks for drift even without a refresh.
+        json!({"updateTemplate": {"spec": {"expectNoRefreshChanges": true}}}),
+        // With such a variable, the Stack is stalled.
+        json!({"envRefs": {"PULUMI_OPTION_TARGET": {"type": "Literal", "literal": {"value": "urn"}}}}),
         json!({"initOnCreate": false, "useLocalStackOnly": true}),
         json!({"initOnCreate": null, "useLocalStackOnly": null, "removeStack": null}),
         json!({"projectRepo": "https://example.com/a", "branch": "main", "shallow": true, "resyncFrequencySeconds": 60}),

@@ -57,7 +57,7 @@ use crate::api::{bounds, conditions, schema};
     },
     {
         "rule": "!has(self.initOnCreate) || !has(self.useLocalStackOnly) \
-                 || ![true, false].exists(value, self.initOnCreate == value && self.useLocalStackOnly == value)",
+                 || ![true, false].exists(v, self.initOnCreate == v && self.useLocalStackOnly == v)",
         "message": "initOnCreate and useLocalStackOnly contradict each other: remove initOnCreate",
     },
 ]))]

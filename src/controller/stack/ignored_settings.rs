@@ -54,11 +54,19 @@ pub fn event(stack: &Stack, status: &StackStatus) -> Option<Event> {
     is_new.then(|| Event::new(stack, EventKind::Warning, settings_reason::SETTINGS_IGNORED, found.message.as_str()))
 }
 
+/// Returns the fields that have no effect in combination with other fields, and the ends of the sentences about them.
+pub fn settings_without_effect() -> Vec<(&'static str, &'static str)> {
+    rows(&StackSpec::default()).map(|(field, _, why)| (field, why)).collect()
+}
+
+fn rows(spec: &StackSpec) -> impl Iterator<Item = Row> {
+    combinations(spec).into_iter().chain(switched_off(spec)).chain(overridden(spec))
+}
+
 /// Returns a sentence for each setting without effect.
 fn ignored(stack: &Stack, status: &StackStatus) -> Vec<String> {
     let spec = &stack.spec;
-    let combinations = combinations(spec).into_iter().chain(switched_off(spec)).chain(overridden(spec));
-    let combinations = combinations.filter(|(_, is_ignored, _)| *is_ignored);
+    let combinations = rows(spec).filter(|(_, is_ignored, _)| *is_ignored);
     let mut all: Vec<String> =
         combinations.map(|(field, _, why)| format!("spec.{field} has no effect {why}")).collect();
     let nulls = spec.config.iter().filter(|(_, value)| value.is_null());
@@ -70,7 +78,9 @@ fn ignored(stack: &Stack, status: &StackStatus) -> Vec<String> {
     all.extend(reserved.map(|Variable { field, name }| {
         format!("environment variable {name} in spec.{field} has no effect: the controller sets it")
     }));
-    let options = visible.iter().filter(|variable| cli_options::is_removed(variable.name));
+    // With a variable that would restrict the run, no run starts ([`check`]).
+    let is_removed = |name: &str| cli_options::is_removed(name) && cli_options::effect_of_removal(name).is_none();
+    let options = visible.iter().filter(|variable| is_removed(variable.name));
     all.extend(options.map(|Variable { field, name }| {
         format!("environment variable {name} in spec.{field} has no effect: {}", cli_options::instead_of(name))
     }));
@@ -90,7 +100,7 @@ fn is(value: Option<bool>) -> bool {
 }
 
 /// Returns the combinations of settings without effect.
-fn combinations(spec: &StackSpec) -> [Row; 14] {
+fn combinations(spec: &StackSpec) -> [Row; 15] {
     let template = |field: &str| in_template(spec.update_template.as_ref(), field);
     let refreshes = template("refresh").and_then(Value::as_bool).or(spec.refresh) == Some(true);
     let targets = !spec.targets.is_empty() || template("target").is_some();
@@ -106,6 +116,11 @@ fn combinations(spec: &StackSpec) -> [Row; 14] {
     [
         ("expectNoRefreshChanges", is(spec.expect_no_refresh_changes) && !refreshes, "without spec.refresh"),
         ("targetDependents", is(spec.target_dependents) && !targets, "without spec.targets"),
+        (
+            "updateTemplate.spec.targetDependents",
+            template("targetDependents") == Some(&Value::Bool(true)) && !targets,
+            "without spec.targets",
+        ),
         ("continueResyncOnCommitMatch", is(spec.continue_resync_on_commit_match) && !resyncs, "with spec.interval"),
         ("resyncFrequencySeconds", seconds.is_some_and(|n| n < MIN_RESYNC), "below its minimum of 60"),
         (
@@ -147,7 +162,7 @@ fn combinations(spec: &StackSpec) -> [Row; 14] {
 
 /// Returns the settings that `spec.preview` or `destroyOnFinalize: false` switches off. The API server accepts them, so
 /// that a user can change these two fields without a change to other fields.
-fn switched_off(spec: &StackSpec) -> [Row; 5] {
+fn switched_off(spec: &StackSpec) -> [Row; 7] {
     let preview = is(spec.preview);
     [
         ("approval", preview && spec.approval.is_some(), "with spec.preview"),
@@ -157,7 +172,9 @@ fn switched_off(spec: &StackSpec) -> [Row; 5] {
             is(spec.remove_stack) && spec.destroy_on_finalize == Some(false),
             "with spec.destroyOnFinalize: false",
         ),
+        ("removeStack", preview && is(spec.remove_stack), "with spec.preview"),
         ("drift", preview && spec.drift.is_some(), "with spec.preview"),
+        ("schedule", preview && spec.schedule.is_some(), "with spec.preview"),
         ("writeOutputsTo", preview && !spec.write_outputs_to.is_empty(), "with spec.preview"),
     ]
 }
