@@ -1,5 +1,6 @@
 //! Performs the actions of a Workspace reconciliation, including all its writes.
 
+use k8s_openapi::Resource as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -57,7 +58,10 @@ impl Act<'_> {
             Action::DeletePod { uid } => {
                 let pod = workspace.pod_name();
                 tracing::info!(pod, uid, "deleting pod");
-                writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?;
+                match self.observed.pod.as_ref().and_then(|pod| pod.short_grace_seconds) {
+                    Some(seconds) => writer.delete_within::<Pod>(&namespace, &pod, &uid, seconds).await?,
+                    None => writer.delete::<Pod>(&namespace, &pod, Some(&uid)).await?,
+                }
                 self.record_replacement();
             }
             Action::RequestPod(report) => {
@@ -349,10 +353,14 @@ fn rejection(error: &WriteError) -> Option<Report> {
 }
 
 fn refusal(error: &WriteError) -> String {
-    match error.server_message() {
-        Some(message) => format!("the API server rejected an object of the Workspace: {message}"),
-        None => error.to_string(),
-    }
+    let WriteError::Refused { attempt, message, .. } = error else { return error.to_string() };
+    let solution = match attempt.kind == PodDisruptionBudget::KIND && error.is_denied_by_admission() {
+        true => {
+            ". To use no PodDisruptionBudget, set evictionProtection (spec.workspaceTemplate.spec.evictionProtection of a Stack) to false"
+        }
+        false => "",
+    };
+    format!("the API server rejected an object of the Workspace: {message}{solution}")
 }
 
 #[cfg(test)]
@@ -367,6 +375,21 @@ mod tests {
         let (kind, namespace, name) = ("StatefulSet".to_owned(), "apps".to_owned(), "app-workspace".to_owned());
         let attempt = Box::new(AttemptedWrite { verb: "validate", kind, namespace, name });
         WriteError::Refused { attempt, code, reason: "Reason".to_owned(), message: message.to_owned() }
+    }
+
+    #[test]
+    fn the_message_about_a_rejected_budget_names_the_solution() {
+        let denied = "ValidatingAdmissionPolicy 'budgets' with binding 'budgets' denied request: no budgets";
+        let message = |kind: &str, message: &str| {
+            let mut error = refused(422, message);
+            if let WriteError::Refused { attempt, .. } = &mut error {
+                kind.clone_into(&mut attempt.kind);
+            }
+            refusal(&error)
+        };
+        assert!(message("PodDisruptionBudget", denied).ends_with("evictionProtection of a Stack) to false"));
+        assert!(message("StatefulSet", denied).ends_with(denied), "another object");
+        assert!(message("PodDisruptionBudget", "too long").ends_with("too long"), "no policy denied the object");
     }
 
     #[test]

@@ -480,10 +480,13 @@ fn terminating_pod(observed: &Observed, pod: &PodState, why: &'static str) -> Ac
 /// Selects the action for a Workspace that is being deleted. When no run is open, the controller deletes the
 /// StatefulSet, then the pod, and then all other objects.
 fn clean_up(observed: &Observed, now: Timestamp) -> Action {
-    if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating)
-        && let waits @ (Action::Drain | Action::Report(_)) = retire(observed, pod, reason::DELETING, now)
-    {
-        return waits;
+    if let Some(pod) = observed.pod.as_ref().filter(|pod| !pod.terminating) {
+        match retire(observed, pod, reason::DELETING, now) {
+            waits @ (Action::Drain | Action::Report(_)) => return waits,
+            // The garbage collector would delete the pod of the StatefulSet with the complete grace period.
+            delete if pod.short_grace_seconds.is_some() => return delete,
+            _ => {}
+        }
     }
     if let Some(run) = observed.open_run() {
         return Action::Report(match observed.pod.as_ref().filter(|pod| pod.terminating) {

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::pod_state::StartEvent;
+use super::pod_state::{self, StartEvent};
 use super::render::Rendered;
 use crate::api::conditions;
 use crate::runtime::writes::WriteError;
@@ -18,6 +18,9 @@ use crate::runtime::writes::WriteError;
 /// Annotation of a StatefulSet with the time at which the controller last requested the pod. A change to the StatefulSet
 /// ends the backoff of the StatefulSet controller.
 const ANNOTATION_REQUESTED: &str = "auto.pulumi.com/pod-requested-at";
+
+/// Parts of the messages of a LimitRange and of a quota.
+const LIMIT_MESSAGES: [&str; 3] = [" usage per ", " ratio per ", "exceeded quota"];
 
 /// Returns the time at which the controller last requested the pod of a StatefulSet.
 pub(super) fn requested_at(stateful_set: &StatefulSet) -> Option<Timestamp> {
@@ -33,8 +36,21 @@ pub(super) async fn check(
     rendered: &Rendered,
     context: &Context,
 ) -> Option<StartEvent> {
-    let response = context.writer.check_create::<Pod>(&pod(name, namespace, rendered)).await;
-    current(event, &response)
+    let pod = pod(name, namespace, rendered);
+    let response = context.writer.check_create::<Pod>(&pod).await;
+    current(event, &response).map(|event| with_resources(event, &pod))
+}
+
+/// Adds the resources of the containers to a message about a LimitRange or a quota, which names no container.
+fn with_resources(event: StartEvent, pod: &Value) -> StartEvent {
+    match event {
+        StartEvent::Warning(message) if LIMIT_MESSAGES.iter().any(|part| message.contains(part)) => {
+            let resources = serde_json::from_value(pod.clone()).ok().and_then(|pod| pod_state::resources(&pod));
+            let resources = resources.map(|resources| format!(" ({resources})")).unwrap_or_default();
+            StartEvent::Warning(format!("{message}{resources}"))
+        }
+        event => event,
+    }
 }
 
 /// Returns the pod that the StatefulSet controller creates, without the fields that it adds.
@@ -91,6 +107,22 @@ mod tests {
         for (event, response, expected) in rows {
             assert_eq!(current(event.clone(), &response), expected, "{event:?} {response:?}");
         }
+    }
+
+    #[test]
+    fn the_message_of_a_limit_range_lists_the_resources_of_the_containers() {
+        let resources = json!({"requests": {"memory": "16Mi"}, "limits": {"memory": "512Mi"}});
+        let spec = json!({"containers": [{"name": "pulumi", "resources": resources}], "initContainers": [{"name": "bootstrap"}]});
+        let pod = json!({"metadata": {"name": "app-workspace-0"}, "spec": spec});
+        let of = |message: &str| with_resources(StartEvent::Warning(message.to_owned()), &pod);
+        let limit =
+            "pods \"app-workspace-0\" is forbidden: maximum memory usage per Container is 100Mi, but limit is 512Mi";
+        let expected = format!("{limit} (container pulumi requests memory 16Mi and is limited to memory 512Mi)");
+        assert_eq!(of(limit), StartEvent::Warning(expected));
+        let security = "pods \"app-workspace-0\" is forbidden: violates PodSecurity";
+        assert_eq!(of(security), StartEvent::Warning(security.to_owned()));
+        let step = StartEvent::Step(limit.to_owned());
+        assert_eq!(with_resources(step.clone(), &pod), step);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Reads the state of a workspace pod, and the reason why the pod does not start.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, Event, Pod, PodCondition,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Deserialize;
@@ -28,6 +31,8 @@ const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "consul-datapla
 const DOES_NOT_FIT: &str = "Insufficient";
 /// Part of the container runtime's message about an image without a variant for the node.
 const NO_PLATFORM: &str = "no match for platform";
+/// Condition of a pod that the scheduler, or the kubelet of a pod with `nodeName`, sets first.
+const SCHEDULED: &str = "PodScheduled";
 /// Reason of the event that reports an image pull.
 const PULLING: &str = "Pulling";
 const CRASH_LOOP: &str = "CrashLoopBackOff";
@@ -35,6 +40,13 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 const MAX_MESSAGE: usize = 2048;
 /// Delay before the controller reads events about a missing pod, in seconds.
 const NO_POD_SECONDS: i64 = 4;
+/// Minimum age of a pod that no scheduler and no kubelet has handled before the controller reports it, in seconds.
+const UNHANDLED_SECONDS: i64 = 10;
+/// Maximum grace period for the deletion of a pod that is starting, in seconds. The agent of a pod without a run exits
+/// within this time.
+const MAX_STARTING_GRACE_SECONDS: u32 = 60;
+/// Scheduler of pods without `schedulerName`.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// Minimum age of a slowly starting pod before the controller reads its events, in seconds.
 const SLOW_START_SECONDS: i64 = 40;
 /// Maximum age of an event in seconds. Older events are irrelevant, because the StatefulSet controller retries after
@@ -66,6 +78,9 @@ pub(super) struct PodState {
     /// End of the termination grace period of a pod that is being deleted. At this time, the kubelet kills the
     /// containers.
     pub grace_end: Option<Timestamp>,
+    /// Grace period in seconds for the deletion of a pod that is starting. `None` for other pods, which the controller
+    /// deletes with their own grace period. See [`short_grace_seconds`].
+    pub short_grace_seconds: Option<u32>,
     /// Whether the pod has the finalizer of an open run.
     pub held: bool,
     /// UID of the Update that last marked the pod for its run.
@@ -111,6 +126,7 @@ pub(super) fn read(pod: &Pod) -> PodState {
         has_pko_agent: is_pko_pod(pod),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         grace_end: pod.metadata.deletion_timestamp.as_ref().map(|end| end.0),
+        short_grace_seconds: short_grace_seconds(pod, container),
         held: pod.finalizers().iter().any(|finalizer| finalizer == RUN_FINALIZER),
         run: pod.annotations().get(ANNOTATION_RUN).cloned(),
         run_update: marked_update_name(pod),
@@ -125,6 +141,19 @@ pub(super) fn read(pod: &Pod) -> PodState {
         unschedulable: unscheduled(pod).is_some(),
         mesh_proxy: mesh_proxy(pod),
     }
+}
+
+/// Returns the grace period for the deletion of a pod whose startup probe has not succeeded. The kernel drops a SIGTERM
+/// that process 1 receives before it has registered a handler, and the kubelet then kills the container only at the end of
+/// the grace period. The grace period of the pod is long, because it must be sufficient for a run. The kubelet ignores a
+/// shorter grace period of a later deletion.
+fn short_grace_seconds(pod: &Pod, container: Option<&ContainerStatus>) -> Option<u32> {
+    if container.is_some_and(|container| container.started == Some(true)) {
+        return None;
+    }
+    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let grace = grace.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(MAX_STARTING_GRACE_SECONDS);
+    Some(grace.min(MAX_STARTING_GRACE_SECONDS))
 }
 
 /// Returns the name of the container that a service mesh has added to the pod.
@@ -181,23 +210,45 @@ fn problem(pod: &Pod) -> Option<String> {
 /// Returns the condition `PodScheduled` if the scheduler has found no node for the pod.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+    conditions.find(|condition| condition.type_ == SCHEDULED && condition.status == "False")
 }
 
 /// Describes the resource requests of all containers in a pod.
 fn requests(pod: &Pod) -> Option<String> {
+    describe_containers(pod, |container| requested(container).map(|amounts| format!("requests {amounts}")))
+}
+
+/// Describes the resource requests and limits of all containers in a pod.
+pub(super) fn resources(pod: &Pod) -> Option<String> {
+    describe_containers(pod, |container| {
+        let limits = container.resources.as_ref().and_then(|resources| amounts(resources.limits.as_ref()?));
+        match (requested(container), limits) {
+            (Some(requests), Some(limits)) => Some(format!("requests {requests} and is limited to {limits}")),
+            (Some(requests), None) => Some(format!("requests {requests}")),
+            (None, limits) => limits.map(|limits| format!("is limited to {limits}")),
+        }
+    })
+}
+
+/// Describes all containers in a pod, such as `container pulumi requests memory 16Mi`.
+fn describe_containers(pod: &Pod, describe: impl Fn(&Container) -> Option<String>) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let inits = spec.init_containers.iter().flatten().filter_map(|container| requested("init container", container));
-    let containers = spec.containers.iter().filter_map(|container| requested("container", container));
-    let all: Vec<String> = containers.chain(inits).collect();
+    let described = |what: &'static str| {
+        let describe = &describe;
+        move |container: &Container| Some(format!("{what} {} {}", container.name, describe(container)?))
+    };
+    let inits = spec.init_containers.iter().flatten().filter_map(described("init container"));
+    let all: Vec<String> = spec.containers.iter().filter_map(described("container")).chain(inits).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Describes the resource requests of a container, such as `container pulumi requests memory 16Mi`.
-fn requested(what: &str, container: &Container) -> Option<String> {
-    let requests = container.resources.as_ref()?.requests.as_ref()?;
-    let amounts: Vec<String> = requests.iter().map(|(resource, amount)| format!("{resource} {}", amount.0)).collect();
-    (!amounts.is_empty()).then(|| format!("{what} {} requests {}", container.name, amounts.join(", ")))
+fn requested(container: &Container) -> Option<String> {
+    amounts(container.resources.as_ref()?.requests.as_ref()?)
+}
+
+fn amounts(amounts: &BTreeMap<String, Quantity>) -> Option<String> {
+    let listed: Vec<String> = amounts.iter().map(|(resource, amount)| format!("{resource} {}", amount.0)).collect();
+    (!listed.is_empty()).then(|| listed.join(", "))
 }
 
 fn container_problem(container: &ContainerStatus) -> Option<String> {
@@ -309,6 +360,7 @@ pub(super) async fn find_start_event(
         None if is_missing(workspace, pod, now) => {
             (requested.map(|(uid, _)| uid.to_owned()), requested.and_then(|(_, since)| since))
         }
+        Some(pod) if let Some(why) = unhandled(pod, now) => return Ok(Some(StartEvent::Warning(why))),
         Some(pod) if starts_slowly(pod, now) => (pod.uid(), None),
         _ => return Ok(None),
     };
@@ -381,6 +433,34 @@ fn unready_seconds(workspace: &Workspace, now: Timestamp) -> i64 {
         Some(ready) if ready.status != "True" => now.as_second() - ready.last_transition_time.0.as_second(),
         _ => 0,
     }
+}
+
+/// Returns the reason why a pod does not start if no scheduler or no kubelet has handled it. No event reports this problem.
+fn unhandled(pod: &Pod, now: Timestamp) -> Option<String> {
+    let created = pod.creation_timestamp()?.0;
+    let status = pod.status.as_ref();
+    let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let is_handled = conditions.any(|condition| condition.type_ == SCHEDULED);
+    let is_new = now.as_second() - created.as_second() <= UNHANDLED_SECONDS;
+    if is_new || is_handled || pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let spec = pod.spec.as_ref();
+    let value = |field: Option<&String>| field.filter(|name| !name.is_empty()).cloned();
+    Some(match value(spec.and_then(|spec| spec.node_name.as_ref())) {
+        Some(node) => format!(
+            "the kubelet of node {node} has not handled the pod: check that the node exists and is ready, or unset spec.nodeName in \
+             podTemplate"
+        ),
+        None => {
+            let scheduler = value(spec.and_then(|spec| spec.scheduler_name.as_ref()));
+            let scheduler = scheduler.as_deref().unwrap_or(DEFAULT_SCHEDULER);
+            format!(
+                "no scheduler named {scheduler} has handled the pod: check that this scheduler runs, or change spec.schedulerName in \
+                 podTemplate"
+            )
+        }
+    })
 }
 
 fn starts_slowly(pod: &Pod, now: Timestamp) -> bool {

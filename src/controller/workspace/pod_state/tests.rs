@@ -243,3 +243,44 @@ fn the_time_of_an_event_is_the_time_of_its_last_occurrence() {
         assert_eq!(time(event.clone()).as_deref(), expected, "{event}");
     }
 }
+
+#[test]
+fn only_a_starting_pod_is_deleted_with_a_short_grace_period() {
+    let of = |grace: Value, started: Value| {
+        let container = json!({
+            "name": "pulumi", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "started": started,
+        });
+        let spec = json!({"containers": [{"name": "pulumi"}], "terminationGracePeriodSeconds": grace});
+        let pod = json!({"spec": spec, "status": {"containerStatuses": [container]}});
+        read(&serde_json::from_value(pod).expect("valid pod")).short_grace_seconds
+    };
+    assert_eq!(of(json!(600), json!(false)), Some(60));
+    assert_eq!(of(json!(600), json!(null)), Some(60), "the container waits");
+    assert_eq!(of(json!(10), json!(false)), Some(10), "not longer than the grace period of the pod");
+    assert_eq!(of(json!(600), json!(true)), None, "the agent handles SIGTERM");
+    assert_eq!(pod(json!({})).short_grace_seconds, Some(60), "the pod is not scheduled");
+}
+
+#[test]
+fn a_pod_that_no_scheduler_or_kubelet_has_handled_names_the_cause() {
+    let of = |spec: Value, status: Value, second: i64| {
+        let metadata = json!({"name": "app-workspace-0", "creationTimestamp": "1970-01-01T00:00:00Z"});
+        let pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status}));
+        unhandled(&pod.expect("valid pod"), Timestamp::from_second(second).expect("valid time"))
+    };
+    let with = |field: &str, value: &str| json!({"containers": [], field: value});
+    let pending = json!({"phase": "Pending"});
+    let scheduler = "no scheduler named nope has handled the pod: check that this scheduler runs, or change \
+                     spec.schedulerName in podTemplate";
+    assert_eq!(of(with("schedulerName", "nope"), pending.clone(), 11).as_deref(), Some(scheduler));
+    let node = "the kubelet of node gone has not handled the pod: check that the node exists and is ready, or unset \
+                spec.nodeName in podTemplate";
+    assert_eq!(of(with("nodeName", "gone"), pending.clone(), 11).as_deref(), Some(node));
+    let default = of(json!({"containers": []}), pending.clone(), 11).expect("a cause");
+    assert!(default.starts_with("no scheduler named default-scheduler has"), "{default}");
+    assert_eq!(of(with("schedulerName", "nope"), pending, 10), None, "the pod is new");
+    for status in ["True", "False"] {
+        let status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": status}]});
+        assert_eq!(of(with("schedulerName", "nope"), status, 99), None);
+    }
+}

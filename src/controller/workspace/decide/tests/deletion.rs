@@ -134,3 +134,24 @@ fn the_objects_of_a_deleted_workspace_are_deleted_in_order() {
         ),
     ]);
 }
+
+#[test]
+fn a_starting_pod_is_deleted_before_its_stateful_set() {
+    let starting = |o: &mut Observed| {
+        deleted(o);
+        o.agent = Agent::NotCalled;
+        o.pod = Some(PodState { ready: false, short_grace_seconds: Some(60), ..pod() });
+    };
+    check(vec![
+        ("the startup probe has not succeeded", starting, Is::Action(Action::DeletePod { uid: "pod".to_owned() })),
+        (
+            "the pod is terminating",
+            |o| {
+                deleted(o);
+                o.agent = Agent::NotCalled;
+                o.pod = Some(PodState { terminating: true, short_grace_seconds: Some(60), ..pod() });
+            },
+            Is::Action(Action::DeleteStatefulSet),
+        ),
+    ]);
+}
