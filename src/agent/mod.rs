@@ -7,7 +7,7 @@
 //! agent starts.
 
 mod bootstrap;
-mod cancellation;
+pub mod cancellation;
 mod command;
 mod credentials;
 mod durable;
@@ -17,7 +17,7 @@ mod home;
 mod init;
 mod install;
 mod interactive_session;
-mod journal;
+pub mod journal;
 mod layout;
 mod memory;
 mod mounts;
@@ -25,7 +25,7 @@ mod operations;
 mod output;
 mod processes;
 mod redactor;
-mod refusal;
+pub mod refusal;
 mod resource_limits;
 mod run;
 mod run_metadata;
@@ -33,12 +33,14 @@ mod serve;
 mod service;
 mod settings;
 mod source;
-mod starting_operations;
+pub mod starting_operations;
 mod transcript;
-mod workspace_lock;
+pub mod workspace_lock;
 
 pub use bootstrap::{BootstrapError, bootstrap, make_project, prepare_volume};
 pub use fetch::{FetchConfig, fetch};
 pub use init::run_as_init;
+pub use operations::check_same_content;
 pub use processes::launch;
-pub use serve::{AgentConfig, serve};
+pub use run::{OperationRequest, can_hold_lock};
+pub use serve::{AgentConfig, serve, termination_message};

@@ -465,7 +465,7 @@ fn verified_settings(request: &proto::RunRequest) -> Result<proto::Settings, Ref
 }
 
 /// Returns an error if a request differs from the operation with the same ID in the journal.
-fn check_same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
+pub fn check_same_content(record: &JournalRecord, request: &proto::RunRequest) -> Result<(), Refusal> {
     let known = record.request();
     let artifact = request.artifact.clone().unwrap_or_default();
     let differs = [

@@ -272,7 +272,8 @@ async fn report_results(operations: &Arc<Operations>, log: &Path) {
     }
 }
 
-fn termination_message(record: &JournalRecord) -> Vec<u8> {
+/// Returns the termination message of the container, which contains the result of a run as JSON.
+pub fn termination_message(record: &JournalRecord) -> Vec<u8> {
     let Some(result) = record.result() else { return Vec::new() };
     let end = result.message.floor_char_boundary(MAX_RESULT_MESSAGE);
     let message = TerminationMessage {

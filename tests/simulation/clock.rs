@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "replaces functions of libc")]
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Start of the virtual time in seconds since 1970: 2030-01-01.
@@ -26,7 +26,18 @@ thread_local! {
 pub fn virtualize(seed: u64) {
     RANDOM.store(seed, Ordering::Relaxed);
     fastrand::seed(seed);
+    // The hash tables of kube-runtime take random numbers from addresses.
+    let _ = ahash::random_state::set_random_source(Counter::default());
     IS_VIRTUAL.store(true, Ordering::Relaxed);
+}
+
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl ahash::random_state::RandomSource for Counter {
+    fn gen_hasher_seed(&self) -> usize {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// Moves the wall clock of the process.
@@ -92,6 +103,19 @@ pub unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: usize, _: 
         unsafe { buffer.cast::<u8>().add(index).write(random_byte()) };
     }
     libc::ssize_t::try_from(length).unwrap_or(libc::ssize_t::MAX)
+}
+
+/// Replaces the function of libc, with which the crate getrandom finds the function above.
+///
+/// # Safety
+/// `name` must be a C string, as for the function of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(_: *mut libc::c_void, name: *const libc::c_char) -> *mut libc::c_void {
+    // SAFETY: the caller passes a C string.
+    match unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes() {
+        b"getrandom" => getrandom as *mut libc::c_void,
+        _ => std::ptr::null_mut(),
+    }
 }
 
 /// Returns the next byte of the generator SplitMix64.

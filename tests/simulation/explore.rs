@@ -13,8 +13,9 @@ use super::{clock, process};
 
 /// Time without faults at the end of a scenario, in which the controller must not write.
 const REST: Duration = Duration::from_secs(3600);
-/// Time after a scenario in which the controller may complete its work.
-const SETTLE: Duration = Duration::from_secs(60);
+/// Time after a scenario in which the controller may complete its work. The controller polls an idle agent every two
+/// minutes, and then notices that its container has restarted.
+const SETTLE: Duration = Duration::from_secs(180);
 /// Faults at each write and call of a scenario.
 const STEP_FAULTS: [StepFault; 8] = [
     StepFault::CrashBefore,
@@ -118,12 +119,7 @@ async fn observe(scenario: &Scenario, world: &World) -> Report {
     for step in faults.steps().get(before..).unwrap_or_default() {
         faults.violation(&format!("a write at rest: {step}"));
     }
-    let mut violations = [world.backend.violations(), faults.violations()].concat();
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for operation in world.backend.operations() {
-        *counts.entry(format!("{operation:?}")).or_default() += 1;
-    }
-    violations.extend(counts.iter().filter(|(_, count)| **count > 1).map(|repeated| format!("repeated: {repeated:?}")));
+    let violations = [world.backend.violations(), faults.violations()].concat();
     Report { steps, violations, hash: faults.hash(), elapsed: clock::elapsed(), trace: Vec::new() }
 }
 
@@ -139,7 +135,7 @@ fn random_disturbance(random: &mut fastrand::Rng) -> Disturbance {
         "pulumi.com/programs",
     ];
     let resource = (*random.choice(&resources).expect("a resource")).to_owned();
-    match random.u8(0..13) {
+    match random.u8(0..15) {
         0 | 1 => Disturbance::Crash { replica, restart: random.u64(500..45_000) },
         2 => Disturbance::PartitionAgents { replica, duration },
         3 => Disturbance::PartitionApi { replica, duration },
@@ -151,6 +147,8 @@ fn random_disturbance(random: &mut fastrand::Rng) -> Disturbance {
         9 => Disturbance::Freeze { replica, duration },
         10 => Disturbance::EvictPod,
         11 => Disturbance::ExitContainer,
+        12 => Disturbance::BackendOutage { duration },
+        13 => Disturbance::FailOperation,
         _ => Disturbance::LoseNode { duration },
     }
 }
@@ -287,12 +285,17 @@ impl Results {
                 if violations.is_empty() {
                     self.passed += 1;
                 } else {
-                    println!("FAILED {text}\n    {}", violations.join("\n    "));
+                    println!("FAILED make sim CASE='{text}'\n    {}", violations.join("\n    "));
                     self.failed.insert(text);
+                    failed_cases.push(case.clone());
                 }
                 lengths.push((case, report.steps.len()));
             },
         );
+        for case in failed_cases.into_iter().filter(|case| case.faults.len() > 1).take(MOST_SHRUNK) {
+            let shrunk = serde_json::to_string(&shrink(case)).expect("JSON");
+            println!("SHRUNK make sim CASE='{shrunk}'");
+        }
         let failed = self.failed.len() - failed;
         println!("{name}: {count} cases, {failed} failed, {:.1} s", started.elapsed().as_secs_f64());
         lengths

@@ -69,6 +69,10 @@ pub enum Disturbance {
     ExitContainer,
     /// The node of the workspace pods is unreachable.
     LoseNode { duration: u64 },
+    /// The state backend does not respond.
+    BackendOutage { duration: u64 },
+    /// The next operation of the provider fails.
+    FailOperation,
     /// The wall clock jumps by this number of seconds.
     Jump { seconds: i64 },
 }
@@ -77,8 +81,8 @@ impl Disturbance {
     /// Returns the time until the disturbance has ended.
     pub fn duration(&self) -> Duration {
         use Disturbance::{
-            CollapseWatch, Crash, DelayWatch, EvictPod, ExitContainer, ExpireWatches, Freeze, Jump, LeaseOutage,
-            LoseNode, PartitionAgents, PartitionApi, SlowApi,
+            BackendOutage, CollapseWatch, Crash, DelayWatch, EvictPod, ExitContainer, ExpireWatches, FailOperation,
+            Freeze, Jump, LeaseOutage, LoseNode, PartitionAgents, PartitionApi, SlowApi,
         };
         Duration::from_millis(match self {
             Crash { restart, .. } => *restart,
@@ -89,8 +93,9 @@ impl Disturbance {
             | LeaseOutage { duration, .. }
             | CollapseWatch { duration, .. }
             | Freeze { duration, .. }
+            | BackendOutage { duration }
             | LoseNode { duration } => *duration,
-            ExpireWatches { .. } | EvictPod | ExitContainer | Jump { .. } => 0,
+            ExpireWatches { .. } | EvictPod | ExitContainer | FailOperation | Jump { .. } => 0,
         })
     }
 }

@@ -24,6 +24,7 @@ mod faults;
 mod oracles;
 mod process;
 mod scenarios;
+mod user;
 mod world;
 
 use std::process::ExitCode;

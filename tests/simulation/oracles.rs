@@ -2,17 +2,26 @@
 
 use kube_sim::{Before, Call, Change, GroupResource, Interceptor, Server};
 use pulumi_controller::api::pulumi::Stack;
+use pulumi_controller::rpc::proto::Outcome;
 use serde_json::Value;
 
+use super::backend::Backend;
+use super::backend::history::Verdict;
 use super::conformance::check_observed_states;
 use super::faults::{Faults, is_step, replica};
+use super::scenarios::condition;
+use super::world::RUN_LIMIT;
 
 /// Checks each change.
-pub fn observe(server: &Server, faults: &Faults) {
-    let faults = faults.clone();
+pub fn observe(server: &Server, backend: &Backend, faults: &Faults) {
+    let (faults, backend) = (faults.clone(), backend.clone());
     server.observe(move |change| {
+        if backend.running() > RUN_LIMIT {
+            faults.violation(&format!("{} runs at the same time", backend.running()));
+        }
         let Some(object) = &change.new else { return };
-        for violation in [observed_generation(change), conditions(change), verdict(change)].into_iter().flatten() {
+        let violations = [observed_generation(change), conditions(change), verdict(change), truth(change, &backend)];
+        for violation in violations.into_iter().flatten() {
             faults.violation(&format!("{} by {}: {violation}", change.key, change.actor));
         }
         trace(change, object, &faults);
@@ -76,13 +85,30 @@ fn verdict(change: &Change) -> Option<String> {
     if change.key.resource.resource != "updates" {
         return None;
     }
-    let verdict = |object: &Value| {
-        let conditions = object.pointer("/status/conditions")?.as_array()?;
-        let is = |kind: &str| conditions.iter().find(|condition| condition["type"] == kind).map(|c| text(c, "status"));
-        (is("Complete")? == "True").then(|| is("Failed").unwrap_or_default())
-    };
-    let (before, after) = (verdict(change.old.as_ref()?)?, verdict(change.new.as_ref()?));
-    (after.as_ref() != Some(&before)).then(|| format!("the result changes from Failed={before} to {after:?}"))
+    let (before, after) = (has_failed(change.old.as_ref()?)?, has_failed(change.new.as_ref()?));
+    (after != Some(before)).then(|| format!("the result changes from Failed={before} to {after:?}"))
+}
+
+/// Returns whether a completed Update has failed.
+fn has_failed(update: &Value) -> Option<bool> {
+    let conditions = update.pointer("/status/conditions")?.as_array()?;
+    let is = |kind: &str| conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True");
+    is("Complete").then(|| is("Failed"))
+}
+
+/// Checks that a completed Update has the result of its run. The result of a run whose pod is gone can be lost.
+fn truth(change: &Change, backend: &Backend) -> Option<String> {
+    if change.key.resource.resource != "updates" || has_failed(change.old.as_ref()?).is_some() {
+        return None;
+    }
+    let update = change.new.as_ref()?;
+    let has_failed = has_failed(update)?;
+    let verdict = backend.verdict(update.pointer("/metadata/uid")?.as_str()?);
+    let has_succeeded = verdict == Some(Verdict::Ended(Outcome::Succeeded));
+    let is_lost = condition(update, "Failed").is_some_and(|failed| {
+        ["Aborted", "RunOutcomeUnknown"].contains(&failed["reason"].as_str().unwrap_or_default())
+    });
+    (has_failed == has_succeeded && !is_lost).then(|| format!("Failed={has_failed}, but the run is {verdict:?}"))
 }
 
 /// Checks that only the leader writes.

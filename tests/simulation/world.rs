@@ -3,8 +3,9 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use base64::Engine;
 use jiff::Timestamp;
-use kube_sim::nodes::Nodes;
+use kube_sim::nodes::{NodeStep, Nodes};
 use kube_sim::{Delivery, GroupResource, Key, Kinds, Options, Server};
 use pulumi_controller::artifact::blocking;
 use pulumi_controller::cli::{CommandLine, Role};
@@ -22,9 +23,12 @@ use super::backend::Backend;
 use super::clock;
 use super::faults::{ApiFaults, Disturbance, Fault, Faults, Outage};
 use super::oracles::{self, OnlyTheLeaderWrites};
+use super::user;
 
 /// Namespace of the Stacks.
 pub const NAMESPACE: &str = "team";
+/// Number of runs at the same time, which is less than the number of Stacks in some scenarios.
+pub const RUN_LIMIT: usize = 2;
 /// Number of replicas of the controller.
 pub const REPLICAS: usize = 2;
 /// Time after which the kubelet starts a crashed controller again.
@@ -60,16 +64,20 @@ impl World {
         let faults = Faults::new(planned, latency);
         server.intercept(OnlyTheLeaderWrites::new(&server, &faults));
         server.intercept(ApiFaults::new(&faults));
-        oracles::observe(&server, &faults);
         let requests = faults.clone();
         server.trace(move |line| requests.trace_request(line));
         let backend = Backend::default();
+        backend.seed(seed);
+        oracles::observe(&server, &backend, &faults);
         let agents = Agents::new(&server, &backend);
         let nodes = Nodes::new(&server);
         nodes.add_node(NODE).expect("a node");
-        let components = nodes.clone();
-        let mut background = vec![tokio::spawn(async move { components.run(|_| LATENCY).await })];
+        let (components, grace) = (nodes.clone(), agents.clone());
+        let latency = move |step: &NodeStep| grace.latency(step).unwrap_or(LATENCY);
+        let mut background = vec![tokio::spawn(async move { components.run(latency).await })];
         background.push(tokio::spawn(run_controllers(server.clone())));
+        let user = user::resolve_interrupted_runs(server.clone(), backend.clone(), faults.clone());
+        background.push(tokio::spawn(user));
         let restart: Vec<watch::Sender<Duration>> = (0..REPLICAS).map(|_| watch::channel(RESTART).0).collect();
         for (number, restart) in restart.iter().enumerate() {
             let name = format!("controller-{number}");
@@ -81,7 +89,8 @@ impl World {
                 restart.subscribe(),
             )));
         }
-        let disturber = Disturber { server: server.clone(), nodes, faults: faults.clone(), restart };
+        let disturber =
+            Disturber { server: server.clone(), backend: backend.clone(), nodes, faults: faults.clone(), restart };
         let mut healed = Duration::ZERO;
         for fault in planned {
             match fault {
@@ -109,6 +118,21 @@ impl World {
         self.server.edit(&key, change).unwrap_or_else(|status| panic!("{kind} {name}: {status:?}"));
     }
 
+    /// Changes a value of a Secret as a user.
+    pub fn edit_secret(&self, name: &str, key: &str, value: &str) {
+        self.faults.trace(&format!("user changes Secret {name}"));
+        let key_of_secret = Key::new(GroupResource::new("", "secrets"), Some(NAMESPACE), name);
+        let edited = self.server.edit(&key_of_secret, |secret| {
+            secret["data"][key] = base64::engine::general_purpose::STANDARD.encode(value).into();
+        });
+        edited.unwrap_or_else(|status| panic!("Secret {name}: {status:?}"));
+    }
+
+    /// Returns the pods of all Workspaces.
+    pub fn pods(&self) -> Vec<Arc<Value>> {
+        self.server.list(&GroupResource::new("", "pods"), Some(NAMESPACE))
+    }
+
     /// Returns a Stack.
     pub fn stack(&self, name: &str) -> Option<Arc<Value>> {
         self.server.get(&GroupResource::new("pulumi.com", "stacks"), Some(NAMESPACE), name)
@@ -119,6 +143,27 @@ impl World {
         self.faults.trace(&format!("user deletes Stack {name}"));
         let key = Key::new(GroupResource::new("pulumi.com", "stacks"), Some(NAMESPACE), name);
         self.server.delete(&key).unwrap_or_else(|status| panic!("{status:?}"));
+    }
+
+    /// Approves the plan of an Update as a user, unless the user has approved it.
+    pub fn approve(&self, stack: &str, (update, digest): &(String, String), user: &str) {
+        let name = format!("{update}-{user}");
+        let approval = json!({
+            "apiVersion": "pulumi.com/v1alpha1", "kind": "Approval", "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"stackRef": {"name": stack}, "planDigest": digest, "decision": "Approve", "by": user},
+        });
+        if self.server.get(&GroupResource::new("pulumi.com", "approvals"), Some(NAMESPACE), &name).is_none() {
+            self.create(&approval);
+        }
+    }
+
+    /// Decides about the last run of a Stack as a user.
+    pub fn resolve(&self, stack: &str, decision: &str) {
+        self.faults.trace(&format!("user resolves Stack {stack} with {decision}"));
+        self.edit("stacks", stack, |stack| {
+            let update = stack["status"]["lastUpdate"]["name"].as_str().unwrap_or_default();
+            stack["metadata"]["annotations"]["pulumi.com/resolve"] = format!("{update}={decision}").into();
+        });
     }
 
     /// Waits until the condition is met. Returns whether it is met within the limit after the end of all faults.
@@ -215,6 +260,7 @@ fn config(storage: &tempfile::TempDir) -> ManagerConfig {
         "--leader-election-lease-duration=75s",
         "--leader-election-renew-deadline=50s",
         "--leader-election-retry-period=10s",
+        &format!("--max-concurrent-runs={RUN_LIMIT}"),
     ];
     let line = CommandLine::try_parse_from(flags.into_iter().chain([storage.as_str()])).expect("valid flags");
     match line.into_role() {
@@ -227,6 +273,7 @@ fn config(storage: &tempfile::TempDir) -> ManagerConfig {
 #[derive(Clone)]
 struct Disturber {
     server: Server,
+    backend: Backend,
     nodes: Nodes,
     faults: Faults,
     /// Time after which each replica starts again.
@@ -234,6 +281,7 @@ struct Disturber {
 }
 
 impl Disturber {
+    #[expect(clippy::too_many_lines, reason = "one arm for each disturbance")]
     async fn disturb(self, at: Duration, disturbance: Disturbance) {
         tokio::time::sleep(at.saturating_sub(clock::elapsed())).await;
         self.faults.trace(&format!("!! {disturbance:?}"));
@@ -289,6 +337,12 @@ impl Disturber {
                 tokio::time::sleep(millis(duration)).await;
                 let _ = self.nodes.recover_node(NODE);
             }
+            Disturbance::BackendOutage { duration } => {
+                self.backend.set_down(true);
+                tokio::time::sleep(millis(duration)).await;
+                self.backend.set_down(false);
+            }
+            Disturbance::FailOperation => self.backend.fail_next_operation(),
             Disturbance::Jump { seconds } => clock::jump(seconds),
         }
     }

@@ -37,6 +37,7 @@ use recovery::Holder;
 pub use context::Run;
 pub use login::{LastLogin, Login, disable_credential_helper};
 pub use policies::RunPolicies;
+pub use recovery::can_hold_lock;
 pub use request::OperationRequest;
 
 /// Message for a successful `up` whose event log is incomplete.

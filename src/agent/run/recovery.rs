@@ -347,7 +347,7 @@ impl Run {
 /// Returns whether a process of a finished operation can have left its lock in the state backend. If the journal does
 /// not contain the end of the process, the result determines whether the process was interrupted. A run that ended with
 /// a conflict has no lock. Its result can be marked as interrupted because of an earlier run's pending creates.
-fn can_hold_lock(process: &StartedProcess, result: &proto::Result) -> bool {
+pub fn can_hold_lock(process: &StartedProcess, result: &proto::Result) -> bool {
     process.interrupted.unwrap_or_else(|| match result.outcome() {
         proto::Outcome::Interrupted => true,
         proto::Outcome::Succeeded | proto::Outcome::Conflict => false,

@@ -185,6 +185,32 @@ impl Nodes {
         self.edit_pod(pod, KUBELET, |object| exit_container(object, container, code, reason, &now))
     }
 
+    /// Ends the containers of a pod that is being deleted. One container exits with an exit code and a termination
+    /// message, and SIGTERM ends the others.
+    ///
+    /// # Errors
+    /// Returns the response of the API server if the pod does not exist.
+    pub fn end_containers(&self, pod: &Key, container: &str, code: i32, message: &str) -> Result<(), Status> {
+        let now = self.now();
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        self.edit_pod(pod, KUBELET, |object| {
+            exit_container(object, container, code, reason, &now);
+            if !message.is_empty() {
+                edit_status(object, container, |status| {
+                    if let Some(terminated) = status.pointer_mut("/state/terminated") {
+                        set_field(terminated, "message", message.into());
+                    }
+                });
+            }
+            terminate(object, TERMINATED, &now);
+            let has_succeeded =
+                statuses(object, "containerStatuses").iter().all(|status| state(status) == State::Terminated(0));
+            if let Some(status) = object.get_mut("status").filter(|_| has_succeeded) {
+                set_field(status, "phase", "Succeeded".into());
+            }
+        })
+    }
+
     /// Evicts a pod, as the kubelet does if its node lacks memory or disk space: the pod fails with the reason `Evicted`,
     /// and its containers exit.
     ///
