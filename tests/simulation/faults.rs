@@ -14,9 +14,9 @@ use tonic::Status;
 use super::clock;
 
 /// Time for which a replica cannot renew the Lease in a fault. Longer than the lease duration.
-const LEASE_OUTAGE: Duration = Duration::from_secs(100);
+const LEASE_OUTAGE: Duration = Duration::from_secs(180);
 /// Time after which a write arrives that was sent before its replica lost the leadership.
-const LATE_WRITE: Duration = Duration::from_secs(90);
+const LATE_WRITE: Duration = Duration::from_secs(160);
 
 /// Fault of a world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -257,9 +257,9 @@ fn config(storage: &tempfile::TempDir) -> ManagerConfig {
         "--runtime-namespace=flux-system",
         "--agent-image=agent:v1",
         "--enable-leader-election",
-        "--leader-election-lease-duration=75s",
-        "--leader-election-renew-deadline=50s",
-        "--leader-election-retry-period=10s",
+        "--leader-election-lease-duration=120s",
+        "--leader-election-renew-deadline=80s",
+        "--leader-election-retry-period=30s",
         &format!("--max-concurrent-runs={RUN_LIMIT}"),
     ];
     let line = CommandLine::try_parse_from(flags.into_iter().chain([storage.as_str()])).expect("valid flags");
