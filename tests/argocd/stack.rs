@@ -152,11 +152,11 @@ fn a_suspended_stack_is_suspended_in_each_state() {
         assert_eq!(before.status, "Suspended", "{state:?}, before the controller observes the change");
         assert!(before.message.starts_with("suspended"), "{state:?}: {before:?}");
         stack.metadata.generation = Some(4);
-        stack.status = Some(with_state(&stack, &State::Suspended, at(20)));
+        stack.status = Some(with_state(&stack, &State::Suspended(None), at(20)));
         assert_eq!(health(&stack).status, "Suspended", "{state:?}");
         // The controller has not observed this change to the spec.
         stack.metadata.generation = Some(5);
-        stack.status = Some(with_state(&stack, &State::Suspended, at(30)));
+        stack.status = Some(with_state(&stack, &State::Suspended(None), at(30)));
         let after = health(&stack);
         assert_eq!(after.status, "Suspended", "{state:?}");
         assert!(after.message.starts_with("suspended, spec changed: "), "{state:?}: {after:?}");
