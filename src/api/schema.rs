@@ -11,6 +11,12 @@ pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
+/// Returns the schema of a list of objects that only the controller writes. The type in the Update describes the fields,
+/// because the definition of a Stack is close to its size limit.
+pub fn list_of_any_objects(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "maxItems": bounds::APPLIED_BY_OTHERS, "items": any_object(generator)})
+}
+
 /// Returns the schema of a map with arbitrary JSON values.
 pub fn map_of_any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -263,7 +263,7 @@ pub struct CurrentUpdate {
     /// Pulumi stacks that other Stacks in the namespace have applied. The run does not start if it would use one of them.
     /// Example: `[{owner: web, name: dev, project: web}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = bounds::APPLIED_BY_OTHERS))]
+    #[schemars(schema_with = "schema::list_of_any_objects")]
     pub applied_by_others: Vec<AppliedByOther>,
     /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
     /// check the state for pending creates.
