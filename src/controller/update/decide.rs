@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::api::auto::{RunBinding, RunProgress, TerminationEvidence, Update};
+use crate::api::auto::{RunBinding, RunProgress, TerminationEvidence, Update, UpdateKind};
 use crate::api::conditions::{self, update_reason};
 use crate::api::{duration, names, resolve};
 use crate::controller::first_report;
@@ -224,6 +224,14 @@ fn proven_end(observed: &Observed, binding: &RunBinding, outcome: Box<RunOutcome
         return Action::Record(outcome);
     }
     let cause = pod_termination::cause(binding, observed.pod.as_ref());
+    // A termination message contains neither the changes nor the plan, without which a preview has no result.
+    let is_preview = observed.update.spec.kind == UpdateKind::Preview;
+    let outcome = if is_preview && outcome.failure.is_none() {
+        let why = "the pod ended before the controller read the result of the preview";
+        RunOutcome::interrupted(why, TerminationEvidence::Container, outcome.ended)
+    } else {
+        *outcome
+    };
     let outcome = outcome.terminated_with_pod().with_cause(cause);
     Action::Record(Box::new(with_deadline(observed, outcome, now)))
 }

@@ -8,7 +8,8 @@ mod ttl;
 
 use super::*;
 use crate::api::auto::{
-    ArtifactReference, Update, UpdateSpec, UpdateStatus, Workspace, WorkspacePolicyPack, WorkspaceSpec, WorkspaceStatus,
+    ArtifactReference, Update, UpdateKind, UpdateSpec, UpdateStatus, Workspace, WorkspacePolicyPack, WorkspaceSpec,
+    WorkspaceStatus,
 };
 use crate::api::conditions::{ConditionUpdate, Status};
 use crate::artifact::Digest;
@@ -158,6 +159,19 @@ fn a_result_is_recorded_even_if_the_pod_is_gone() {
 
 #[test]
 fn the_termination_message_of_an_ended_pod_is_used() {
+    let outcome = outcome_of_termination_message(UpdateKind::Up);
+    assert_eq!(outcome.failure, None);
+}
+
+#[test]
+fn a_preview_whose_changes_were_lost_with_the_pod_is_interrupted() {
+    let outcome = outcome_of_termination_message(UpdateKind::Preview);
+    assert_eq!((outcome.failure, outcome.interrupted), (Some(update_reason::ABORTED), true));
+    assert!(outcome.message.contains("before the controller read the result"), "{}", outcome.message);
+}
+
+/// Returns the recorded outcome of a run that has succeeded according to the termination message of its pod.
+fn outcome_of_termination_message(kind: UpdateKind) -> Box<RunOutcome> {
     let mut ended = pod("pod-uid");
     ended.metadata.deletion_timestamp = Some(Time(now()));
     let terminated = k8s_openapi::api::core::v1::ContainerStateTerminated {
@@ -167,10 +181,12 @@ fn the_termination_message_of_an_ended_pod_is_used() {
     let state = ContainerState { terminated: Some(terminated), ..ContainerState::default() };
     let container = ContainerStatus { name: "pulumi".to_owned(), state: Some(state), ..ContainerStatus::default() };
     ended.status = Some(PodStatus { container_statuses: Some(vec![container]), ..PodStatus::default() });
-    let Action::Record(outcome) = decide(&Observed { pod: Some(ended), ..observed(update(Some(bound()))) }) else {
+    let mut update = update(Some(bound()));
+    update.spec.kind = kind;
+    let Action::Record(outcome) = decide(&Observed { pod: Some(ended), ..observed(update) }) else {
         panic!("expected Action::Record")
     };
-    assert_eq!(outcome.failure, None);
+    outcome
 }
 
 #[test]
