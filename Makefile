@@ -22,10 +22,10 @@ test-all: ## run all tests, including long tests (root)
 	@tests/run --all
 
 sim: ## simulate the controller with faults on virtual time; SEED=7 or CASE='{"scenario":…}' replays a case with its trace
-	@cargo test --locked --quiet --test simulation -- $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case '$(CASE)')
+	@CARGO_PROFILE_DEV_OPT_LEVEL=1 cargo test --locked --quiet --test simulation -- $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case '$(CASE)')
 
 sim-night: ## simulate the controller with 10,000 random worlds and all single faults
-	@cargo test --locked --quiet --test simulation -- --night
+	@CARGO_PROFILE_DEV_OPT_LEVEL=1 cargo test --locked --quiet --test simulation -- --night
 
 generate: ## regenerate the CRDs, the protocol descriptors and the tables in documents
 	REGENERATE=1 cargo test --locked --quiet --test generated

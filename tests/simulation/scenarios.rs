@@ -26,7 +26,7 @@ pub struct Scenario {
 }
 
 pub const SCENARIOS: [Scenario; 24] = [
-    Scenario { name: "first run", is_core: true, run: |world| Box::pin(first_run(world)) },
+    Scenario { name: "first run", is_core: false, run: |world| Box::pin(first_run(world)) },
     Scenario { name: "push", is_core: true, run: |world| Box::pin(push(world)) },
     Scenario { name: "destroy", is_core: true, run: |world| Box::pin(destroy(world)) },
     Scenario { name: "push during a run", is_core: false, run: |world| Box::pin(push_during_a_run(world)) },
