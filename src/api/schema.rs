@@ -11,10 +11,27 @@ pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// Returns the schema of a list of objects that only the controller writes. The type in the Update describes the fields,
-/// because the definition of a Stack is close to its size limit.
-pub fn list_of_any_objects(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "array", "maxItems": bounds::APPLIED_BY_OTHERS, "items": any_object(generator)})
+/// Returns the schema of the Pulumi stacks that other Stacks have applied, for the status of a Stack. The descriptions are
+/// short, because the definition of a Stack is close to its size limit. The schema of an Update has complete descriptions.
+pub fn applied_by_others(_: &mut SchemaGenerator) -> Schema {
+    let text = |what: &str, length| json!({"description": what, "type": "string", "maxLength": length});
+    let optional =
+        |what: &str, length| json!({"description": what, "type": "string", "maxLength": length, "nullable": true});
+    json_schema!({
+        "type": "array",
+        "maxItems": bounds::APPLIED_BY_OTHERS,
+        "items": {
+            "description": "Pulumi stack.",
+            "type": "object",
+            "required": ["name", "owner"],
+            "properties": {
+                "owner": text("Name of the Stack.", bounds::NAME),
+                "name": text("Name of the Pulumi stack.", bounds::STACK),
+                "project": optional("Name of the project.", bounds::STACK),
+                "backend": optional("URL of the backend.", bounds::PATH),
+            },
+        },
+    })
 }
 
 /// Returns the schema of a map with arbitrary JSON values.

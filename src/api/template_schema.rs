@@ -177,8 +177,7 @@ fn object_template(spec: &JSONSchemaProps, not_supported: &[&str], example: &str
         for (name, field) in fields.iter_mut() {
             if not_supported.contains(&name.as_str()) {
                 *field = json!({
-                    "description": format!("{NOT_SUPPORTED} in a template, because the Stack sets this field. If a \
-                        template contains the field, the conditions of the Stack report an error."),
+                    "description": format!("{NOT_SUPPORTED} in a template, because the Stack sets this field."),
                     PRESERVE_UNKNOWN_FIELDS: true,
                 });
             }

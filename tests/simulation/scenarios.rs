@@ -25,7 +25,7 @@ pub struct Scenario {
     pub run: for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = End> + 'a>>,
 }
 
-pub const SCENARIOS: [Scenario; 24] = [
+pub const SCENARIOS: [Scenario; 25] = [
     Scenario { name: "first run", is_core: false, run: |world| Box::pin(first_run(world)) },
     Scenario { name: "push", is_core: true, run: |world| Box::pin(push(world)) },
     Scenario { name: "destroy", is_core: true, run: |world| Box::pin(destroy(world)) },
@@ -45,6 +45,7 @@ pub const SCENARIOS: [Scenario; 24] = [
     Scenario { name: "approved destroy", is_core: false, run: |world| Box::pin(approved_destroy(world)) },
     Scenario { name: "correction of drift", is_core: false, run: |world| Box::pin(correction_of_drift(world)) },
     Scenario { name: "risky change", is_core: false, run: |world| Box::pin(risky_change(world)) },
+    Scenario { name: "Updates by hand", is_core: false, run: |world| Box::pin(updates_by_hand(world)) },
     Scenario { name: "freeze", is_core: false, run: |world| Box::pin(freeze(world)) },
     Scenario { name: "sleep and wake-up", is_core: false, run: |world| Box::pin(sleep_and_wake_up(world)) },
     Scenario { name: "expiry", is_core: false, run: |world| Box::pin(expiry(world)) },
@@ -273,6 +274,23 @@ async fn risky_change(world: &World) -> End {
         return Err(format!("a deletion without an approval has left {resources:?}"));
     }
     approving(world, "app", &["alice"], "deleted", |world| is_applied(world, "app", &["bucket"])).await
+}
+
+/// Creates Updates by hand in the Workspace of a Stack that requires approvals.
+async fn updates_by_hand(world: &World) -> End {
+    world.create(&program("app", &["bucket"]));
+    world.create(&stack("app", &json!({"approval": {"mode": "Always"}})));
+    approving(world, "app", &["alice"], "created", |world| is_applied(world, "app", &["bucket"])).await?;
+    for kind in ["up", "destroy", "refresh"] {
+        world.create(&json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "metadata": {"name": kind, "namespace": NAMESPACE},
+            "spec": {"workspaceName": "app", "stackName": "acme/app/app", "type": kind},
+        }));
+        until(world, "the Update is refused", |world| world.is_complete(kind)).await?;
+    }
+    let by_hand =
+        world.backend.started().into_iter().find(|run| ["up", "destroy", "refresh"].contains(&run.name.as_str()));
+    by_hand.map_or(Ok(()), |run| Err(format!("an Update by hand runs without an approval: {run:?}")))
 }
 
 /// Pushes during a freeze of two minutes.

@@ -23,6 +23,7 @@ use super::backend::Backend;
 use super::clock;
 use super::faults::{ApiFaults, Disturbance, Fault, Faults, Outage};
 use super::oracles::{self, OnlyTheLeaderWrites};
+use super::scenarios::condition;
 use super::user;
 
 /// Namespace of the Stacks.
@@ -126,6 +127,12 @@ impl World {
             secret["data"][key] = base64::engine::general_purpose::STANDARD.encode(value).into();
         });
         edited.unwrap_or_else(|status| panic!("Secret {name}: {status:?}"));
+    }
+
+    /// Returns whether an Update is complete.
+    pub fn is_complete(&self, update: &str) -> bool {
+        let update = self.server.get(&GroupResource::new("auto.pulumi.com", "updates"), Some(NAMESPACE), update);
+        update.is_some_and(|update| condition(&update, "Complete").is_some_and(|complete| complete["status"] == "True"))
     }
 
     /// Returns the pods of all Workspaces.

@@ -260,10 +260,10 @@ pub struct CurrentUpdate {
     /// must not create this Pulumi stack, or if the Stack has no `appliedStack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_stack: Option<bool>,
-    /// Pulumi stacks that other Stacks in the namespace have applied. The run does not start if it would use one of them.
-    /// Example: `[{owner: web, name: dev, project: web}]`.
+    /// Pulumi stacks that other Stacks in the namespace have applied, and in which the run does not start. Example:
+    /// `[{owner: web, name: dev}]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::list_of_any_objects")]
+    #[schemars(schema_with = "schema::applied_by_others")]
     pub applied_by_others: Vec<AppliedByOther>,
     /// Policy for the pending creates of an interrupted run: `Stop`, `Keep` or `Clear`. Absent if the run does not
     /// check the state for pending creates.

@@ -64,7 +64,7 @@ pub use dependents::{Dependents, StackGroup, Stacks, stacks};
 pub use destroy_limit::DestroyLimit;
 pub use duplicate_stacks::DuplicateStacks;
 pub use ignored_settings::settings_without_effect;
-pub use ownership::{stack_of, unrecorded_run};
+pub use ownership::{run_in_a_conflict, stack_of, unrecorded_run};
 pub use policy_packs::ClusterPack;
 pub use prerequisites::evaluator::{Evaluator, max_memory};
 pub use prerequisites::expression::{ExpressionError, evaluate_stdin};

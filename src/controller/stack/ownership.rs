@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 use kube::{Resource, ResourceExt};
 
 use crate::api::auto::{Update, UpdateKind, Workspace};
+use crate::api::conditions::{self, STALLED, stack_reason};
 use crate::api::names;
 use crate::api::pulumi::Stack;
 
@@ -69,6 +70,23 @@ pub fn unrecorded_run(stack: Option<&Stack>, update: &Update) -> Option<String> 
     })
 }
 
+/// Returns the reason why an Update that a user has created must not start in the Workspace of a Stack whose Pulumi stack
+/// another Stack manages. Only the runs of a Stack contain the Pulumi stacks of the other Stacks.
+pub fn run_in_a_conflict(stack: &Stack, update: &Update) -> Option<String> {
+    let status = stack.status.as_ref()?;
+    if status.current_update.as_deref().is_some_and(|current| current.name == update.name_any()) {
+        return None;
+    }
+    let is_conflict =
+        |stalled: &&Condition| stalled.status == "True" && stalled.reason == stack_reason::UPDATE_CONFLICT;
+    let stalled = conditions::find(&status.conditions, STALLED).filter(is_conflict)?;
+    Some(format!(
+        "an Update that a user creates cannot start an up, refresh or destroy in the Workspace of Stack {}: {}",
+        stack.name_any(),
+        stalled.message
+    ))
+}
+
 /// Returns whether the Stack owns this Workspace, which has the name of the Stack.
 pub fn owns(stack: &Stack, workspace: &Workspace) -> bool {
     desired_hash(workspace).is_some() || stack_of(workspace) == Some(stack.name_any())
@@ -110,6 +128,22 @@ mod tests {
         for (name, metadata, expected) in rows {
             assert_eq!(owns(&stack, &workspace(metadata)), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn only_the_stack_itself_runs_in_its_workspace_during_a_conflict() {
+        let stack = |reason: &str| -> Stack {
+            let stalled = json!({"type": "Stalled", "status": "True", "reason": reason, "message": "Stack api manages stack dev",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            let status = json!({"conditions": [stalled], "currentUpdate": {"name": "web-1", "type": "up"}});
+            serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {"stack": "dev"}, "status": status}))
+                .expect("valid Stack")
+        };
+        let update = |name: &str| Update::new(name, crate::api::auto::UpdateSpec::default());
+        let refused = run_in_a_conflict(&stack("UpdateConflict"), &update("by-hand")).expect("refused");
+        assert!(refused.contains("Workspace of Stack web: Stack api manages stack dev"), "{refused}");
+        assert_eq!(run_in_a_conflict(&stack("UpdateConflict"), &update("web-1")), None);
+        assert_eq!(run_in_a_conflict(&stack("UpdateFailed"), &update("by-hand")), None);
     }
 
     #[test]

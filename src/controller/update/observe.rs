@@ -13,7 +13,7 @@ use crate::api::names;
 use crate::api::pulumi::{RunSchedule, Stack};
 use crate::controller::namespaces::{RunSettings, RunShare};
 use crate::controller::references::{Checked, Waiter};
-use crate::controller::stack::{RestrictedRun, Restriction, unapproved_run, unrecorded_run};
+use crate::controller::stack::{RestrictedRun, Restriction, run_in_a_conflict, unapproved_run, unrecorded_run};
 use crate::controller::update::attachments::{RunSnapshot, RunState};
 use crate::controller::update::context::Context;
 use crate::controller::update::deadline;
@@ -126,7 +126,9 @@ pub async fn observe(update: Update, context: &Context, now: Timestamp) -> Resul
         false => None,
     };
     let unrecorded = unrecorded_run(governing.as_ref(), &update).filter(|_| is_governed);
-    let forbidden = unrecorded.or_else(|| unapproved_run(governing.as_ref()?, &update));
+    let forbidden = unrecorded
+        .or_else(|| unapproved_run(governing.as_ref()?, &update))
+        .or_else(|| run_in_a_conflict(governing.as_ref()?, &update));
     let schedule = governing.as_ref().and_then(|stack| schedule(stack, &update));
     let restriction = settings.as_ref().and_then(|settings| restriction(&update, settings, schedule, now));
     let run_share = settings.map(|settings| settings.run_share).unwrap_or_default();
@@ -252,11 +254,12 @@ async fn owner_state(update: &Update, context: &Context) -> Result<Owner, ReadEr
     })
 }
 
-/// Returns whether a Stack can prevent the start of the run: an `up` or a destroy that is the next run of its Workspace.
+/// Returns whether a Stack can prevent the start of the run: an `up`, a destroy or a refresh that is the next run of its
+/// Workspace.
 fn needs_stack(update: &Update, preceding_update: Option<&String>) -> bool {
     // The settings also apply to a bound run, because users can change its Update until the run has started.
     let may_start = may_be_next(update, preceding_update) || (binding(update).is_some() && !update.is_complete());
-    may_start && changes_resources(update) && has_valid_workspace_name(update)
+    may_start && changes_state(update) && has_valid_workspace_name(update)
 }
 
 /// Returns the Stack that can prevent the start of the run. This Stack has the same name as the Workspace.
@@ -303,9 +306,9 @@ fn may_be_next(update: &Update, preceding_update: Option<&String>) -> bool {
     is_open && binding(update).is_none() && preceding_update.is_none()
 }
 
-/// Returns whether the run can change resources.
-fn changes_resources(update: &Update) -> bool {
-    matches!(update.spec.kind, UpdateKind::Up | UpdateKind::Destroy)
+/// Returns whether the run can change resources or their state.
+fn changes_state(update: &Update) -> bool {
+    matches!(update.spec.kind, UpdateKind::Up | UpdateKind::Destroy | UpdateKind::Refresh)
 }
 
 /// Returns whether the step needs the Workspace and its pod. While the agent reports the progress of an open run, the
