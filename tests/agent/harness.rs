@@ -181,6 +181,12 @@ impl Workspace {
     }
 
     async fn start_role(&mut self, arguments: &[String]) {
+        // A child of the previous agent can hold the socket until it executes its program.
+        let end = Instant::now() + TEST_TIMEOUT;
+        while let Err(error) = TcpListener::bind(self.address) {
+            assert!(Instant::now() < end, "{} is not free: {error}; log:\n{}", self.address, self.log());
+            tokio::time::sleep(POLL).await;
+        }
         let log = File::options().create(true).append(true).open(self.directory.path().join("log")).unwrap();
         let binary = env!("CARGO_BIN_EXE_pulumi-controller");
         let mut words = self.wrapper.clone();
@@ -209,7 +215,6 @@ impl Workspace {
             .spawn()
             .unwrap();
         self.agent = Some(agent);
-        let end = Instant::now() + TEST_TIMEOUT;
         while self.try_connect().await.is_err() {
             assert!(Instant::now() < end, "the agent has not responded; log:\n{}", self.log());
             tokio::time::sleep(POLL).await;

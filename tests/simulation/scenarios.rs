@@ -106,7 +106,9 @@ async fn dependency_chain(world: &World) -> End {
     for name in ["a", "b", "c"] {
         until_applied(world, name, &[name]).await?;
     }
-    let created: Vec<String> = world.backend.operations().into_iter().map(|operation| operation.resource).collect();
+    let mut created: Vec<String> = world.backend.operations().into_iter().map(|operation| operation.resource).collect();
+    // A resource whose creation was interrupted is created again.
+    created.dedup();
     if created == ["a", "b", "c"] { Ok(()) } else { Err(format!("the Stacks run in the order {created:?}")) }
 }
 
