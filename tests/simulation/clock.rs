@@ -15,8 +15,6 @@ static IS_VIRTUAL: AtomicBool = AtomicBool::new(false);
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 /// Virtual time since the start, in nanoseconds, when it was last read from tokio's clock.
 static ELAPSED: AtomicI64 = AtomicI64::new(0);
-/// Difference between the wall clock and the virtual time, in seconds.
-static JUMP: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
     static IS_READING: Cell<bool> = const { Cell::new(false) };
@@ -38,11 +36,6 @@ impl ahash::random_state::RandomSource for Counter {
     fn gen_hasher_seed(&self) -> usize {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
-}
-
-/// Moves the wall clock of the process.
-pub fn jump(seconds: i64) {
-    JUMP.fetch_add(seconds, Ordering::Relaxed);
 }
 
 /// Returns the virtual time since the start.
@@ -83,7 +76,7 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
     }
     let elapsed = elapsed_nanos();
     let start = match clock {
-        libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => START + JUMP.load(Ordering::Relaxed),
+        libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => START,
         _ => MONOTONIC_START,
     };
     let (seconds, nanos) = (start + elapsed / 1_000_000_000, elapsed % 1_000_000_000);

@@ -73,8 +73,6 @@ pub enum Disturbance {
     BackendOutage { duration: u64 },
     /// The next operation of the provider fails.
     FailOperation,
-    /// The wall clock jumps by this number of seconds.
-    Jump { seconds: i64 },
 }
 
 impl Disturbance {
@@ -82,7 +80,7 @@ impl Disturbance {
     pub fn duration(&self) -> Duration {
         use Disturbance::{
             BackendOutage, CollapseWatch, Crash, DelayWatch, EvictPod, ExitContainer, ExpireWatches, FailOperation,
-            Freeze, Jump, LeaseOutage, LoseNode, PartitionAgents, PartitionApi, SlowApi,
+            Freeze, LeaseOutage, LoseNode, PartitionAgents, PartitionApi, SlowApi,
         };
         Duration::from_millis(match self {
             Crash { restart, .. } => *restart,
@@ -95,7 +93,7 @@ impl Disturbance {
             | Freeze { duration, .. }
             | BackendOutage { duration }
             | LoseNode { duration } => *duration,
-            ExpireWatches { .. } | EvictPod | ExitContainer | FailOperation | Jump { .. } => 0,
+            ExpireWatches { .. } | EvictPod | ExitContainer | FailOperation => 0,
         })
     }
 }

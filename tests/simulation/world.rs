@@ -350,7 +350,6 @@ impl Disturber {
                 self.backend.set_down(false);
             }
             Disturbance::FailOperation => self.backend.fail_next_operation(),
-            Disturbance::Jump { seconds } => clock::jump(seconds),
         }
     }
 

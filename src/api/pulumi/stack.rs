@@ -421,6 +421,21 @@ impl StackSpec {
     pub fn backend_url(&self) -> Option<&str> {
         self.backend.as_deref().map(str::trim).filter(|url| !url.is_empty())
     }
+
+    /// Returns the names of the set fields that select a Git repository as the source.
+    pub fn git_fields(&self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            ("projectRepo", self.project_repo.is_some()),
+            ("branch", self.branch.is_some()),
+            ("commit", self.commit.is_some()),
+            ("gitRef", self.git_ref.is_some()),
+            ("repoDir", self.repo_dir.is_some()),
+            ("gitAuth", self.git_auth.is_some()),
+            ("gitAuthSecret", self.git_auth_secret.is_some()),
+            ("paths", !self.paths.is_empty()),
+        ];
+        fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field)
+    }
 }
 
 impl Stack {

@@ -45,7 +45,7 @@ pub fn begun(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
 }
 
 /// Returns a warning event if the recorded `up` uses a different Pulumi stack than the applied one. The resources in the
-/// applied Pulumi stack then remain. A preview, for example of a plan that nobody approves, manages no Pulumi stack.
+/// applied Pulumi stack then remain. A preview, for example of a plan that nobody approves, does not manage a Pulumi stack.
 pub fn orphan_event(stack: &Stack, current: &CurrentUpdate) -> Option<Event> {
     if current.kind != UpdateKind::Up {
         return None;

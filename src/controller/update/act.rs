@@ -203,7 +203,7 @@ async fn record_binding(
     let is_pinned = is_pinned.unwrap_or(context.eviction_protection);
     if let Err(error) = pod_mark::mark(pod, update, is_pinned, &context.writer).await {
         drop(permit);
-        return mark_failed(update, (pod, is_pinned), error, context, now).await;
+        return mark_failed(update, pod, is_pinned, error, context, now).await;
     }
     failpoint::hit("update-pod-marked");
     context.hold_slot(update, permit, now);
@@ -249,7 +249,8 @@ async fn report_slot_wait(
 /// reconciliation is retried without a report.
 async fn mark_failed(
     update: &Update,
-    (pod, is_pinned): (&Pod, bool),
+    pod: &Pod,
+    is_pinned: bool,
     error: WriteError,
     context: &Context,
     now: Timestamp,

@@ -115,17 +115,7 @@ pub fn has_git_fields(spec: &StackSpec) -> bool {
 
 /// Returns the first field in a Stack's spec that selects a Git repository as the source.
 pub fn field(spec: &StackSpec) -> Option<&'static str> {
-    let fields = [
-        ("projectRepo", spec.project_repo.is_some()),
-        ("branch", spec.branch.is_some()),
-        ("commit", spec.commit.is_some()),
-        ("gitRef", spec.git_ref.is_some()),
-        ("repoDir", spec.repo_dir.is_some()),
-        ("gitAuth", spec.git_auth.is_some()),
-        ("gitAuthSecret", spec.git_auth_secret.is_some()),
-        ("paths", !spec.paths.is_empty()),
-    ];
-    fields.into_iter().find(|(_, is_given)| *is_given).map(|(field, _)| field)
+    spec.git_fields().next()
 }
 
 fn repository_spec(spec: &StackSpec, namespace: &str) -> Result<RepositorySpec, String> {

@@ -24,18 +24,9 @@ pub(super) fn of_template(spec: &StackSpec) -> Vec<String> {
 
 /// Returns the fields that determine the source and the policy packs.
 pub(super) fn of_source(spec: &StackSpec) -> Vec<String> {
-    let fields = [
-        ("fluxSource", spec.flux_source.is_some()),
-        ("programRef", spec.program_ref.is_some()),
-        ("projectRepo", spec.project_repo.is_some()),
-        ("branch", spec.branch.is_some()),
-        ("commit", spec.commit.is_some()),
-        ("gitRef", spec.git_ref.is_some()),
-        ("repoDir", spec.repo_dir.is_some()),
-        ("gitAuth", spec.git_auth.is_some()),
-        ("gitAuthSecret", spec.git_auth_secret.is_some()),
-    ];
-    let fields = fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| format!("spec.{field}"));
+    let objects = [("fluxSource", spec.flux_source.is_some()), ("programRef", spec.program_ref.is_some())];
+    let objects = objects.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field);
+    let fields = objects.chain(spec.git_fields()).map(|field| format!("spec.{field}"));
     let packs = spec.policy_packs.iter().filter(|pack| is_object_name(&pack.name));
     let packs = packs.map(|pack| format!("spec.policyPacks[{}]", pack.name));
     fields.chain(in_template(spec, &SOURCES)).chain(packs).collect()

@@ -197,10 +197,10 @@ fn orphaned_resources_are_reported_when_the_change_is_first_detected() {
     );
     assert_eq!((begun(Some("s3://a")), begun(None)), (None, None));
     let preview = CurrentUpdate { kind: UpdateKind::Preview, pulumi_stack: Some(of(Some("s3://b"))), ..current() };
-    assert!(orphan_event(&with(None), &preview).is_none(), "a preview manages no Pulumi stack");
+    assert!(orphan_event(&with(None), &preview).is_none(), "a preview does not manage a Pulumi stack");
     assert_eq!(ended_in("up", Some("s3://b"), "s3://b"), 0, "already reported when the run started");
     assert_eq!(ended_in("up", None, "s3://b"), 1, "only the agent reported the backend");
-    assert_eq!(ended_in("preview", None, "s3://b"), 0, "a preview manages no Pulumi stack");
+    assert_eq!(ended_in("preview", None, "s3://b"), 0, "a preview does not manage a Pulumi stack");
     assert_eq!(ended_in("up", None, "s3://a"), 0);
 }
 
